@@ -1,7 +1,8 @@
 """The files of Lightning's own ModelCheckpoint, which stay the user's: what an undone step wrote gets its name again.
 
 A killed attempt may have written `epoch=1-step=12.ckpt` after the run's last save. The step is done again, and without
-this its file would be called `epoch=1-step=12-v1.ckpt`.
+this its file would be called `epoch=1-step=12-v1.ckpt`. The journal has the names that the run has written: a file of
+another training in the same directory keeps its name.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+from ..trainers.training import Training, all_remembered
+
+_EVENT = "file"  # in the journal, before it is written
 _HERE = "<dirpath>"  # in the state of a callback: its directory, which another run of the script numbers otherwise
 
 
@@ -24,13 +28,28 @@ class Files:
     def names(self) -> dict[str, list[str]]:
         return {key: sorted(_names(each) - self._undone.get(key, set())) for key, each in _callbacks(self._trainer)}
 
-    def name_again(self, known: dict[str, list[str]], replace: Callable[[object, str, Any], None]) -> None:
-        """From now on, files that are not `known` do not exist for a ModelCheckpoint until it writes them."""
+    def begin(self, training: Training, known: dict[str, list[str]]) -> None:
+        """Note what is written from now on. What an earlier attempt wrote, and is not `known`, counts as not there."""
+        written = {(each["folder"], each["name"]) for each in all_remembered(training.path, _EVENT)}
         for key, callback in _callbacks(self._trainer):
-            undone = self._trainer.strategy.broadcast(_names(callback) - {*known.get(key, ())})
-            self._undone[key] = undone
-            replace(callback, "file_exists", _exists(callback, undone))
-            replace(callback, "_save_checkpoint", _save(callback, undone))
+            folder = os.path.realpath(callback.dirpath)
+            later = _names(callback) - {*known.get(key, ())}
+            undone = {name for name in later if (_text(folder), _text(name)) in written}
+            self._undone[key] = undone = self._trainer.strategy.broadcast(undone)
+            training.replace(callback, "file_exists", _exists(callback, undone))
+            training.replace(callback, "_save_checkpoint", self._save(callback, undone, training))
+
+    def _save(self, callback: Any, undone: set[str], training: Training) -> Callable[..., None]:
+        plain, leads = callback._save_checkpoint, self._trainer.is_global_zero
+
+        def save(trainer: Any, filepath: str) -> None:
+            folder, name = os.path.split(os.path.realpath(filepath))
+            undone.discard(name)
+            if leads:
+                training.loop.record(_EVENT, folder=_text(folder), name=_text(name))
+            plain(trainer, filepath)
+
+        return save
 
 
 def without_place(value: Any, callback: Any) -> Any:
@@ -69,11 +88,6 @@ def _exists(callback: Any, undone: set[str]) -> Callable[..., bool]:
     return lambda filepath, trainer: os.path.basename(filepath) not in undone and plain(filepath, trainer)
 
 
-def _save(callback: Any, undone: set[str]) -> Callable[..., None]:
-    plain = callback._save_checkpoint
-
-    def save(trainer: Any, filepath: str) -> None:
-        undone.discard(os.path.basename(filepath))
-        plain(trainer, filepath)
-
-    return save
+def _text(name: str) -> str:
+    """Return a file's name as the journal can have it."""
+    return os.fsencode(name).decode(errors="replace")

@@ -81,7 +81,7 @@ class Fit:
         if memory.restored:
             replace(trainer, "num_sanity_val_steps", 0)
             replace(trainer, "enable_autolog_hparams", False)
-            memory.files.name_again(memory.restored["checkpoints"], replace)
+        memory.files.begin(self._training, memory.restored.get("checkpoints", {}))
         self._wrap(self._loops, "_load_combined_loader_states", lambda _: self._take_loaders())
         self._wrap(self._loops, "on_advance_start", self._epoch_begins)
         self._wrap(self._loops, "on_run_end", self._ends)

@@ -95,7 +95,7 @@ def _is_plain(value: Any, within: tuple[int, ...] = ()) -> bool:
     if kind.__name__ in _GENERATORS and codec.framework(kind) is not None:
         return True
     if f"{kind.__module__}.{kind.__name__}" == "torch.Tensor":
-        return not value.is_sparse
+        return not (value.is_sparse or value.is_meta)
     array = kind.__module__ == "numpy" and hasattr(value, "dtype")  # or a number of NumPy's
     return (array and value.dtype.kind in "biufc") or kind is random.Random
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypedDict
@@ -71,12 +71,17 @@ class Training:
             self.run.__exit__(type(error), error, None)
             raise
 
+    @property
+    def path(self) -> Path:
+        """The run's directory."""
+        return Path(self.run.path)
+
     def require_more(self) -> None:
         """
         Raises:
             UsageError: this process has finished the run, so that another model would get its weights, and no step.
         """
-        if not self.loop.goes_on and Path(self.run.path).resolve() in _finished:
+        if not self.loop.goes_on and self.path.resolve() in _finished:
             error = UsageError(
                 f"{self.run.path}: this process has finished this run, and another training would make no step: give "
                 "it a path of its own, or more epochs or steps"
@@ -93,12 +98,17 @@ class Training:
         self._changed.close()
         self.loop.leave(error)
         if error is None:
-            _finished.add(Path(self.run.path).resolve())
+            _finished.add(self.path.resolve())
 
 
 def remembered(path: Path, event: str) -> journal.Event | None:
     """Return the newest event of that name that an adapter has recorded (`Loop.record`) in the run at `path`."""
-    return next((found for log in reversed(journal.logs(path)) for found in log.newest(ADAPTER + event)), None)
+    return next(all_remembered(path, event), None)
+
+
+def all_remembered(path: Path, event: str) -> Iterator[journal.Event]:
+    """Return all events of that name, the newest first."""
+    return (found for log in reversed(journal.logs(path)) for found in log.newest(ADAPTER + event))
 
 
 def together(own: Mapping[str, Any], users: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What a Lightning fit with our callback leaves alone, and what it keeps of a module: asserted here, in one process."""
 
 import json
+import os
 from collections import defaultdict
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -52,9 +54,10 @@ class Net(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), 1e-5)
 
 
-def fit(path, net, *, epochs=2, logger=False):
-    ours = Holdfast(path, every=Every(steps=1), background=False)
-    pl.Trainer(max_epochs=epochs, log_every_n_steps=1, callbacks=[ours], logger=logger, **QUIET).fit(net, loader)
+def fit(path, net, *, epochs=2, logger=False, others=(), every=1):
+    ours = Holdfast(path, every=Every(steps=every), background=False)
+    callbacks, quiet = [ours, *others], {**QUIET, "enable_checkpointing": bool(others)}
+    pl.Trainer(max_epochs=epochs, log_every_n_steps=1, callbacks=callbacks, logger=logger, **quiet).fit(net, loader)
     return net
 
 
@@ -101,4 +104,21 @@ assert mine.read_text() == "acc\n" + "1\n" * 50
 mine.write_text(rows)
 fit("d", Net(), logger=CSVLogger("logs"))
 assert len(mine.read_text().splitlines()) == 13
+
+
+# Two trainings with one directory of checkpoints keep their files. What an undone step wrote gets its name again.
+class Files(ModelCheckpoint):
+    def __init__(self):
+        super().__init__("shared", "{step}", every_n_train_steps=1, save_top_k=-1)
+
+
+with pytest.raises(ValueError, match="enough"):
+    fit("e", Net(6), others=[Files()], every=3)
+assert sorted(os.listdir("shared")) == [f"step={number}.ckpt" for number in range(1, 6)]
+theirs = Path("shared/step=7.ckpt")
+theirs.write_text("of another training")
+fit("e", Net(), others=[Files()])
+assert theirs.read_text() == "of another training"
+names = {f"step={number}{'-v1' * (number == 7)}.ckpt" for number in range(1, 13)}
+assert {*os.listdir("shared")} == {*names, theirs.name}
 Path("result.json").write_text(json.dumps("all laws hold"))
