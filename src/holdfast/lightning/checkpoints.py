@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+from ..errors import Stopped, UsageError
 from ..trainers.training import Training, all_remembered
 
 _EVENT = "file"  # in the journal, before it is written
@@ -46,7 +47,8 @@ class Files:
             folder, name = os.path.split(os.path.realpath(filepath))
             undone.discard(name)
             if leads:
-                training.loop.record(_EVENT, folder=_text(folder), name=_text(name))
+                with suppress(Stopped, UsageError):  # saved on an exception, when the run is over
+                    training.loop.record(_EVENT, folder=_text(folder), name=_text(name))
             plain(trainer, filepath)
 
         return save

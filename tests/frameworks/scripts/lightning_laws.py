@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from collections import defaultdict
 from pathlib import Path
 
@@ -26,9 +27,9 @@ class Own(list):
 
 
 class Net(pl.LightningModule):
-    def __init__(self, fails=0):
+    def __init__(self, fails=0, stops=0):
         super().__init__()
-        self.layer, self.fails = torch.nn.Linear(1, 1), fails
+        self.layer, self.fails, self.stops = torch.nn.Linear(1, 1), fails, stops
         self.by_name, self.numbers, self.mean, self.pairs = defaultdict(list), [], np.float64(0), {(1, 2): 0}
         self.own, self.of_epoch, self.groups = Own(), None, {}
 
@@ -40,6 +41,8 @@ class Net(pl.LightningModule):
     def training_step(self, batch, index):
         if self.fails == len(self.numbers) + 1:
             raise ValueError("enough")
+        if self.stops == len(self.numbers) + 1:
+            os.kill(os.getpid(), signal.SIGTERM)
         loss = (self.layer(batch[0]) ** 2).mean()
         self.by_name["index"].append(index)
         self.numbers.append(np.float64(index))
@@ -108,8 +111,8 @@ assert len(mine.read_text().splitlines()) == 13
 
 # Two trainings with one directory of checkpoints keep their files. What an undone step wrote gets its name again.
 class Files(ModelCheckpoint):
-    def __init__(self):
-        super().__init__("shared", "{step}", every_n_train_steps=1, save_top_k=-1)
+    def __init__(self, folder="shared", **options):
+        super().__init__(folder, "{step}", every_n_train_steps=1, save_top_k=-1, **options)
 
 
 with pytest.raises(ValueError, match="enough"):
@@ -121,4 +124,12 @@ fit("e", Net(), others=[Files()])
 assert theirs.read_text() == "of another training"
 names = {f"step={number}{'-v1' * (number == 7)}.ckpt" for number in range(1, 13)}
 assert {*os.listdir("shared")} == {*names, theirs.name}
+
+# A stop ends the run, also where ModelCheckpoint saves once more because of it.
+before = signal.getsignal(signal.SIGTERM)
+with pytest.raises(SystemExit) as stopped:
+    fit("f", Net(stops=4), others=[Files("stopped", save_on_exception=True)])
+assert stopped.value.code == 75
+assert signal.getsignal(signal.SIGTERM) is before
+assert len(fit("f", Net(), others=[Files("stopped")]).numbers) == 12
 Path("result.json").write_text(json.dumps("all laws hold"))
