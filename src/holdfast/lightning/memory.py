@@ -80,7 +80,7 @@ class Memory:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if not self._fresh:
             self._say_what_is_lost(state)
-        self.restored, self._fresh = deepcopy(state), True  # a copy: what is restored may be changed in place
+        self.restored, self._fresh = state, True
         trainer, loops = self._trainer, self._trainer.fit_loop
         validation, connector = loops.epoch_loop.val_loop, trainer._logger_connector
         for name, progress in _counters(trainer):
