@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -75,7 +76,8 @@ class Fitting:
     def _begin(self) -> None:
         call = self._call
         inside = self._loop.in_epoch
-        self._saved = {name: each.state_dict() for name, each in self._own.items()} if inside else {}
+        # a copy: some of it may be the very lists and memory that a callback is about to change
+        self._saved = copy.deepcopy({name: each.state_dict() for name, each in self._own.items()}) if inside else {}
         self._size = max(1, call.model.steps_per_execution)
         if self._dataset is not None:
             call.iterator.data_adapter.enqueuer = None  # our own adapter of the rest has one
