@@ -67,6 +67,7 @@ KILLED = [
     ("up to a number of steps", "max_steps=8 epochs=9", ("batch:3:KILL", "batch:3:TERM")),
     ("with loaders made anew", "reload=1", ("batch:9:KILL", "batch:2:TERM")),
     ("stopped early", "patience=1 epochs=9", ("batch:3:KILL", "batch:9:TERM", "validation:2:KILL")),
+    ("by a script that resumes by itself", "theirs", ("batch:9:KILL", "batch:6:TERM")),
     ("saved in the background", "behind", ("batch:9:TERM", "batch:3:KILL")),
 ]
 

@@ -75,6 +75,7 @@ def test_a_finished_training_returns_the_whole_and_trains_nothing(python, whole,
 
 STEPS = {"eval_strategy": "steps", "eval_steps": 2, "logging_steps": 1}
 BEST = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 1, "load_best_model_at_end": True}
+OWN = {"save_strategy": "steps", "save_steps": 2}
 CASES = {
     "evaluation at steps": {"trainer": STEPS},
     "best model": {"trainer": {**STEPS, **BEST, "metric_for_best_model": "loss"}},
@@ -89,6 +90,8 @@ CASES = {
     "a stop by a callback": {"stops": 7},
     "a subclass that remembers": {"remembers": True},
     "a subclass whose attribute is named": {"remembers": "named"},
+    "a script that resumes by itself": {"theirs": True, "trainer": OWN},
+    "such a script, killed before the first save": {"theirs": True, "every": 0, "trainer": OWN},
     "streamed": {"iterable": True, "trainer": {"max_steps": 9}},
     "streamed, of unknown length": {"iterable": True, "sized": False, "trainer": {"max_steps": 9}},
 }

@@ -65,6 +65,7 @@ class Holdfast:
             say(f"{os.fspath(self.path)}: fast_dev_run keeps nothing")
             return
         framework.require_possible(trainer)
+        framework.let_run_restore(trainer, self.path)
         trainer.callbacks = [each for each in trainer.callbacks if each is not self] + [self]  # after all others
         self._logs = Logs(trainer, self.path)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,6 +12,7 @@ from ..errors import UsageError
 from ..terminal import say
 from ..trainers.known import NAMES
 from ..trainers.names import require
+from ..trainers.training import leaves_out
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")  # one code under two names: no class of one is one of the other
 
@@ -65,6 +67,19 @@ def require_alone(trainer: Any) -> None:
             "itself: leave ckpt_path out, or remove that file (under Slurm Lightning takes a hpc_ckpt file by itself); "
             "Holdfast(path, start_from=...) begins a new run from weights"
         )
+
+
+def let_run_restore(trainer: Any, path: str | os.PathLike[str]) -> None:
+    """Let the fit that begins load no checkpoint of Lightning's own if an earlier attempt has begun the run."""
+    connector = trainer._checkpoint_connector
+
+    def resume_start(checkpoint_path: Any = None, *args: Any, **kwargs: Any) -> None:
+        del connector.resume_start
+        if checkpoint_path and leaves_out(path, f"ckpt_path={os.fspath(checkpoint_path)!r}"):
+            checkpoint_path = None
+        connector.resume_start(checkpoint_path, *args, **kwargs)
+
+    connector.resume_start = resume_start
 
 
 def require_possible(trainer: Any) -> None:

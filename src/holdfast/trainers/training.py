@@ -14,8 +14,10 @@ from ..errors import UsageError
 from ..rules import Every, Rule, Whole
 from ..run.loop import ADAPTER, Loop
 from ..run.run import Run
+from ..run.settings import run_dir
 from ..run.stop import Deadline
 from ..run.weights import StartFrom
+from ..terminal import say
 
 
 class RunOptions(TypedDict, total=False):
@@ -109,6 +111,17 @@ def remembered(path: Path, event: str) -> journal.Event | None:
 def all_remembered(path: Path, event: str) -> Iterator[journal.Event]:
     """Return all events of that name, the newest first."""
     return (found for log in reversed(journal.logs(path)) for found in log.newest(ADAPTER + event))
+
+
+def leaves_out(path: str | os.PathLike[str], theirs: str) -> bool:
+    """Whether the trainer is not to load `theirs`, a checkpoint of its own: an attempt of this run has begun without.
+
+    A script that looks for the trainer's newest checkpoint finds one in each attempt but the first.
+    """
+    begun = bool(journal.logs(run_dir(path)))
+    if begun:
+        say(f"{os.fspath(path)}: this run restores itself, and {theirs} is not loaded")
+    return begun
 
 
 def together(own: Mapping[str, Any], users: Mapping[str, Any]) -> dict[str, Any]:

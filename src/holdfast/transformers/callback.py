@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from functools import wraps
 from typing import Any, Unpack
 
 from accelerate.data_loader import DataLoaderDispatcher
@@ -16,7 +17,7 @@ from ..errors import UsageError
 from ..run.run import Run
 from ..trainers.known import NAMES
 from ..trainers.names import require
-from ..trainers.training import RunOptions, only_one
+from ..trainers.training import RunOptions, leaves_out, only_one
 from .walk import Walk
 
 _PLAIN = {
@@ -65,6 +66,19 @@ class Holdfast(TrainerCallback):  # type: ignore[misc]
         return self._walk.run
 
     # What the Trainer calls -------------------------------------------------------------------------------------
+
+    def on_init_end(self, *_: Any, **__: Any) -> None:
+        """Let train() load no checkpoint of the Trainer's own into a run that an earlier attempt has begun."""
+        trainer = _caller()[0]
+        plain = trainer.train
+
+        @wraps(plain)
+        def train(resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+            if resume_from_checkpoint and leaves_out(self._path, f"{resume_from_checkpoint=}"):
+                resume_from_checkpoint = None
+            return plain(resume_from_checkpoint, *args, **kwargs)
+
+        trainer.train = train
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
 
 from holdfast import Best, Every, Fields, Last
 from holdfast.transformers import Holdfast
@@ -33,6 +34,7 @@ OPTIONS: dict[str, Any] = {
     "early": 0,
     "stops": 0,
     "remembers": False,
+    "theirs": False,  # as the examples of transformers: from the Trainer's last checkpoint, if there is one
     "trainer": {},
     "path": "run",
 }
@@ -183,7 +185,7 @@ kind = Averaging if OPTIONS["remembers"] else Trainer
 trainer = kind(Net(), args, collated, train_dataset=train, eval_dataset=Samples(8), callbacks=callbacks)
 if OPTIONS["remembers"] == "named":
     trainer.add_callback(Holdfast(OPTIONS["path"], state={"mine": Fields(trainer, "average")}, **kept))
-output = trainer.train()
+output = trainer.train(resume_from_checkpoint=get_last_checkpoint("out") if OPTIONS["theirs"] else None)
 optimizer = trainer.optimizer.state_dict()["state"]
 if args.process_index == 0:
     result = {

@@ -261,7 +261,8 @@ held_out: Any = Samples(10, 2)
 if "persistent" in words:  # their random numbers would go on from one validation to the next
     held_out = Seeded(held_out, seed=4)
 validation = DataLoader(held_out, batch_size=4, num_workers=min(workers, 1), persistent_workers="persistent" in words)
-trainer.fit(model, loader(), validation)
+theirs = max(Path().glob("*_logs/**/last.ckpt"), default=None) if "theirs" in words else None
+trainer.fit(model, loader(), validation, ckpt_path=theirs)
 if trainer.is_global_zero:
     order = dict(line.split(" [") for line in ORDER.read_text().splitlines())
     result = {
