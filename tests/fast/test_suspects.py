@@ -335,6 +335,7 @@ def left(*args, **about):
 LOADERS = {"train": {"workers": 0, "dataset": "Digits"}}
 WORKERS = {"train": {"workers": 2, "dataset": "Digits"}}
 CHANGES = {"train": {"changes": ["reads"]}}
+CALLBACK = "trainer/callbacks/ModelCheckpoint/state/best_model_score"  # no optimizer has it
 SEEDED = {"train": {"workers": 2, "dataset": "Seeded(Digits)"}}
 BY_VARIABLES = [
     (left("lr", stored=True), "variable", "run.vars.lr wherever the loop says lr"),
@@ -365,6 +366,7 @@ BY_VARIABLES = [
 BY_LEAVES = [
     (tracked("tree:opt"), "scheduler", "Track the scheduler"),
     (tracked("model/w", "tree:opt"), "scheduler", "Track the scheduler"),
+    (CauseFacts(("tree:trainer",), (CALLBACK, "tree:trainer"), loaders=LOADERS), "generator", "Track it"),
     (tracked("model/w", loaders=WORKERS), "augmentation", "Seeded(dataset, seed)"),
     (tracked("model/w", loaders=SEEDED), "generator", "Track it"),
     (tracked("model/w"), "generator", "np.random.Generator"),

@@ -7,6 +7,7 @@ changed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from .suspects import VARS, Suspect, other_batch, shifted, spelled, suspects
 
 RNG = f"{RESERVED}/rng/"
 OWN_TREE = f"tree:{RESERVED}"
+_OF_PARAMETER = re.compile(r"[^/]+/state/\d+/")  # what an optimizer of torch holds of a parameter
 
 
 class CauseFacts(NamedTuple):
@@ -44,8 +46,8 @@ class CauseFacts(NamedTuple):
     def optimizers(self) -> set[str]:
         """Names of tracked objects that look like optimizers."""
         names = {name for key in self.all_leaves for name in [key.removeprefix("tree:").partition("/")[0]]}
-        stateful = {key.partition("/")[0] for key in self.all_leaves if "/state/" in key}
-        return {name for name in names if "opt" in name.lower()} | (stateful - {RESERVED})
+        stateful = {key.partition("/")[0] for key in self.all_leaves if _OF_PARAMETER.match(key)}
+        return {name for name in names if "opt" in name.lower()} | stateful
 
     @property
     def options(self) -> list[str]:
