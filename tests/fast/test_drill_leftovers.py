@@ -50,6 +50,7 @@ open("own.txt", "w").write("x"); open("own.txt").read()  # its own
 open("old.txt").read()  # from before the drill
 open("made.txt", "w").close(); open("made.txt").read()  # written anew before it is read
 open("added.txt", "a").close()  # never read
+os.open("data.lock", os.O_RDWR)  # a lock
 os.makedirs(".cache/x", exist_ok=True); open(".cache/x/y").read()
 open("drill/first").read()  # the drill's runs
 import subprocess
@@ -65,6 +66,7 @@ def test_what_a_run_wrote_itself_found_before_or_has_cached_is_no_leftover(place
     (place.parent / ".cache" / "x").mkdir(parents=True)
     for name in ("made.txt", "added.txt", ".cache/x/y", "drill/first", "left.txt"):
         (place.parent / name).write_text("x")
+    (place.parent / "data.lock").touch()
     between()
     found = listen(place, INNOCENT + 'open("left.txt").read()', began_ns)
     assert [each.path for each in found] == [str(place.parent / "left.txt")]

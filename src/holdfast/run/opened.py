@@ -22,7 +22,14 @@ from .visible import frames
 MOST = 1000  # most lines of one process
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CACHES = ("/__pycache__/", "/site-packages/", "/dist-packages/", "/torchinductor_", "/.triton/", "/.cache/")
-_CACHE_DIRS = ("XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "NUMBA_CACHE_DIR", "MPLCONFIGDIR")
+_CACHE_DIRS = (
+    "XDG_CACHE_HOME",
+    "TRITON_CACHE_DIR",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "NUMBA_CACHE_DIR",
+    "MPLCONFIGDIR",
+    "HF_HOME",
+)
 _SYSTEM = ("/proc/", "/dev/", "/sys/", "/run/")
 
 
@@ -74,6 +81,8 @@ class _Listener:
         drill_ns, run_ns = self._since_ns
         if not stat.S_ISREG(facts.st_mode) or not drill_ns <= facts.st_mtime_ns < run_ns:
             return  # it existed before the drill, or this run wrote it
+        if facts.st_size == 0:
+            return  # a lock
         real = self._real(path)
         if real is not None and real not in self._wrote | self._read:
             self._read.add(real)
