@@ -116,6 +116,8 @@ def _optimizers(model: Any) -> dict[str, Any]:
     found = dict(_inside("optimizer", model.optimizer))
     for place, layer in enumerate(model._flatten_layers()):  # noqa: SLF001
         for name, value in vars(layer).items():
+            if name.startswith("_self_"):
+                continue  # TensorFlow's lists of the same objects
             for path, each in _inside(name.lstrip("_") if layer is model else f"layer{place}.{name}", value):
                 if all(each is not other for other in found.values()):
                     found[path] = each

@@ -96,8 +96,8 @@ class Pipeline(Source):
             why = (getattr(error, "message", "") or str(error)).splitlines()[0]
             raise UsageError(
                 f"TensorFlow cannot save the position of this tf.data pipeline: {why}. Draw random numbers with "
-                "tf.random.stateless_uniform and seeds from tf.data.Dataset.random(), and give a PyDataset instead of "
-                "from_generator() or py_function"
+                "tf.random.stateless_uniform and seeds from tf.data.Dataset.random(), take layers that draw them "
+                "(RandomFlip) into the model, and give a PyDataset instead of from_generator() or py_function"
             ) from error
 
 

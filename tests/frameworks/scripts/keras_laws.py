@@ -16,6 +16,7 @@ import pytest
 from holdfast import Every, Store
 from holdfast.errors import Mismatch, UsageError
 from holdfast.keras import Holdfast, export
+from holdfast.keras.state import optimizers
 from holdfast.state import rng
 
 x = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
@@ -278,9 +279,29 @@ for number, source in enumerate(["out.weights.h5", "failed"]):
     fit(model(), Holdfast(f"begun-{number}", start_from=source), first)
     assert all(map(np.array_equal, weights, first.weights)), source
 
+
+# An optimizer of a train_step's own has the same name in a checkpoint on each backend.
+class Pair(keras.Model):
+    def compile(self, other):
+        super().compile("adam")
+        self.other = other
+
+
+pair = Pair()
+pair.compile(keras.optimizers.SGD())
+assert sorted(optimizers(pair)) == ["optimizer", "other"]
+
 # A model that TensorFlow builds with its first batch is trained; a resume wants it built.
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
+
+    # A layer that draws random numbers in a pipeline: TensorFlow cannot save it, and the message says what to do.
+    flip = keras.layers.RandomFlip("horizontal", seed=1)
+    flipped = (
+        tf.data.Dataset.from_tensor_slices(x.reshape(24, 2, 2, 1)).map(flip).map(lambda each: tf.reshape(each, (4,)))
+    )
+    pairs = tf.data.Dataset.zip((flipped, tf.data.Dataset.from_tensor_slices(y))).batch(4)
+    refused("into the model", UsageError, lambda: model().fit(pairs, callbacks=[Holdfast("drawn")], verbose=0))
 
     class Late(keras.Model):
         def __init__(self):
