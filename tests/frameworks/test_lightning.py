@@ -68,6 +68,7 @@ KILLED = [
     ("with loaders made anew", "reload=1", ("batch:9:KILL", "batch:2:TERM")),
     ("stopped early", "patience=1 epochs=9", ("batch:3:KILL", "batch:9:TERM", "validation:2:KILL")),
     ("by a script that resumes by itself", "theirs", ("batch:9:KILL", "batch:6:TERM")),
+    ("with the configuration of LightningCLI", "cli", ("batch:9:KILL", "batch:6:TERM")),
     ("saved in the background", "behind", ("batch:9:TERM", "batch:3:KILL")),
 ]
 
@@ -224,5 +225,7 @@ def test_what_is_refused(zygotes, tmp_path):
         assert "gave no batch" in refused[name]
     assert "nothing" == refused["samples at last"]
     assert "is taken by the trainer's own objects" in refused["state"]
+    assert refused["first"] == "nothing"
+    assert "a path of its own" in refused["the same path again"]
     assert "has another source" in refused["another version"]
     assert all("\n" not in line for line in refused.values())

@@ -34,6 +34,10 @@ class Logs:
         known = [] if found is None else found.get("are", [])
         self._known = known
         self._looks: dict[str, str] = {}
+        if known:  # on each rank alike: they decide together
+            for callback in trainer.callbacks:
+                if framework.is_a(callback, "SaveConfigCallback"):  # LightningCLI's: the directory has its file by now
+                    callback.overwrite = True
         for kept, (kind, name) in zip(self._kept, known, strict=False):
             if kind == type(kept).__name__ and name is not None:
                 kept.reuse(name)

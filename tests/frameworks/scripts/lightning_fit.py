@@ -7,6 +7,7 @@ import random
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 if "pytorch_lightning" in sys.argv:
     import pytorch_lightning as pl
     from pytorch_lightning import callbacks, loggers
+    from pytorch_lightning.cli import SaveConfigCallback
 else:
     import lightning.pytorch as pl
     from lightning.pytorch import callbacks, loggers
+    from lightning.pytorch.cli import SaveConfigCallback
 from torchmetrics.classification import MulticlassAccuracy
 
 import struck
@@ -223,6 +226,9 @@ others = [
 ]
 if "swa" in words:
     others.append(callbacks.StochasticWeightAveraging(0.03, swa_epoch_start=1))
+if "cli" in words:  # what LightningCLI adds, with the one method of a parser that it calls
+    parser: Any = SimpleNamespace(save=lambda config, path, **_: Path(path).write_text(json.dumps(config)))
+    others.append(SaveConfigCallback(parser, {"lr": 0.05}))
 if "average" in words:
     others.append(callbacks.WeightAveraging())
 holdfast = Holdfast(
