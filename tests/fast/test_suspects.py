@@ -400,6 +400,8 @@ def test_of_several_all_are_named_and_the_most_likely_first():
     data = cause.usual(CauseFacts(suspects=both, other_batch=True))
     assert (options.name, data.name) == ("scheduler", "generator")
     assert all("rng=rng" in each.text and "scheduler=scheduler" in each.text for each in (options, data))
+    index = CauseFacts(suspects=[suspect("lr", stored=True)], counting=("main:i",), other_batch=False)
+    assert all(line in cause.usual(index).text for line in ("run.vars.lr", "for i, batch in run.enumerate"))
 
 
 # Two undisturbed runs -----------------------------------------------------------------------------------------------

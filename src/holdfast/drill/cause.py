@@ -159,7 +159,11 @@ def _tracked(leaves: Mapping[str, str]) -> dict[str, str]:
 
 def usual(facts: CauseFacts) -> Cause:
     """Return the cause that `facts` support, and what to do about it."""
-    return next((found for rule in _RULES if (found := rule(facts)) is not None), None) or _by_leaves(facts)
+    found = next((found for rule in _RULES if (found := rule(facts)) is not None), None) or _by_leaves(facts)
+    index = _index(facts)
+    if index is None or index.name == found.name:
+        return found
+    return Cause(found.name, f"{found.text}. Also ({index.name}): {index.text}")
 
 
 # Rules by evidence, the strongest first ------------------------------------------------------------------------------
