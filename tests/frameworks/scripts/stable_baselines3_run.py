@@ -119,11 +119,14 @@ def main(kind, *words):
     holdfast = Holdfast("run", every=Every(steps=3), background="background" in words)
     others = [Struck()]
     if "evaluated" in words:
-        others.append(EvalCallback(make_vec_env("CartPole-v1", 1, seed=9), eval_freq=37, n_eval_episodes=2, verbose=0))
+        quick = {"eval_freq": 37, "n_eval_episodes": 2, "verbose": 0}
+        others.append(EvalCallback(make_vec_env("CartPole-v1", 1, seed=9), best_model_save_path="best", **quick))
     if "stopped" in words:
         others.append(StopTrainingOnMaxEpisodes(8))
     interval = 3 if "interval" in words else 1
     model.learn(total, callback=[holdfast, *others], log_interval=interval)
+    if "evaluated" in words:
+        PPO.load("best/best_model")  # made while learn() was ours
     told = [[each.n_calls, repr(getattr(each, "best_mean_reward", getattr(each, "n_episodes", "")))] for each in others]
     with open("result.json", "w", encoding="utf-8") as file:
         json.dump(outcome(model, "run", told), file, indent=1)
