@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from framework_runs import SCRIPTS, trained
+from holdfast.torch.loader import feed_for
 
 IMPORTED = (
     *("torch", "torch._dynamo", "transformers", "transformers.trainer", "accelerate", "holdfast.transformers.walk"),
@@ -151,6 +152,7 @@ def test_what_is_refused_and_what_stays_behind(python, tmp_path):
     words |= {"auto_find_batch_size": "batch size", "collator": "Leave its seed out", "several": "one trainer has one"}
     words |= {"finished": "has finished this run", "shorter": "8 of 12 steps are done, and the training has 6 now"}
     words |= {"a name twice": "the name 'model' is taken", "layerwise": "without 'layerwise'"}
+    words |= {"state_dict": "was replaced"}
     assert told.keys() == words.keys()
     assert [name for name, line in told.items() if words[name] not in line] == []
 
@@ -175,6 +177,16 @@ def test_pending_gradients_come_back_where_their_parameters_are():
     here.load_state_dict(stored)
     here._trainer.model.weight.grad += 1
     assert stored["gradients"]["weight"].item() == 1
+
+
+def test_a_shuffled_stream_of_datasets_is_read_again():
+    """Its state_dict() leaves out the samples that wait in the buffer; without shuffle() it is exact."""
+    datasets = pytest.importorskip("datasets")
+    plain = datasets.Dataset.from_dict({"x": list(range(8))}).to_iterable_dataset()
+    shuffled = plain.shuffle(seed=1, buffer_size=4)
+    streams = plain, plain.map(dict), shuffled, shuffled.map(dict)
+    kinds = [type(feed_for(torch.utils.data.DataLoader(each), 0)).__name__ for each in streams]
+    assert kinds == ["DatasetFeed", "DatasetFeed", "IterableFeed", "IterableFeed"]
 
 
 # PEFT ------------------------------------------------------------------------------------------------------------

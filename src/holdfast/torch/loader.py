@@ -28,7 +28,8 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
     """The feed of a DataLoader; None for others, and for one that keeps its state or has its own __iter__."""
     if not isinstance(loader, DataLoader):
         return None
-    indexed, keeps_state = not isinstance(loader.dataset, IterableDataset), hasattr(loader.dataset, "state_dict")
+    indexed = not isinstance(loader.dataset, IterableDataset)
+    keeps_state = hasattr(loader.dataset, "state_dict") and not _forgets(loader.dataset)
     of_torchdata = _is_torchdatas(loader)
     if of_torchdata:  # its own state is needed where it contains more than an order and a dataset's state
         ours = not keeps_state if indexed else keeps_state and not isinstance(loader.dataset, IterDataPipe)
@@ -40,6 +41,20 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
         return DataLoaderFeed(loader, seed)
     stateful = keeps_state and (of_torchdata or loader.num_workers == 0)
     return DatasetFeed(loader, seed) if stateful else IterableFeed(loader, seed)
+
+
+def _forgets(dataset: Any) -> bool:
+    """Whether it is a stream of Hugging Face's datasets that shuffles: its state_dict() leaves the buffer out.
+
+    Source: datasets, IterableDataset.load_state_dict.
+    """
+    if not type(dataset).__module__.startswith("datasets."):
+        return False
+    if type(dataset).__name__ == "BufferShuffledExamplesIterable":
+        return True
+    inside = vars(dataset)
+    parts = [inside.get("_ex_iterable"), inside.get("ex_iterable"), *inside.get("ex_iterables", ())]
+    return any(_forgets(each) for each in parts if each is not None)
 
 
 def _is_torchdatas(loader: DataLoader[Any]) -> bool:

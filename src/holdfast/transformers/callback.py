@@ -143,6 +143,10 @@ def _require_fit(
     ours = "Holdfast resumes by itself"
     reasons = (
         (arguments.get("resume_from_checkpoint"), f"{ours}: call train() without resume_from_checkpoint"),
+        (
+            "state_dict" in vars(trainer.model),
+            "the model's state_dict() was replaced, and nothing could be restored from it. Leave that out",
+        ),
         (args.enable_jit_checkpoint, f"{ours}, and saves on SIGTERM: leave out enable_jit_checkpoint"),
         (arguments.get("trial"), "the trials of hyperparameter_search would share one run: train them one by one"),
         (

@@ -108,6 +108,9 @@ says("enable_jit_checkpoint", trainer(enable_jit_checkpoint=True))
 says("auto_find_batch_size", trainer(auto_find_batch_size=True))
 says("collator", trainer(collator=Seeded()))
 says("several", trainer(several=2))
+made = trainer()
+made.model.state_dict = dict  # as in alpaca-lora
+says("state_dict", made)
 says("a name twice", trainer(state={"model": []}))
 says("layerwise", trainer(optimizer=LayerWiseDummyOptimizer(optimizer_dict={})))
 FAIL = True
