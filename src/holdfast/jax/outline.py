@@ -76,7 +76,7 @@ class Outline:
         if id(live) in self._objects:  # shared: its first place counts
             return lambda: live
         self._objects[id(live)] = live
-        if hasattr(live, "set_raw_value"):
+        if hasattr(type(live), "set_raw_value"):  # an nnx.Rngs has any attribute: the stream of that name
             put = self._tree(path, live.get_raw_value(), inside=True)
             return lambda: _done(live, live.set_raw_value(put()))
         puts = [

@@ -131,11 +131,12 @@ def nnx():
             self.drop = nnx.Dropout(0.2, rngs=rngs)
             self.last = nnx.Linear(8, 1, rngs=rngs)
             self.tied = self.again
+            self.rngs = rngs  # it has any attribute: the stream of that name
             self.calls = 0
 
         def __call__(self, x):
             x = self.norm(self.tied(nnx.tanh(self.again(self.first(x)))))
-            return self.last(self.drop(x))
+            return self.last(self.drop(x)) + jax.random.normal(self.rngs.noise()) / 100
 
     net = Net(nnx.Rngs(0))
     optimizer = nnx.Optimizer(net, TX, wrt=nnx.Param)
