@@ -3,60 +3,57 @@
 from __future__ import annotations
 
 import errno
+import glob
 import math
 import os
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
 from .. import disk
-from ..cluster import lint, sbatch, script, slurm
+from ..cluster import lint, sbatch, script, slurm, sweep
+from ..cluster.ask import Absent, Silent
 from ..cluster.hold import HOLD, on_hold
 from ..cluster.job_leader import run_of
 from ..cluster.sbatch import Option
 from ..cluster.script import JobRequest
-from ..errors import NoSpace, UsageError
+from ..errors import ClusterError, NoSpace, UsageError
 from ..interval import enough_s
-from ..terminal import say
+from ..provenance import redact
+from ..supervise import submission
+from ..terminal import say, warn
+from . import checked, measured, options
 from . import lint as told
-from . import measured, options
-from .defaults import defaults
 from .shown import report, safe
+from .submit_words import Passing, SubmitArguments
 
-FILE = "job.sh"  # in the supervisor's directory
 SUPERVISOR = ("app", "retries", "max_no_progress", "max_requeues", "grace")  # these are passed on to `holdfast run`
 
 
-class SubmitArguments(NamedTuple):
-    """The words of the command line by destination."""
-
-    ours: list[str]
-    sbatch: list[Option]
-    command: list[str]
-
-
-class Passing(click.Command):
-    """Parses its own options, keeps unknown ones for sbatch, and the words after `--` for the job."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        known = {opt: str(param.name) for param in self.get_params(ctx) for opt in param.opts}
-        named = {opt.removeprefix("--").replace("-", "_"): name for opt, name in known.items() if opt.startswith("--")}
-        settings = defaults("submit", [*named, "sbatch"])
-        given = settings.pop("sbatch", {})
-        words = sort(args, [*known])
-        ctx.default_map = {named[opt]: value for opt, value in settings.items()}
-        ctx.obj = words._replace(sbatch=sbatch.merged(from_table(given), words.sbatch))
-        return super().parse_args(ctx, words.ours)
-
-
 @click.command(cls=Passing, options_metavar="[SBATCH OPTIONS] [OPTIONS] -- COMMAND...")
-@click.option("--run", "directory", metavar="DIR", help="Where script, output and journal go. Default: .holdfast/NAME")
+@click.option(
+    "--run", "directory", metavar="DIR", help="Where script, output and journal go. Default: .holdfast/NAME-N"
+)
+@click.option(
+    "--continue",
+    "again",
+    metavar="DIR",
+    help="Submit what was submitted there once more, without COMMAND; of a sweep only the tasks that are not done.",
+)
+@click.option(
+    "--array", "-a", metavar="1-20%5", help="A sweep: a job for each number; {task} in COMMAND stands for it."
+)
+@click.option(
+    "--commands",
+    metavar="FILE",
+    help="A sweep over the commands of FILE, one on each line, instead of COMMAND; --array chooses some.",
+)
 @click.option(
     "--chain", type=click.IntRange(2), metavar="N", help="N jobs one after the other, for sites without requeue."
 )
@@ -65,7 +62,7 @@ class Passing(click.Command):
     type=click.IntRange(1),
     metavar="SECONDS",
     help=f"How long before its end the job gets notice. Default: {script.LEAD_S}, a quarter of a --time under "
-    f"{4 * script.LEAD_S // 60} minutes, or what a save of this run needs.",
+    f"{4 * script.LEAD_S // 60} minutes, or what a save of the last job of this name needed.",
 )
 @click.option(
     "--setup", multiple=True, metavar="LINE", help="A line of the script, before the command: module load ..."
@@ -81,86 +78,154 @@ class Passing(click.Command):
 @click.option("--grace", type=float, metavar="SECONDS", help="As in holdfast run.")
 @options.as_json
 @click.pass_obj
-def command(
-    words: SubmitArguments,
-    /,
-    directory: str | None,
-    chain: int | None,
-    lead: int | None,
-    setup: tuple[str, ...],
-    stage: tuple[str, ...],
-    dry_run: bool,
-    as_json: bool,
-    **supervisor: Any,
-) -> None:
+def command(words: SubmitArguments, /, again: str | None, dry_run: bool, as_json: bool, **chosen: Any) -> None:
     """Submit COMMAND to Slurm, in a script that survives preemption, lost nodes and the time limit.
 
         holdfast submit --time 12:00:00 --gpus 1 -- python train.py
+        holdfast submit --time 1:00:00 --array 1-20%5 -- python train.py --seed {task}
+        holdfast submit --continue .holdfast/train-1
 
-    Whatever is not listed here goes to sbatch. The words of COMMAND reach the program as they are. holdfast.toml or
-    pyproject.toml may hold defaults.
+    Each submission has a directory of its own. Whatever is not listed here goes to sbatch. The words of COMMAND reach
+    the program as they are. holdfast.toml or pyproject.toml may hold defaults.
     """
-    if not words.command:
-        raise UsageError("what shall be run? holdfast submit [options] -- command ...")
-    app = supervisor.get("app")
-    place = directory or f"{'runs' if app else '.holdfast'}/{script.name([app] if app else words.command)}"
+    if again is not None:
+        _continue(Path(again), words, as_json=as_json)
+        return
     base = Path(next((option.value or "." for option in words.sbatch if option.name == "chdir"), "."))
-    wherever = Option("chdir", os.path.abspath(base))  # for the same script, submitted from another folder
-    order = JobRequest(
-        command=words.command,
-        directory=place,
-        options=sbatch.merged(words.sbatch, [wherever]),
-        lead_s=lead_s(lead, words.sbatch, measured.save_s(base / place)),
-        chain=chain,
-        setup=setup,
-        stage=[os.path.abspath(path) for path in stage],
-        supervisor=[
-            f"--{name.replace('_', '-')}={supervisor[name]}" for name in SUPERVISOR if supervisor[name] is not None
-        ],
-        holdfast=own_name(in_full=any(option.name == "export" for option in words.sbatch)),
-    )
+    lines = _lines(chosen["commands"])
+    if not words.command and not lines:
+        raise UsageError("what shall be run? holdfast submit [options] -- command ...")
+    if words.command and lines:
+        raise UsageError("--commands FILE takes the place of the command after --; give one of them")
+    order = _order(words, base, lines, chosen)
     text = script.script(order)
+    checked.set_up(order.setup)
+    if order.array is not None:
+        checked.array(sweep.tasks(order.array))
+        if not lines and not any(sweep.TASK in word for word in order.command):
+            warn(
+                f"no word of the command holds {sweep.TASK}: each task runs the same, and only ${sweep.VARIABLE} "
+                "tells it which it is"
+            )
     if dry_run:
         click.echo(text, nl=False)
         return
-    file = base / place / FILE
+    for each in [order.command] if order.command else map(shlex.split, lines):
+        checked.command(order, each, base)
+    _submit_new(order, base, lines, named=chosen["directory"], as_json=as_json)
+
+
+def _lines(file: str | None) -> list[str]:
+    """Return the commands of the file that the user names."""
+    if file is None:
+        return []
+    try:
+        return sweep.command_lines(Path(file).read_text(encoding="utf-8", errors="surrogateescape"))
+    except OSError as error:
+        raise UsageError(f"--commands {file}: {error.strerror}") from error
+    except UsageError as error:
+        raise UsageError(f"--commands {file}, {error}") from error
+
+
+def _order(words: SubmitArguments, base: Path, lines: Sequence[str], chosen: Mapping[str, Any]) -> JobRequest:
+    """Return what to submit. A directory that we choose may get another number when it is created."""
+    app, array, chain = chosen["app"], chosen["array"], chosen["chain"]
+    if chain and (array or lines):
+        raise UsageError("--chain and --array: the tasks of a chain do one work in turn, those of a sweep each its own")
+    name = next((option.value for option in words.sbatch if option.name == "job-name" and option.value), None)
+    called = script.name([name or app or chosen["commands"] or ""] if name or app or lines else words.command)
+    root = "runs" if app else ".holdfast"
+    place = chosen["directory"] or f"{root}/{submission.next_free(base / root, called)}"
+    wherever = Option("chdir", os.path.abspath(base))  # for the same script, submitted from another folder
+    named = [] if name else [Option("job-name", called)]
+    return JobRequest(
+        command=words.command,
+        directory=place,
+        options=sbatch.merged(named, words.sbatch, [wherever]),
+        lead_s=lead_s(chosen["lead"], words.sbatch, _save_s(base / root, called)),
+        chain=chain,
+        array=str(sweep.tasks(array or "", len(lines) or None)) if array or lines else None,
+        lines=f"{place}/{submission.LINES}" if lines else None,
+        setup=chosen["setup"],
+        stage=[os.path.abspath(path) for path in chosen["stage"]],
+        supervisor=[f"--{each.replace('_', '-')}={chosen[each]}" for each in SUPERVISOR if chosen[each] is not None],
+        holdfast=own_name(in_full=any(option.name == "export" for option in words.sbatch)),
+    )
+
+
+def _save_s(root: Path, name: str) -> float | None:
+    """Return how long a save took in the last submission of this name; None: unknown."""
+    places = sorted(root.glob(f"{glob.escape(name)}-*"), key=lambda place: place.stat().st_mtime, reverse=True)
+    return next((took for place in places if (took := measured.save_s(place)) is not None), None)
+
+
+def _submit_new(order: JobRequest, base: Path, lines: Sequence[str], *, named: str | None, as_json: bool) -> None:
+    """Write the script into a directory of its own, and submit it."""
+    wanted = base / order.directory
+    if named is None:
+        wanted = submission.create(wanted.parent, wanted.name.rpartition("-")[0])
+        place = f"{os.path.dirname(order.directory)}/{wanted.name}"
+        order = order._replace(directory=place, lines=order.lines and f"{place}/{submission.LINES}")
+    else:
+        submission.claim(wanted)
+    text, file = script.script(order), wanted / submission.SCRIPT
     write(file, text, order, base)
-    for finding in lint.lint(text):
-        click.echo(f"holdfast: warning: {safe(told.line({'file': str(file), **finding._asdict()}))}", err=True)
-    held = next((path for path in (file.parent, run_of(file.parent)) if path and (path / HOLD).exists()), None)
-    if held is not None:
-        say(on_hold(held))
-    _say(slurm.submit([str(file)]), file, order, base, as_json=as_json)
+    if lines:
+        disk.replace_with(wanted / submission.LINES, [f"{line}\n".encode("utf-8", "surrogateescape") for line in lines])
+    _warn(file, text)
+    try:
+        job = slurm.submit([str(file)])
+    except ClusterError as error:
+        if not isinstance(error, Absent | Silent):  # refused: the next try is not to find a submission there
+            disk.remove_tree(wanted)
+        raise
+    submission.note(wanted, job, redact(order.command or ["--commands", *lines[:3]]))
+    _say(job, file, text, base, as_json=as_json)
 
 
-def sort(args: list[str], known: list[str]) -> SubmitArguments:
-    """Split `args` into our options, sbatch's, and the command after the first `--`."""
-    end = args.index("--") if "--" in args else len(args)
-    ours: list[str] = []
-    theirs: list[str] = []
-    target = theirs
-    for word in args[:end]:
-        if word.startswith("-") and word != "-":
-            target = ours if word.partition("=")[0] in known else theirs
-        target.append(word)
-    return SubmitArguments(ours, sbatch.parse(theirs), args[end + 1 :])
-
-
-def from_table(given: Any) -> list[Option]:
-    """Return sbatch options from holdfast.toml: `requeue = true`, `time = "12:00:00"`; `false` leaves one out.
+def _continue(directory: Path, words: SubmitArguments, *, as_json: bool) -> None:
+    """Submit the directory's script again; of a sweep only the tasks that are neither done nor in the queue.
 
     Raises:
-        UsageError: `given` is no table.
+        NotFound: no script is there.
+        UsageError: nothing is left to do, or the job is in the queue.
     """
-    if not isinstance(given, Mapping):
-        raise UsageError("submit.sbatch is no table: write [submit.sbatch] and a line for each option")
-    words = [f"{'-' if len(name) == 1 else '--'}{name}" for name in given]
-    return [
-        option._replace(value=None if value is True else str(value))
-        for word, value in zip(words, given.values(), strict=True)
-        if value is not False
-        for option in sbatch.parse([word])
-    ]
+    if words.command:
+        raise UsageError(f"--continue {directory} submits the command that is there; leave out the one after --")
+    text, file = submission.script_of(directory), directory / submission.SCRIPT
+    tasks = submission.tasks_of(text)
+    only: list[str] = []
+    if tasks is None:
+        submission.require_idle(directory)
+    else:
+        now = submission.standing(directory, tasks)
+        if not now.left:
+            raise UsageError(
+                f"{directory}: {len(now.done)} tasks are done, {len(now.queued)} in the queue, none is left"
+            )
+        only = [f"--array={sweep.Tasks(now.left, tasks.at_once)}"]
+        say(f"{directory}: {len(now.left)} of {len(tasks.numbers)} tasks are submitted; {len(now.done)} are done")
+    refused = next((option for option in words.sbatch if option.name in (*script.OURS, "chdir", "output")), None)
+    if refused is not None:
+        raise UsageError(f"--{refused.name} cannot be changed on the way; change {file}")
+    before, text = text, sbatch.with_options(text, words.sbatch) if words.sbatch else text
+    _warn(file, text)
+    held = next((path for path in (directory, run_of(directory)) if path and (path / HOLD).exists()), None)
+    if held is not None:
+        say(on_hold(held))
+    disk.replace_with(file, [text.encode("utf-8", "surrogateescape")])
+    try:
+        job = slurm.submit([*only, str(file)])
+    except ClusterError:
+        disk.replace_with(file, [before.encode("utf-8", "surrogateescape")])
+        raise
+    submission.note(directory, job, ["--continue"])
+    _say(job, file, text, Path(), as_json=as_json)
+
+
+def _warn(file: Path, text: str) -> None:
+    for finding in lint.lint(text):
+        click.echo(f"holdfast: warning: {safe(told.line({'file': str(file), **finding._asdict()}))}", err=True)
 
 
 def lead_s(wanted: int | None, given: list[Option], save_s: float | None) -> int:
@@ -207,15 +272,19 @@ def write(file: Path, text: str, order: JobRequest, base: Path) -> None:
         raise
 
 
-def _say(job: str, file: Path, order: JobRequest, base: Path, *, as_json: bool) -> None:
-    named = {option.name: option.value or "" for option in script.options(order)}
-    output = base / re.sub(r"%[jA]", job, named["output"]).replace("%x", named["job-name"])
+def _say(job: str, file: Path, text: str, base: Path, *, as_json: bool) -> None:
+    options = sbatch.directives(text).options
+    named = {option.name: option.value or "" for option in options}
+    output = base / named.get("output", "slurm-%j.out").replace("%x", named.get("job-name", ""))
+    array = named.get("array")
+    shown = re.sub(r"%[jA]", job, str(output)).replace("%a", "*")
+    tail = f"tail -F {shlex.quote(shown)}" if "*" not in shown else f"tail -F {shown}"
     lines = [
-        f"submitted job {job}" + (f": {order.chain} tasks, one after the other" if order.chain else ""),
+        f"submitted job {job}" + (f", tasks {array}" if array else ""),
         f"script  {file}",
-        f"output  {output}",
-        f"look    squeue --jobs {job}; tail -F {shlex.quote(str(output))}",
+        f"output  {shown}",
+        f"look    squeue --jobs {job}; {tail}",
         f"end     scancel {job}",
     ]
-    facts = {"job": job, "script": str(file), "output": str(output), "directory": str(file.parent)}
+    facts = {"job": job, "script": str(file), "output": shown, "directory": str(file.parent), "array": array}
     report(facts, lines, as_json=as_json)

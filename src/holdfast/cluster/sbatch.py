@@ -117,6 +117,20 @@ def directives(text: str) -> Directives:
     return Directives(found, late, refused)
 
 
+def with_options(text: str, options: Sequence[Option]) -> str:
+    """Return the script with these options instead of those of the same names, at the end of its directives."""
+    ours = {option.name for option in options}
+    lines = text.splitlines()
+    kept = directives(text).options
+    for number in sorted({option.line for option in kept if option.name in ours}, reverse=True):
+        rest = [f"#SBATCH {option}" for option in kept if option.line == number and option.name not in ours]
+        lines[number - 1 : number] = rest
+    late = directives("\n".join(lines)).late
+    last = max((at for at, line in enumerate(lines, 1) if DIRECTIVE.match(line) and at not in late), default=1)
+    lines[last:last] = [f"#SBATCH {option}" for option in options]
+    return "\n".join(lines) + "\n"
+
+
 def signal(options: Iterable[Option]) -> Signal | None:
     """Return the signal that Slurm is asked to send before the time is over; None: none is.
 

@@ -12,17 +12,18 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..errors import UsageError
-from . import sbatch
+from . import sbatch, sweep
 from .sbatch import Option
 
 LEAD_S = 120
+TASK_DIRECTORY = "task-"  # and the task's number: where a sweep's task keeps its journal, in the sweep's directory
 LAUNCHERS = ("srun", "mpirun", "mpiexec", "torchrun")
 _VALUED = re.compile(
     r"-(?![HkOQsvWlKuXEZ])[A-Za-z]|-np|--(bind-to|map-by|rank-by|host|hostfile|machinefile|mpi|cpu-bind)"
 )
 OURS = {  # an option that we write ourselves -> what the user writes instead
     "signal": "--lead SECONDS",
-    "array": "--chain N for tasks one after another; tasks of another kind are jobs of their own",
+    "array": "--array, not in a table of sbatch's options",
     "open-mode": "nothing: it is append, or a restart would empty the output",
     "wrap": "the command after --",
     "parsable": "--json",
@@ -39,6 +40,8 @@ class JobRequest(NamedTuple):
     options: Sequence[Option] = ()  # for sbatch
     lead_s: int = LEAD_S
     chain: int | None = None
+    array: str | None = None  # tasks with a run of their own, as sbatch's --array names them
+    lines: str | None = None  # a file with the command of task n on its line n, instead of `command`
     setup: Sequence[str] = ()  # lines of shell code from the user
     stage: Sequence[str] = ()  # files or folders to copy to $SLURM_TMPDIR
     supervisor: Sequence[str] = ()  # options of `holdfast run`
@@ -51,7 +54,7 @@ def script(order: JobRequest) -> str:
     Raises:
         UsageError: the user gave an option of sbatch that we must write, or a value that no script can contain.
     """
-    parts = [_head(order), _ignoring(order), order.setup, _staging(order), _torchrun(order), _start(order)]
+    parts = [_head(order), _ignoring(order), _set_up(order), _staging(order), _torchrun(order), _start(order)]
     return "\n\n".join("\n".join(lines) for lines in map(list, parts) if lines) + "\n"
 
 
@@ -63,14 +66,14 @@ def options(order: JobRequest) -> list[Option]:
     for option in order.options:
         if option.name in OURS:
             raise UsageError(f"--{option.name} is written by holdfast submit; say {OURS[option.name]}")
-    number = "%A" if order.chain else "%j"  # one output file for the whole chain
+    number = "%A" if order.chain else "%A_%a" if order.array else "%j"  # one output file for the whole chain
     ours = [Option("job-name", name(order.command)), Option("output", f"{order.directory}/slurm-{number}.out")]
     given = sbatch.merged(ours, order.options)
     if not any(option.name == "no-requeue" for option in given):
         given = [*(option for option in given if option.name != "requeue"), Option("requeue")]
-    chain = [Option("array", f"1-{order.chain}%1")] if order.chain else []
+    array = f"1-{order.chain}%1" if order.chain else order.array
     signal = Option("signal", f"B:{notice(order)}@{order.lead_s}")
-    return [*given, *chain, Option("open-mode", "append"), signal]
+    return [*given, *([Option("array", array)] if array else []), Option("open-mode", "append"), signal]
 
 
 def name(command: Sequence[str]) -> str:
@@ -103,7 +106,9 @@ def _head(order: JobRequest) -> Iterator[str]:
         "requeue": "preempted, or its node lost: Slurm starts the job again",
         "open-mode": "or each start would empty the output",
         "signal": f"a notice, {order.lead_s} to {order.lead_s + 30} s before the time is over",
-        "array": "one task after the other, each going on where the last one stopped",
+        "array": "one task after the other, each going on where the last one stopped"
+        if order.chain
+        else "each task has a run of its own, and is requeued by itself",
     }
     lines = [(f"#SBATCH {option}", why.get(option.name)) for option in options(order)]
     width = max(len(line) for line, reason in lines if reason)
@@ -117,6 +122,20 @@ def _head(order: JobRequest) -> Iterator[str]:
 def _ignoring(order: JobRequest) -> Iterator[str]:
     yield "# Until holdfast listens the notice must not end this shell. Holdfast computes the deadline itself."
     yield f"trap '' {notice(order)}"
+
+
+def _set_up(order: JobRequest) -> Iterator[str]:
+    """Yield the user's lines. `set -e` would end the job at a hook of conda or module that returns non-zero itself."""
+    if not order.setup:
+        return
+    yield "# A line that fails ends the job, with its exit code."
+    yield "set_up_done() {"
+    yield "    local code=$?"
+    yield '    [ "$code" -eq 0 ] || { echo "holdfast: set-up ended with exit code $code: $1" >&2; exit "$code"; }'
+    yield "}"
+    for line in order.setup:
+        yield line
+        yield f"set_up_done {shlex.quote(line)}"
 
 
 def _staging(order: JobRequest) -> Iterator[str]:
@@ -163,18 +182,34 @@ def _start(order: JobRequest) -> Iterator[str]:
         supervisor.append("--no-requeue")
     if order.chain:
         supervisor.append("--chain")
-    words = [order.holdfast, "run", "--run", shlex.quote(order.directory), f"--lead={order.lead_s}"]
-    words += [*map(shlex.quote, supervisor), "--"]
-    launcher, command = _launched(order)
+    directory, launcher, command = shlex.quote(order.directory), *_launched(order)
+    words = [shlex.quote(word) for word in command]
+    if order.array:
+        yield f"# For the command, and for what it calls: Run(f\"runs/{{os.environ['{sweep.VARIABLE}']}}\")"
+        yield f"export {sweep.VARIABLE}=$SLURM_ARRAY_TASK_ID"
+        directory += f"/{TASK_DIRECTORY}$SLURM_ARRAY_TASK_ID"
+        words = [_with_task(word) for word in command]
+    if order.lines:
+        line = f'$(sed -n "${{SLURM_ARRAY_TASK_ID}}p" {shlex.quote(order.lines)})'
+        yield f'eval "set -- {line}"  # the words of the command of this task'
+        words = ['"$@"']
     yield "# exec: holdfast takes the place of this shell, and so hears what Slurm has to say."
-    yield " ".join(["exec", *words, *launcher, *map(shlex.quote, command)])
+    ours = [order.holdfast, "run", "--run", directory, f"--lead={order.lead_s}", *map(shlex.quote, supervisor)]
+    yield " ".join(["exec", *ours, "--", *launcher, *words])
+
+
+def _with_task(word: str) -> str:
+    """Return the word as shell text, with the task's number for each {task}."""
+    parts = word.split(sweep.TASK)
+    return '"$SLURM_ARRAY_TASK_ID"'.join(shlex.quote(part) if part or len(parts) == 1 else "" for part in parts)
 
 
 def _launched(order: JobRequest) -> tuple[list[str], Sequence[str]]:
     """Return the shell words that start the command once per task, and the command."""
-    if os.path.basename(order.command[0]) in LAUNCHERS[:-1] or not _several(order.options):
+    program = os.path.basename(order.command[0]) if order.command else ""
+    if program in LAUNCHERS[:-1] or not _several(order.options):
         return [], order.command
-    if os.path.basename(order.command[0]) != "torchrun":  # since Slurm 22.05 srun does not inherit the number of CPUs
+    if program != "torchrun":  # since Slurm 22.05 srun does not inherit the number of CPUs
         cpus = any(option.name == "cpus-per-task" for option in order.options)
         return ["srun", *(['--cpus-per-task="$SLURM_CPUS_PER_TASK"'] if cpus else [])], order.command
     if _count(order.options, "nodes") == 1 or any(
@@ -188,7 +223,7 @@ def _launched(order: JobRequest) -> tuple[list[str], Sequence[str]]:
 
 def _calls_torchrun(order: JobRequest) -> bool:
     """Whether the command starts torchrun, directly, through srun, or as a module."""
-    words = _program(order.command)
+    words = _program(order.command) or [""]  # "": each task has a command of its own
     return os.path.basename(words[0]) == "torchrun" or "torch.distributed.run" in words
 
 

@@ -111,6 +111,26 @@ def submit(arguments: Sequence[str], script: str = "") -> str:
     return number
 
 
+class Queued(NamedTuple):
+    """A job in the queue, or a task of an array."""
+
+    job: str  # of an array's task: the array's id
+    task: str | None
+    state: str  # "PENDING", "RUNNING", ...
+    reason: str = ""  # why it waits: "Priority", "Resources", ...
+
+
+def queue() -> list[Queued]:
+    """Return this user's jobs that wait or run; each task of an array by itself.
+
+    Raises:
+        ClusterError: Slurm does not answer.
+    """
+    out = obeyed(["squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%F|%K|%T|%r"]).out
+    rows = [line.split("|", 3) for line in out.splitlines() if line.count("|") >= 3]
+    return [Queued(job, task if task.isdecimal() else None, state, why) for job, task, state, why in rows]
+
+
 def cancel(ids: Sequence[str]) -> None:
     """Cancel jobs, or tasks of an array that have not begun.
 
@@ -201,7 +221,7 @@ def read_left(answer: CommandResult) -> float:
 
 
 def _says_of_a_job(name: str) -> bool:
-    return name.startswith(("SLURM_", "SLURMD_", "HOLDFAST_SUPERVISOR")) and name != "SLURM_CONF"
+    return name.startswith(("SLURM_", "SLURMD_", "HOLDFAST_SUPERVISOR", "HOLDFAST_TASK")) and name != "SLURM_CONF"
 
 
 def _time(text: str | None) -> float | None:

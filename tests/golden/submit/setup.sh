@@ -13,8 +13,15 @@
 # Until holdfast listens the notice must not end this shell. Holdfast computes the deadline itself.
 trap '' USR1
 
+# A line that fails ends the job, with its exit code.
+set_up_done() {
+    local code=$?
+    [ "$code" -eq 0 ] || { echo "holdfast: set-up ended with exit code $code: $1" >&2; exit "$code"; }
+}
 module load anaconda/3
+set_up_done 'module load anaconda/3'
 conda activate pytorch
+set_up_done 'conda activate pytorch'
 
 # Copies $1 to the node's own disk, unless a whole copy is there already that is not older.
 stage() {

@@ -1,0 +1,94 @@
+"""Checked: what a job would fail of at its start, found before it waits in the queue."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..cluster import slurm, sweep
+from ..cluster.ask import ask
+from ..cluster.script import LAUNCHERS, JobRequest
+from ..errors import ClusterError, UsageError
+from ..terminal import warn
+
+_READERS = re.compile(r"python[\d.]*|Rscript|bash|sh|julia|perl|octave(-cli)?")  # PROGRAM [options] SCRIPT
+_APART = {"-X", "-W"}  # options of Python with a value of their own
+_MOVES = re.compile(r"\b(cd|pushd|chdir)\b")
+
+
+def command(order: JobRequest, words: Sequence[str], base: Path) -> None:
+    """Check that the command's script file exists, and its program.
+
+    A path is only certain if no line of the set-up can change the folder, and nothing is staged.
+
+    Raises:
+        UsageError: the job would fail at once.
+    """
+    certain = not order.stage and not any(map(_MOVES.search, order.setup))
+    file = script_file(words) if certain else None
+    if file is not None and not (base / file).exists():
+        raise UsageError(f"{base / file} does not exist, and the job would fail of it; nothing was submitted")
+    if "/" in words[0] or shutil.which(words[0]):
+        return
+    if not order.setup and not any(option.name == "export" for option in order.options):
+        raise UsageError(
+            f"{words[0]} is not on PATH, and the job would fail of it; if the job's nodes have it, name its path, "
+            "or the line that brings it: --setup 'module load ...'"
+        )
+    warn(f"{words[0]} is not on PATH here; the set-up lines must bring it")
+
+
+def script_file(words: Sequence[str]) -> str | None:
+    """Return the path of the file that the command runs, if that is certain."""
+    words = list(words)
+    if os.path.basename(words[0]) in LAUNCHERS and len(words) > 1:
+        if words[0] == "torchrun" or words[1].startswith("-"):
+            return None
+        words.pop(0)
+    file: str | None = words[0] if "/" in words[0] else None
+    if _READERS.fullmatch(os.path.basename(words[0])):
+        rest = iter(words[1:])
+        file = None
+        for word in rest:
+            if word in _APART:
+                next(rest, None)
+            elif not word.startswith("-"):
+                file = word
+                break
+            elif not re.fullmatch(r"-[A-Za-bdf-ln-z]+|--no-.*|--vanilla|--quiet|--norc|--noprofile", word):
+                break  # -c, -m, -e, -: no file; or an option that may take the next word
+    return file if file and not re.search(r"[{}$*?~`]", file) else None
+
+
+def set_up(lines: Sequence[str]) -> None:
+    """Check that bash can read each line by itself.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    for line in lines:
+        answer = ask(["bash", "-n", "-c", line])
+        wrong = answer.err.strip().splitlines()
+        if answer.code or wrong or re.search(r"(?<!\\)(\\\\)*\\$", line):
+            why = wrong[0].partition("line 1: ")[2] or wrong[0] if wrong else "it goes on behind its end"
+            raise UsageError(f"--setup {shlex.quote(line)}: bash cannot read it: {why}")
+
+
+def array(tasks: sweep.Tasks) -> None:
+    """
+    Raises:
+        UsageError: Slurm takes no array with such numbers.
+    """
+    try:
+        size = slurm.config().get("MaxArraySize", "")
+    except ClusterError:
+        return  # sbatch says it itself
+    if size.isdecimal() and tasks.numbers[-1] >= int(size):
+        raise UsageError(
+            f"task {tasks.numbers[-1]}: this cluster numbers the tasks of an array up to {int(size) - 1} "
+            "(MaxArraySize); submit them in parts"
+        )

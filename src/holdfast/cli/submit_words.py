@@ -1,0 +1,65 @@
+"""Submit's words: which belong to `holdfast submit`, which to sbatch, and which to the job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import click
+
+from ..cluster import sbatch
+from ..cluster.sbatch import Option
+from ..errors import UsageError
+from .defaults import defaults
+
+
+class SubmitArguments(NamedTuple):
+    """The words of the command line by destination."""
+
+    ours: list[str]
+    sbatch: list[Option]
+    command: list[str]
+
+
+class Passing(click.Command):
+    """Parses its own options, keeps unknown ones for sbatch, and the words after `--` for the job."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        known = {opt: str(param.name) for param in self.get_params(ctx) for opt in param.opts}
+        named = {opt.removeprefix("--").replace("-", "_"): name for opt, name in known.items() if opt.startswith("--")}
+        settings = defaults("submit", [*named, "sbatch"])
+        given = settings.pop("sbatch", {})
+        words = sort(args, [*known])
+        ctx.default_map = {named[opt]: value for opt, value in settings.items()}
+        ctx.obj = words._replace(sbatch=sbatch.merged(from_table(given), words.sbatch))
+        return super().parse_args(ctx, words.ours)
+
+
+def sort(args: list[str], known: list[str]) -> SubmitArguments:
+    """Split `args` into our options, sbatch's, and the command after the first `--`."""
+    end = args.index("--") if "--" in args else len(args)
+    ours: list[str] = []
+    theirs: list[str] = []
+    target = theirs
+    for word in args[:end]:
+        if word.startswith("-") and word != "-":
+            target = ours if word.partition("=")[0] in known else theirs
+        target.append(word)
+    return SubmitArguments(ours, sbatch.parse(theirs), args[end + 1 :])
+
+
+def from_table(given: Any) -> list[Option]:
+    """Return sbatch options from holdfast.toml: `requeue = true`, `time = "12:00:00"`; `false` leaves one out.
+
+    Raises:
+        UsageError: `given` is no table.
+    """
+    if not isinstance(given, Mapping):
+        raise UsageError("submit.sbatch is no table: write [submit.sbatch] and a line for each option")
+    words = [f"{'-' if len(name) == 1 else '--'}{name}" for name in given]
+    return [
+        option._replace(value=None if value is True else str(value))
+        for word, value in zip(words, given.values(), strict=True)
+        if value is not False
+        for option in sbatch.parse([word])
+    ]

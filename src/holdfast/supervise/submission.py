@@ -1,0 +1,136 @@
+"""Submission: the directory of what was submitted together, one job or a sweep, and what of it is left to do."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from .. import disk, journal
+from ..cluster import sbatch, slurm, sweep
+from ..cluster.script import TASK_DIRECTORY
+from ..errors import NotFound, UsageError
+from ..journal import CLOSING
+from .place import JOURNAL
+
+SCRIPT = "job.sh"
+LINES = "commands.txt"  # the commands of a sweep, as they were at the submission
+
+
+class Standing(NamedTuple):
+    """The tasks of a sweep."""
+
+    done: list[int]
+    queued: list[int]  # they wait or run
+    left: list[int]
+
+
+def next_free(parent: Path, name: str) -> str:
+    """Return the name with the next number that no submission in `parent` has."""
+    taken = (
+        re.fullmatch(rf"{re.escape(name)}-(\d+)", each) for each in (os.listdir(parent) if parent.is_dir() else ())
+    )
+    return f"{name}-{1 + max((int(match[1]) for match in taken if match), default=0)}"
+
+
+def create(parent: Path, name: str) -> Path:
+    """Create and return a directory that no other submission has, also if several are made at once."""
+    disk.make_dirs(parent)
+    while True:
+        directory = parent / next_free(parent, name)
+        with suppress(FileExistsError):
+            disk.make_dir(directory)
+            return directory
+
+
+def claim(directory: Path) -> None:
+    """Create a directory that the user has named.
+
+    Raises:
+        UsageError: another submission or supervisor has it.
+    """
+    disk.make_dirs(directory)
+    if (directory / SCRIPT).exists():
+        raise UsageError(
+            f"{directory} belongs to another submission; to go on with that: holdfast submit --continue {directory}"
+        )
+    if (directory / JOURNAL).exists():
+        raise UsageError(f"{directory} is where another `holdfast run` keeps its journal; give another --run")
+
+
+def script_of(directory: Path) -> str:
+    """Return the text of the submission's script.
+
+    Raises:
+        NotFound: there is none.
+    """
+    try:
+        return (directory / SCRIPT).read_bytes().decode("utf-8", "surrogateescape")
+    except OSError as error:
+        raise NotFound(f"{directory}: no {SCRIPT} of `holdfast submit` is there ({error.strerror})") from error
+
+
+def note(directory: Path, job: str, command: Sequence[str]) -> None:
+    """Write into the submission's journal that it was submitted. A full disk is no error: the job is in the queue."""
+    with suppress(OSError):
+        with suppress(FileExistsError):
+            disk.write(directory / JOURNAL, [])
+        event = {"event": "submitted", "time": time.time(), "job": job, "command": [*command]}
+        journal.append(directory / JOURNAL, [event], sync=True)
+
+
+def jobs(directory: Path) -> list[str]:
+    """Return the ids of the jobs that were submitted for this directory, successors included."""
+    places = [directory, *directory.glob(f"{TASK_DIRECTORY}*")]
+    found = (event for place in places for event in _events(place) if event["event"] == "submitted")
+    return list(dict.fromkeys(str(event.get("successor") or event.get("job")) for event in found))
+
+
+def require_idle(directory: Path) -> None:
+    """
+    Raises:
+        UsageError: a job of this submission is in the queue.
+        ClusterError: Slurm does not answer.
+    """
+    known = jobs(directory)
+    there = next((each for each in slurm.queue() if each.job in known), None)
+    if there is not None:
+        raise UsageError(
+            f"{directory}: its job {there.job} is {there.state}, and goes on by itself; to begin it anew, "
+            f"first scancel {there.job}"
+        )
+
+
+def tasks_of(text: str) -> sweep.Tasks | None:
+    """Return the tasks of a sweep's script; None: it is no sweep."""
+    array = sbatch.last(sbatch.directives(text).options, "array")
+    return sweep.tasks(array.value or "") if array is not None and sweep.VARIABLE in text else None
+
+
+def standing(directory: Path, tasks: sweep.Tasks) -> Standing:
+    """Return which tasks of a sweep are done, which are in the queue, and which are neither.
+
+    Raises:
+        ClusterError: Slurm does not answer.
+    """
+    known = jobs(directory)
+    queued = {int(each.task) for each in slurm.queue() if each.job in known and each.task is not None}
+    done = {number for number in tasks.numbers if is_done(directory / f"{TASK_DIRECTORY}{number}")}
+    waiting = [number for number in tasks.numbers if number in queued]
+    left = [number for number in tasks.numbers if number not in done | queued]
+    return Standing(sorted(done), waiting, left)
+
+
+def is_done(directory: Path) -> bool:
+    """Whether the last supervisor in this directory has seen its command finish."""
+    last = next((each for each in reversed([*_events(directory)]) if each["event"] in {"begin", *CLOSING}), {})
+    return last.get("event") == "end"
+
+
+def _events(directory: Path) -> Iterator[journal.Event]:
+    with suppress(OSError):
+        yield from journal.read(directory / JOURNAL)
