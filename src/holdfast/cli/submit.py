@@ -20,7 +20,7 @@ from .. import disk
 from ..cluster import lint, sbatch, script, slurm, sweep
 from ..cluster.ask import Absent, Silent
 from ..cluster.hold import HOLD, on_hold
-from ..cluster.job_leader import run_of
+from ..cluster.job_leader import SCRIPT, run_of
 from ..cluster.sbatch import Option
 from ..cluster.script import JobRequest
 from ..errors import ClusterError, NoSpace, UsageError
@@ -168,7 +168,7 @@ def _submit_new(order: JobRequest, base: Path, lines: Sequence[str], *, named: s
         order = order._replace(directory=place, lines=order.lines and f"{place}/{submission.LINES}")
     else:
         submission.claim(wanted)
-    text, file = script.script(order), wanted / submission.SCRIPT
+    text, file = script.script(order), wanted / SCRIPT
     write(file, text, order, base)
     if lines:
         disk.replace_with(wanted / submission.LINES, [f"{line}\n".encode("utf-8", "surrogateescape") for line in lines])
@@ -192,7 +192,7 @@ def _continue(directory: Path, words: SubmitArguments, *, as_json: bool) -> None
     """
     if words.command:
         raise UsageError(f"--continue {directory} submits the command that is there; leave out the one after --")
-    text, file = submission.script_of(directory), directory / submission.SCRIPT
+    text, file = submission.script_of(directory), directory / SCRIPT
     tasks = submission.tasks_of(text)
     only: list[str] = []
     if tasks is None:

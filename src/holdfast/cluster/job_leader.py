@@ -21,6 +21,8 @@ from ..job import Job, job
 SUPERVISOR = "HOLDFAST_SUPERVISOR"
 OF_JOB = "HOLDFAST_SUPERVISOR_JOB"  # its job and start: a job submitted from inside inherits both
 RUN_HERE = "run-here.json"  # in the supervisor's directory: the path of the run that it supervises
+REFUSED = "refused.json"  # in the supervisor's directory: why the run refused to begin, also the next time
+SCRIPT = "job.sh"  # in a submission's directory
 
 # Only rank 0 of a job acts for it; launchers inside a job number their own processes.
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
@@ -85,6 +87,35 @@ def tell_run(directory: Path, run: Path) -> None:
     """Write the run's path into the supervisor's directory. A missing or read-only directory is no error."""
     with suppress(OSError):
         disk.replace_with(directory / RUN_HERE, [legible.json_bytes({"run": _quoted(run.absolute())}) + b"\n"])
+
+
+def tell_refused(why: str) -> None:
+    """Tell this process's supervisor, if it has one, that another start would be refused for the same reason."""
+    directory = supervisor()
+    if directory is not None:
+        with suppress(OSError):
+            disk.replace_with(directory / REFUSED, [legible.json_bytes({"why": why}) + b"\n"])
+
+
+def take_refused(directory: Path) -> str:
+    """Return why the command's run refused to begin, and forget it; "" if it did not."""
+    try:
+        why = msgspec.json.decode((directory / REFUSED).read_bytes(), type=dict[str, str]).get("why", "")
+        disk.remove_file(directory / REFUSED)
+    except (OSError, msgspec.DecodeError):
+        return ""
+    return why
+
+
+def script_of(directory: Path) -> Path | None:
+    """Return the script that `holdfast submit` wrote for a supervisor's directory, or for the sweep that it is of."""
+    return next((place / SCRIPT for place in (directory, directory.parent) if (place / SCRIPT).is_file()), None)
+
+
+def submission() -> Path | None:
+    """Return the supervisor's directory if `holdfast submit` made it for this job; None else."""
+    directory = supervisor()
+    return directory if directory is not None and script_of(directory) is not None else None
 
 
 def run_of(directory: Path) -> Path | None:

@@ -18,6 +18,7 @@ import msgspec
 
 from ..data.feed import MOVES
 from ..errors import NoSpace, Stopped, UsageError
+from ..job import job
 from ..provenance import document
 from ..ranks import ALONE, Ranks
 from ..rules import Every, Rule, Whole
@@ -84,8 +85,9 @@ class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields wou
         if not isinstance(self.whole, Whole):
             raise UsageError(f"whole={self.whole!r}: give a value, as in Whole(checkpoints=20, hours=24)")
         for change in self.accept:
-            if change not in MOVES:
-                raise UsageError(f"accept={change!r}: what a loader can change is {', '.join(sorted(MOVES))}")
+            if change not in {*MOVES, settings.ARGUMENTS}:
+                known = ", ".join(sorted(MOVES))
+                raise UsageError(f"accept={change!r}: what a loader can change is {known}; else {settings.ARGUMENTS!r}")
         for kind in self.types:
             if not isinstance(kind, type):
                 raise UsageError(f"types={kind!r}: give the classes themselves, as in types=[Colour, Point]")
@@ -150,10 +152,27 @@ class Session:
         options = self.options
         with present(self.ranks):
             self.store = options.store(self.ranks)
+            mine = self._entry()
             if not options.take_over:
                 self.job_clock.await_turn(self.store.root)
             self.attempt = self.store.claim()
+            if mine:
+                self.attempt.record("entered", **mine)
             self.earlier_logs = self.attempt.earlier  # oldest first; only rank 0 has them
+
+    def _entry(self) -> Mapping[str, Any]:
+        """Which submission starts this attempt; empty outside a batch job.
+
+        Raises:
+            UsageError: the run is another submission's.
+        """
+        if job() is None or not self.leads:
+            return {}
+        from . import entered  # only jobs need it
+
+        mine = entered.entry()
+        entered.require_ours(self.store.root, mine, self.options.accept)
+        return mine._asdict()
 
     def begin_listening(self, standing: Standing | None) -> None:
         """Handle the signals, and keep them from the workers of loaders. `standing`: the run has no block."""

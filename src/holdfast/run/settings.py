@@ -14,6 +14,7 @@ RUN_DIR = "HOLDFAST_RUN_DIR"
 DRILL = "HOLDFAST_DRILL"
 MAX_REQUEUES = "HOLDFAST_MAX_REQUEUES"
 RANKS_TIMEOUT_S = "HOLDFAST_RANKS_TIMEOUT_S"
+ARGUMENTS = "arguments"  # in `accept`: a batch job with other arguments than the last one goes on with the run
 
 
 SafePoint = tuple[int, str]  # step and phase

@@ -17,7 +17,6 @@ from .place import SupervisorDirectory
 from .signals import SignalInbox
 
 ASKED_S = 60.0  # between two queries to the scheduler
-SCRIPT = "job.sh"  # the script that `holdfast submit` has submitted
 
 
 @dataclass
@@ -56,7 +55,6 @@ class JobEnd:
         if not self.requeue:
             return f"job {self.job.id} is not requeued: --no-requeue"
         signals.close()
-        script = self.place.path / SCRIPT
         carried = Requeue(
             self.job,
             Heard(what, signals.told_unix_s or time.time()),
@@ -64,7 +62,7 @@ class JobEnd:
             self.place.count("requeued"),
             places,
             self.limit,
-            script if script.is_file() else None,
+            job_leader.script_of(self.place.path),
         ).continue_job()
         if carried.how == "by its rule":
             self.exit_code = other.exit_code(self.job, what)

@@ -31,6 +31,7 @@ class CommandAttempt(NamedTuple):
     late: bool = False  # the job's time is nearly over
     held: bool = False
     lacks: str = ""  # what was missing although the exit code was 0
+    refused: str = ""  # why the run did not begin, and would not the next time
 
 
 class Next(NamedTuple):
@@ -52,6 +53,8 @@ def judge(attempts: Sequence[CommandAttempt], retries: int = 0, no_progress: int
     last = attempts[-1]
     if last.verdict == "done":
         return Next("done")
+    if last.refused:
+        return Next("fail", "its run belongs to another submission")
     if last.told is not None and last.failed and last.code >= 0:
         return Next("fail", "while it was told to stop")
     if last.told is not None:

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from .. import disk, journal
 from ..cluster import sbatch, slurm, sweep
+from ..cluster.job_leader import SCRIPT
 from ..cluster.script import TASK_DIRECTORY
 from ..errors import NotFound, UsageError
 from ..journal import CLOSING
 from .place import JOURNAL
 
-SCRIPT = "job.sh"
 LINES = "commands.txt"  # the commands of a sweep, as they were at the submission
 
 

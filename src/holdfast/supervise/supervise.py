@@ -238,6 +238,7 @@ class _Supervisor:
             progressed=progressed,
             late=self._is_late(time_left_s),
             held=self.held,
+            refused=said.refused,
             lacks=self.program.lacks if code == 0 and isinstance(self.program, AppFile) else "",
         )
         self.place.record("exit", step=step, **attempt._asdict())

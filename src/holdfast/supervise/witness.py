@@ -24,6 +24,7 @@ class Said(NamedTuple):
     event: str = ""  # "stop", "end", "failed": the run's last event; "" if it died without one, or there is no run
     reason: str = ""
     unix_s: float = 0.0  # when that event was written
+    refused: str = ""  # why the run did not begin, and will not the next time
     progressed: bool | None = None  # the run's newest checkpoint is newer than any before; None: unknown
 
 
@@ -55,6 +56,8 @@ class ProgressWitness:
 
     def after(self, began_unix_s: float) -> Said:
         """Return what the start that began at `began_unix_s` left in its run."""
+        if refused := job_leader.take_refused(self._place):
+            return Said(refused=refused)
         if (run := self.run) is None:
             return Said()
         number, events = _last(run)
@@ -67,7 +70,7 @@ class ProgressWitness:
         if last is None:
             return Said(progressed=progressed)
         reason = str(last.get("reason") or last.get("error") or "")
-        return Said(str(last["event"]), reason, _time([last]), progressed)
+        return Said(str(last["event"]), reason, _time([last]), progressed=progressed)
 
     def _take_saves(self, events: Iterable[Event]) -> None:
         self.save_s = max([self.save_s, *(event["save_s"] for event in events if event["event"] == "saved")])

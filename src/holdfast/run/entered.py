@@ -1,0 +1,73 @@
+"""Entered: refuses a run that another submission began with other arguments, before anything of it is touched."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from .. import journal
+from ..cluster import job_leader
+from ..errors import UsageError
+from ..job import job
+from ..provenance import redact
+from .settings import ARGUMENTS
+
+
+class Entry(NamedTuple):
+    """Which submission started a process, and with which words."""
+
+    submission: str
+    command: list[str]
+
+
+def entry() -> Entry:
+    """Return the entry of this process, which is a batch job's."""
+    here, submitted = job(), job_leader.submission()
+    number = here.id if here is not None else ""
+    by = str(submitted) if submitted is not None else f"job {number}"
+    # what names the job itself, as a folder of logs does, is no other argument
+    words = [re.sub(rf"(?<!\d){re.escape(number)}(?!\d)", "JOB", word) for word in redact(sys.argv)]
+    return Entry(by, [os.path.basename(words[0]), *words[1:]])
+
+
+def require_ours(root: Path, mine: Entry, accepted: Collection[str]) -> None:
+    """Check that the last batch job in the run at `root` belongs to this submission, or had the same arguments.
+
+    Raises:
+        UsageError: it does not. The supervisor is told not to try again.
+    """
+    if ARGUMENTS in accepted:
+        return
+    events = (event for log in reversed(journal.logs(root)) for event in log.newest("entered"))
+    last = next(events, {})
+    by, command = last.get("submission"), last.get("command")
+    if not isinstance(by, str) or not isinstance(command, list) or by == mine.submission or command == mine.command:
+        return
+    place = _shown(str(root))
+    line = (
+        f"{place}: {_shown(by)} began this run with `{shlex.join(map(str, command))}`; {_shown(mine.submission)} would "
+        f"go on with its weights as `{shlex.join(mine.command)}`. Give each a run of its own: "
+        f'Run(f"{place}-{{{_differing(command, mine.command)}}}"); or go on with this one on purpose: '
+        f'Run(..., accept={{"{ARGUMENTS}"}})'
+    )
+    job_leader.tell_refused(line)
+    raise UsageError(line)
+
+
+def _shown(path: str) -> str:
+    """Return a path below the working directory as the script may have written it."""
+    return path.removeprefix(f"{os.getcwd()}/")
+
+
+def _differing(before: Sequence[object], now: Sequence[str]) -> str:
+    """Return the name of the first option that differs, for a line of the user's code."""
+    for at, word in enumerate(now):
+        if at >= len(before) or before[at] != word:
+            option = re.match(r"--?([A-Za-z][\w-]*)(=|$)", word) or re.match(r"--?([A-Za-z][\w-]*)()$", now[at - 1])
+            return option[1].replace("-", "_") if option else "seed"
+    return "seed"
