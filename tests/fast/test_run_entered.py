@@ -43,7 +43,7 @@ def test_another_submission_with_other_arguments_is_refused_before_anything_is_t
     with pytest.raises(UsageError) as refused:
         enter("--lr", "2", job="18", supervisor="train-2")
     for part in (
-        f"{tmp_path}/train-1 began this run with `train.py --lr 1`; {tmp_path}/train-2 would go on",
+        "runs/x: train-1 began this run with `train.py --lr 1`; train-2 would go on",
         "as `train.py --lr 2`",
         'Run(f"runs/x-{lr}")',
         'accept={"arguments"}',

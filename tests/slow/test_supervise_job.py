@@ -4,6 +4,7 @@ The scheduler is a handful of fakes on PATH; tests/test_slurm_submit.py asks a r
 """
 
 import os
+import signal
 import sys
 import time
 
@@ -12,6 +13,7 @@ import pytest
 from driven import driven, kept, uninterrupted
 from fakes import Fakes
 from holdfast import journal
+from holdfast.supervise import place
 from supervised import TRAINS, Supervised, python, steered, supervised, train, until
 
 JOB = {"SLURM_JOB_ID": "120", "SLURM_JOB_PARTITION": "long"}
@@ -249,3 +251,52 @@ def test_a_command_that_was_told_before_us_goes_on_unless_the_job_ends(tmp_path,
     assert starts == len(it.events("start"))
     assert ["scontrol requeue 120"] * (starts == 1) == requeues(fakes)
     assert said in it.said
+
+
+# A later start of the same job ----------------------------------------------------------------------------------
+
+ALONE = """
+import os, signal, sys, time
+def stop(number, frame):
+    time.sleep(1)
+    os.remove("alone")
+    sys.exit(75)
+signal.signal(signal.SIGTERM, stop)
+open("alone", "x").close()
+print("ready", flush=True)
+while not os.path.exists("enough"):
+    time.sleep(0.05)
+os.remove("alone")
+"""
+
+
+def test_a_later_start_waits_until_the_one_on_a_lost_node_has_left(tmp_path, fakes):
+    """Slurm has given its node up, and it works on: both would write the same files. It is asked to leave, and does."""
+    fakes.job(JobState="RUNNING", Restarts="1")
+    command = python(ALONE)
+    with Supervised(tmp_path, command, "--run", "d") as first:
+        until(lambda: "ready" in first.printed, "the first")
+        with Supervised(tmp_path, command, "--run", "d", SLURM_RESTART_COUNT="1") as second:
+            until(lambda: 2 == second.printed.count("ready"), "the second")
+            assert 75 == first.end()
+            (tmp_path / "enough").touch()
+            assert 0 == second.end()
+    assert "an earlier start of this job may still be at work" in second.said
+    assert "Slurm gave this node up and has started the job elsewhere" in first.said
+    assert [] == requeues(fakes)
+    assert [] == [path.name for path in (tmp_path / "d").iterdir() if path.name.startswith(("alive", "leave"))]
+
+
+def test_a_start_without_a_sign_of_life_is_waited_for_no_longer(tmp_path, fakes, monkeypatch):
+    """Its machine is gone, or cannot write here any more. One that was told to stop meanwhile does not wait on."""
+    monkeypatch.setattr(place, "SILENT_S", 2.0)
+    with Supervised(tmp_path, python(ALONE), "--run", "d") as first:
+        until(lambda: "ready" in first.printed and any((tmp_path / "d").glob("alive-*")), "its sign")
+        first.process.send_signal(signal.SIGSTOP)
+        monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+        began_s = time.monotonic()
+        place.outlast(tmp_path / "d", lambda: "SIGTERM")
+        assert time.monotonic() < began_s + 1
+        place.outlast(tmp_path / "d", lambda: None)
+        assert time.monotonic() > began_s + 2
+        first.process.send_signal(signal.SIGCONT)

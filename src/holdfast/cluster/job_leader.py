@@ -112,6 +112,14 @@ def script_of(directory: Path) -> Path | None:
     return next((place / SCRIPT for place in (directory, directory.parent) if (place / SCRIPT).is_file()), None)
 
 
+def again(directory: Path) -> str:
+    """Return the command that submits a submission's directory once more."""
+    import shlex
+
+    whole = directory if (directory / SCRIPT).is_file() else directory.parent
+    return f"holdfast submit --continue {shlex.quote(str(whole))}"
+
+
 def submission() -> Path | None:
     """Return the supervisor's directory if `holdfast submit` made it for this job; None else."""
     directory = supervisor()

@@ -51,7 +51,7 @@ class JobEnd:
         if self.job is None:
             return None
         if self.chain and self.job.task is not None:
-            return f"job {self.job.id}: {_next(self.job.task)}"
+            return f"job {self.job.id}: {_next(self.job.task, self.place.path)}"
         if not self.requeue:
             return f"job {self.job.id} is not requeued: --no-requeue"
         signals.close()
@@ -69,8 +69,9 @@ class JobEnd:
         return carried.line
 
 
-def _next(task: str) -> str:
+def _next(task: str, place: Path) -> str:
     """Return the task that follows in the chain. Source: sbatch(1), OUTPUT ENVIRONMENT VARIABLES."""
-    if task == os.environ.get("SLURM_ARRAY_TASK_MAX"):
-        return "it was the last task of the array; to go on, submit it again"
-    return "the next task of the array goes on"
+    if task != os.environ.get("SLURM_ARRAY_TASK_MAX"):
+        return "the next task of the array goes on"
+    again = "submit it again" if job_leader.script_of(place) is None else f"type: {job_leader.again(place)}"
+    return f"it was the last task of the array; to go on, {again}"

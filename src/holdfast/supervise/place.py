@@ -7,7 +7,7 @@ import itertools
 import os
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,9 @@ from ..terminal import say, warn
 JOURNAL = "supervisor.jsonl"
 SYNCED = (*CLOSING, "requeued")  # must be durable after a power loss, or before the scheduler ends us
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+BEAT_S = 10.0  # between two signs of life
+SILENT_S = 60.0  # after so long without one an earlier start of this job, whose node is lost, counts as ended
+LOOK_S = 1.0  # at an earlier start that is still at work
 
 
 class SupervisorDirectory:
@@ -34,7 +37,20 @@ class SupervisorDirectory:
         self.journal = path / JOURNAL
         self._id = uuid.uuid4().hex[:12]
         self._waiting: list[Event] = []
+        self._beat_s, self._beats = -BEAT_S, 0
+        self.beat()  # before the line that a later start looks for
         self.record("begin", supervisor=self._id, owner=owner.me(), **begin)
+
+    def beat(self) -> bool:
+        """Give a sign of life now and then; return whether a later start of this job wants this one to leave.
+
+        Slurm starts a job again whose node it has lost, also if the node itself still works.
+        """
+        if time.monotonic() >= self._beat_s + BEAT_S:
+            self._beat_s, self._beats = time.monotonic(), self._beats + 1
+            with suppress(OSError):  # without space or right no later start can write either
+                disk.replace_with(_sign(self.path, self._id), [str(self._beats).encode()])
+        return _leave(self.path, self._id).exists()
 
     def record(self, event: str, /, **facts: Any) -> None:
         """Note what has happened. If the journal cannot be written, warn once and write the lines later."""
@@ -50,6 +66,9 @@ class SupervisorDirectory:
     def close(self, event: str, /, **facts: Any) -> None:
         """Write the closing line."""
         self.record(event, supervisor=self._id, **facts)
+        for file in (_sign(self.path, self._id), _leave(self.path, self._id)):
+            with suppress(OSError):
+                disk.remove_file(file)
         if self._waiting:
             warn(f"{self.journal}: the last {len(self._waiting)} lines could not be written")
 
@@ -64,8 +83,12 @@ class SupervisorDirectory:
         return living(self.journal, before=self._id)
 
 
-def enter(path: Path | None, name: str, root: Path, begin: Event) -> SupervisorDirectory:
+def enter(
+    path: Path | None, name: str, root: Path, begin: Event, told: Callable[[], object] = lambda: None
+) -> SupervisorDirectory:
     """Begin to use `path`, created if needed; if it is None, the first free directory in `root` of that name.
+
+    `told`: whether this supervisor has been told to stop, and waits for no earlier start of its job any more.
 
     Raises:
         UsageError: a supervisor is alive in `path`, or may be.
@@ -76,6 +99,7 @@ def enter(path: Path | None, name: str, root: Path, begin: Event) -> SupervisorD
     for chosen in [path] if path is not None else (root / each for each in names):
         if path is None and living(chosen / JOURNAL):
             continue
+        outlast(chosen.absolute(), told)
         place = _enter(chosen.absolute(), begin)
         others = place.others()
         if not others:
@@ -93,8 +117,54 @@ def enter(path: Path | None, name: str, root: Path, begin: Event) -> SupervisorD
     )
 
 
+def outlast(path: Path, told: Callable[[], object]) -> None:
+    """Ask earlier starts of this job to leave `path`, and wait until they have, or until `told` is true.
+
+    Only a start whose node is lost can still be at work. It is never taken over by force: while it gives signs of life,
+    its command may write the same files as ours would.
+    """
+    waits = {str(begin.get("supervisor")): begin for begin in _open(path / JOURNAL) if not _is_proven_gone(begin)}
+    waits = {name: begin for name, begin in waits.items() if owner.precedes(begin.get("owner") or {})}
+    seen: dict[str, tuple[bytes, float]] = {}
+    for name, begin in waits.items():
+        if not _sign(path, name).exists():  # it could not write any
+            continue
+        with suppress(OSError):
+            disk.replace_with(_leave(path, name), [])
+        who = owner.describe(begin.get("owner") or {})
+        say(f"{path}: an earlier start of this job may still be at work ({who}): waits until it has left")
+        while not told() and any(str(each.get("supervisor")) == name for each in _open(path / JOURNAL)):
+            sign = _content(_sign(path, name))
+            if seen.get(name, (None, 0.0))[0] != sign:
+                seen[name] = sign, time.monotonic()
+            elif time.monotonic() > seen[name][1] + SILENT_S:
+                say(f"{path}: no sign of life of it for {SILENT_S:.0f} s: goes on")
+                break
+            time.sleep(LOOK_S)
+
+
+def _sign(path: Path, supervisor: str) -> Path:
+    return path / f"alive-{supervisor}"
+
+
+def _leave(path: Path, supervisor: str) -> Path:
+    return path / f"leave-{supervisor}"
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
 def living(path: Path, before: str | None = None) -> list[Event]:
     """Return the first lines of supervisors that may be alive; if `before` is given, only of those before it."""
+    return [begin for begin in _open(path, before) if not _is_gone(begin)]
+
+
+def _open(path: Path, before: str | None = None) -> list[Event]:
+    """Return the first lines of supervisors without a closing line."""
     begun: dict[str, Event] = {}
     try:
         events = journal.read(path)
@@ -108,7 +178,7 @@ def living(path: Path, before: str | None = None) -> list[Event]:
             begun[name] = event
         elif event["event"] in CLOSING:
             begun.pop(name, None)
-    return [begin for begin in begun.values() if not _is_gone(begin)]
+    return [*begun.values()]
 
 
 def name_of(command: Sequence[str]) -> str:
@@ -141,9 +211,11 @@ def _is_gone(begin: Event) -> bool:
     facts = begin.get("owner")
     if not isinstance(facts, dict) or os.environ.get("HOLDFAST_TAKE_OVER") == "1":
         return True
-    return (
-        owner.precedes(facts) or owner.is_me(facts) or owner.proven_gone(facts, lambda: float(begin.get("time") or 0.0))
-    )
+    return owner.precedes(facts) or owner.is_me(facts) or _is_proven_gone(begin)
+
+
+def _is_proven_gone(begin: Event) -> bool:
+    return owner.proven_gone(begin.get("owner") or {}, lambda: float(begin.get("time") or 0.0))
 
 
 def await_turn(directory: Path, here: Job | None) -> None:

@@ -62,6 +62,11 @@ class SignalInbox:
                 self.tell(signal.Signals(number).name)
         return numbers
 
+    def hear(self) -> str | None:
+        """Return what told this process to stop, until now."""
+        self.received()
+        return self.told
+
     def close(self) -> None:
         """Ignore all signals that mean "stop", also in processes started from now on.
 

@@ -29,7 +29,12 @@ PERHAPS_S = 1.0  # the same for any other program
 ROUND_S = 5.0
 CLOSE_S = 0.05
 DEADLINE = "deadline"
-_TOLD_BY = {DEADLINE: "the job's time is nearly up", SPOT: "the cloud takes this machine back"}
+SUPERSEDED = "a later start of this job"
+_TOLD_BY = {
+    DEADLINE: "the job's time is nearly up",
+    SPOT: "the cloud takes this machine back",
+    SUPERSEDED: "Slurm gave this node up and has started the job elsewhere",
+}
 
 
 @dataclass
@@ -46,6 +51,7 @@ class CommandProcess:
     look_s: float = ROUND_S
     listens_s: float = PERHAPS_S
     notices: Notices | None = None
+    beat: Callable[[], bool] = lambda: False  # gives a sign of life; whether a later start wants this one to leave
     killed: bool = False
     tail: str = ""
     elsewhere: str = ""  # the part of its output that the user does not see above our own messages
@@ -127,6 +133,8 @@ class CommandProcess:
 
     def _stop_reason_without_signal(self) -> str | None:
         """Return why to stop although no signal has come: the deadline, or the cloud's notice."""
+        if self.beat():
+            return SUPERSEDED
         due = self.time.stop_due_s()
         if due is not None and time.monotonic() >= due:
             return DEADLINE

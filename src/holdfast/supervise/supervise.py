@@ -30,9 +30,9 @@ from .judge import CommandAttempt, Next
 from .keep import LEFT, LEFT_WORD, Kept, cut_short
 from .limits import LEAD_S, PATIENCE_S, Time
 from .output import fill_gaps
-from .place import SupervisorDirectory, called, enter, name_of
+from .place import BEAT_S, SupervisorDirectory, called, enter, name_of
 from .signals import SignalInbox
-from .start import LISTENS_S, PERHAPS_S, ROUND_S, CommandProcess
+from .start import LISTENS_S, PERHAPS_S, ROUND_S, SUPERSEDED, CommandProcess
 from .witness import ProgressWitness, Said
 
 SHOWN_LINES = 20
@@ -90,7 +90,7 @@ def supervise(command: Sequence[str], program: Callable[[Path], Program], option
     with SignalInbox() as signals:
         name = options.name or name_of(command)
         chosen = Path("runs", name) if options.keeps and options.directory is None else options.directory
-        place = enter(chosen, name, Path(".holdfast"), begin)
+        place = enter(chosen, name, Path(".holdfast"), begin, signals.hear)
         return _Supervisor(command, program(place.path), options, signals, place, here).run()
 
 
@@ -140,10 +140,13 @@ class _Supervisor:
 
     def _until_over(self) -> Next:
         """Start the command until the next step is not another start."""
-        self._take_over()
+        took_over = False
         while True:
             if self.signals.told is not None:
                 return Next("leave", f"told to stop by {self.signals.told}")
+            if not took_over:
+                self._take_over()
+                took_over = True
             self.attempts.append(self._attempt())
             following = judge.judge(self.attempts, self.options.retries, self.options.max_no_progress)
             self.place.record("next", **following._asdict())
@@ -192,6 +195,7 @@ class _Supervisor:
             self.kept.look_s if self.kept is not None else ROUND_S,
             LISTENS_S if self.witness.run is not None else PERHAPS_S,
             self.notices,
+            self.place.beat,
         )
         code = start.run()
         if self.signals.told is None and code != 0:
@@ -342,9 +346,12 @@ class _Supervisor:
         until = time.monotonic() + span_s
         self.signals.received()
         while self.signals.told is None and (left_s := until - time.monotonic()) > 0:
+            if self.place.beat():
+                self.signals.tell(SUPERSEDED)
+                return
             poller = select.poll()
             poller.register(self.signals, select.POLLIN)
-            poller.poll(left_s * 1000 + 1)
+            poller.poll(min(left_s, BEAT_S) * 1000 + 1)
             self.signals.received()
 
     def _failure(self, last: Next) -> ChildError:
