@@ -18,6 +18,7 @@ from slurm_stories import (
     end_in,
     final,
     gone,
+    script,
     submit,
     text,
     until_resumed,
@@ -30,10 +31,10 @@ def test_the_script_can_be_submitted_by_hand_from_another_folder(slurm, place):
     job, _ = submit(slurm, place, "--hold", "--", "python", "train.py", 20)
     slurm.ask("scancel", job)
     path = f"--export=ALL,PATH={HOLDFAST.parent}:{os.environ['PATH']}"
-    again = slurm.ask("sbatch", "--parsable", path, str(place / ".holdfast/train/job.sh"), cwd=Path("/"))
+    again = slurm.ask("sbatch", "--parsable", path, str(place / ".holdfast/train-1/job.sh"), cwd=Path("/"))
     slurm.ask("scontrol", "release", again)
     assert "COMPLETED" == slurm.wait(again, "COMPLETED", "FAILED")["JobState"]
-    assert text(place / f".holdfast/train/slurm-{again}.out").endswith(final(20))
+    assert text(place / f".holdfast/train-1/slurm-{again}.out").endswith(final(20))
 
 
 @concurrently
@@ -222,3 +223,121 @@ def test_a_doctor_asks_the_real_slurm(slurm, place):
     assert "10 s from SIGTERM to SIGKILL" == checks["KillWait"]
     assert checks["scheduler"].startswith("Slurm ")
     assert ["train.py"] == [path.name for path in place.iterdir()]
+
+
+# Submissions side by side, and sweeps -----------------------------------------------------------------------------
+
+SWEPT = """
+import os
+from holdfast import Every
+name = os.environ.get("HOLDFAST_TASK", sys.argv[2])
+with new_run(f"runs/{name}", toy, every=Every(steps=50)) as run:
+    for step in run.steps(STEPS):
+        time.sleep(0.001 if os.path.exists("fast") else 0.05)
+        toy.learn(step)
+        if step % 20 == 19:
+            print("step", step + 1, flush=True)
+        if step == 5 and os.path.exists(f"fails-{name}"):
+            sys.exit(3)
+print(name, "final", toy.value)
+"""
+HARD_CODED = SWEPT.replace('f"runs/{name}"', '"runs/x"')
+
+
+@concurrently
+def test_submissions_of_one_script_keep_out_of_each_others_way(slurm, place):
+    """One is put back into the queue and waits there, while another of the same script comes and goes."""
+    script(place, SWEPT)
+    first, waiting = submit(slurm, place, "--", "python", "train.py", STEPS, "a")
+    until_resumed(slurm, waiting, 1)
+    slurm.ask("scontrol", "requeuehold", first)
+    slurm.until(lambda: slurm.show(first)["JobState"] == "PENDING")
+    (place / "fast").touch()
+    others = [submit(slurm, place, "--", "python", "train.py", STEPS, each) for each in ("b", "c")]
+    for each, (job, output) in zip("bc", others, strict=True):
+        slurm.wait(job, "COMPLETED", limit_s=300)
+        assert f"{each} {final()}" in text(output)
+    slurm.ask("scontrol", "release", first)
+    slurm.wait(first, "COMPLETED", limit_s=300)
+    assert f"a {final()}" in text(waiting)
+    assert "resumes at" in text(waiting)
+    assert ["train-1", "train-2", "train-3"] == sorted(path.name for path in (place / ".holdfast").glob("train-*"))
+
+
+@concurrently
+def test_a_run_that_another_submission_began_is_not_entered_with_other_arguments(slurm, place):
+    """The second one fails at its start, once; the first one's run is as it was."""
+    script(place, HARD_CODED)
+    (place / "fast").touch()
+    first, _ = submit(slurm, place, "--", "python", "train.py", 40, "a")
+    slurm.wait(first, "COMPLETED", limit_s=300)
+    before = sorted(path for path in (place / "runs").rglob("*"))
+    second, output = submit(slurm, place, "--retries", 3, "--", "python", "train.py", 50, "b")
+    assert "8:0" == slurm.wait(second, "FAILED", limit_s=300)["ExitCode"]
+    assert ["FAILED"] == slurm.endings(second)
+    for part in ("began this run with `train.py 40 a`", "as `train.py 50 b`", 'Run(f"runs/x-{seed}")'):
+        assert part in text(output)
+    assert 1 == text(output).count("holdfast.errors.UsageError")
+    assert before == sorted(path for path in (place / "runs").rglob("*"))
+
+
+@concurrently
+def test_a_sweep_runs_each_task_in_a_run_of_its_own_and_requeues_it_alone(slurm, place):
+    """Two at once, steps of two. One runs out of time, one fails; what is submitted again is the one that failed."""
+    script(place, SWEPT)
+    (place / "fails-4").touch()
+    job, _ = submit(slurm, place, "--lead", 8, "--array", "0-4:2%2", "--", "python", "train.py", STEPS, "{task}")
+    outputs = {task: place / f".holdfast/train-1/slurm-{job}_{task}.out" for task in (0, 2, 4)}
+    until_resumed(slurm, outputs[0], 1)
+    end_in(slurm, f"{job}_0", 5)
+    slurm.until(lambda: text(outputs[0]).count("(attempt 2)") == 1, 200)
+    slurm.until(lambda: slurm.ask("scontrol", "update", f"JobId={job}_0", "TimeLimit=UNLIMITED") == "")
+    (place / "fast").touch()
+    for task in (0, 2):
+        slurm.until(lambda task=task: text(outputs[task]).endswith(f"{task} {final()}"), 300)
+    slurm.until(lambda: "exit 3" in text(outputs[4]))
+    gone(slurm, job)
+    assert 1 == text(outputs[2]).count("(attempt ")
+    (place / "fails-4").unlink()
+    done = call(slurm, place, "submit", "--json", "--continue", ".holdfast/train-1")
+    assert "1 of 3 tasks are submitted; 2 are done" in done.stderr
+    again = json.loads(done.stdout)["job"]
+    slurm.until(lambda: text(place / f".holdfast/train-1/slurm-{again}_4.out").endswith(f"4 {final()}"), 300)
+    gone(slurm, again)
+    assert 2 == call(slurm, place, "submit", "--continue", ".holdfast/train-1").returncode
+
+
+@concurrently
+def test_a_sweep_over_a_file_of_commands(slurm, place):
+    """Copied when it was submitted."""
+    script(place, SWEPT)
+    (place / "fast").touch()
+    (place / "runs.txt").write_text("python train.py 20 x\n# no command\nNAME='a b' python train.py 40 x\n")
+    job, _ = submit(slurm, place, "--hold", "--commands", "runs.txt")
+    (place / "runs.txt").unlink()
+    slurm.ask("scontrol", "release", job)
+    for task, steps in ((1, 20), (2, 40)):
+        output = place / f".holdfast/runs-1/slurm-{job}_{task}.out"
+        slurm.until(lambda output=output, task=task, steps=steps: text(output).endswith(f"{task} {final(steps)}"), 300)
+
+
+MODULE = "#%Module\nsetenv SET_BY_MODULE yes\n"
+BROKEN = "#%Module\nputs stderr {no such licence}\nbreak\n"
+
+
+@concurrently
+def test_set_up_lines_with_environment_modules(slurm, place):
+    """`module` is a function whose hooks return what they like; a line that fails ends the job by its own code."""
+    init = "/usr/share/modules/init/bash"
+    assert Path(init).exists(), "Environment Modules is not installed (package environment-modules)"
+    (place / "own").mkdir()
+    (place / "own/good").write_text(MODULE)
+    (place / "own/bad").write_text(BROKEN)
+    words = ["--setup", f". {init}", "--setup", f"module use {place}/own", "--setup", "module load good"]
+    job, output = submit(slurm, place, *words, "--", "printenv", "SET_BY_MODULE")
+    slurm.wait(job, "COMPLETED", limit_s=200)
+    assert text(output).startswith("yes\n")
+    job, output = submit(slurm, place, *words, "--setup", "module load bad", "--", "printenv", "SET_BY_MODULE")
+    assert "1:0" == slurm.wait(job, "FAILED", limit_s=200)["ExitCode"]
+    assert "holdfast: set-up ended with exit code 1: module load bad" in text(output)
+    assert "yes\n" not in text(output)

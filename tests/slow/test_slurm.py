@@ -9,6 +9,7 @@ import sys
 
 from real_slurm import concurrently
 from slurm_stories import (
+    STEPS,
     TRAIN,
     begin,
     carried,
@@ -87,7 +88,7 @@ def test_a_submitted_command_runs_to_its_end(slurm, place):
 
 @concurrently
 def test_a_lost_node_and_its_ghost(slurm, place):
-    """slurmd alone is gone: the old supervisor runs on until its run is superseded; it requeues nothing."""
+    """slurmd alone is gone: the old supervisor is asked to leave, and the new start waits. No step is done twice."""
     script(place, TRAIN.replace("0.05", "0.2"))  # the old attempt is still at work when the new one begins
     command = f"{sys.executable} -u train.py"
     number = slurm.sbatch(place, "-w", "n15", script=supervised(place, command=command))
@@ -95,10 +96,13 @@ def test_a_lost_node_and_its_ghost(slurm, place):
     os.kill(slurm.pid("n15"), signal.SIGKILL)
     slurm.until(lambda: slurm.show(number)["Restarts"] == "1")
     slurm.ask("scontrol", "update", f"JobId={number}", "ReqNodeList=n16")
-    slurm.until(lambda: "attempt 1 was superseded by a later one" in output(place))
+    slurm.until(lambda: "Slurm gave this node up and has started the job elsewhere" in output(place))
+    slurm.until(lambda: "(attempt 2)" in output(place))
     slurm.tend("start-node", "n15")
     (place / "fast").touch()
     slurm.wait(number, "COMPLETED", limit_s=200)
+    assert "superseded" not in output(place)
+    assert all(1 == output(place).count(f"step {step}\n") for step in range(20, STEPS, 20))
     assert ["NODE_FAIL", "COMPLETED"] == slurm.endings(number)
     assert final() in output(place)
     assert [] == told(place, "requeued")
