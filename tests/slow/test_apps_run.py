@@ -160,7 +160,8 @@ def test_a_program_that_reads_its_own_file_survives_kills(tmp_path, result):
     assert begun == sorted(begun)
     assert begun[-1] > 0
     assert '{"step": 7' in [path.read_text() for path in (tmp_path / "run" / "app").glob("found-*/state.json")]
-    assert f"holdfast: own.py: finished; {tmp_path}/run keeps its last checkpoint, step " in it.said.splitlines()[-1]
+    assert it.said.splitlines()[-1].startswith("holdfast: own.py: done after ")
+    assert f"; {tmp_path}/run keeps its last checkpoint, step " in it.said.splitlines()[-1]
 
 
 CRASHES = """

@@ -37,6 +37,7 @@ def asked(place, *words):
 
 ATTEMPTS = "".join(f"attempt {n}\n" for n in range(5))
 ASKED = "holdfast: bash: exit 75; it asked to be run again: started again\n"
+DONE = "holdfast: bash: done after 5 starts (4 stopped)\n"
 ENDS = {
     # what: (command, options, exit code, stdout, stderr)
     "done": (bash("echo hello; echo trouble >&2"), [], 0, "hello\n", "trouble\n"),
@@ -51,13 +52,13 @@ ENDS = {
     "a crash without a word": (["false"], [], 8, "", "holdfast: false: exit 1\n"),
     "a signal has its name": (bash("kill -SEGV $$"), [], 8, "", "holdfast: bash: killed by SIGSEGV\n"),
     "a script is called by its name": (["bash", "count.sh"], [], 8, "", "holdfast: count.sh: exit 3\n"),
-    "75 asks for another start": (bash(f"{AGAIN} [ $n -ge 4 ] || exit 75"), [], 0, ATTEMPTS, 4 * ASKED),
+    "75 asks for another start": (bash(f"{AGAIN} [ $n -ge 4 ] || exit 75"), [], 0, ATTEMPTS, 4 * ASKED + DONE),
     "a crash that a retry mends": (
         bash(f"{AGAIN} [ $n -ge 1 ] || exit 4"),
         ["--retries", 1],
         0,
         "attempt 0\nattempt 1\n",
-        "holdfast: bash: exit 4; retry 1 of 1: started again in 1 s\n",
+        "holdfast: bash: exit 4; retry 1 of 1: started again in 1 s\nholdfast: bash: done after 2 starts (1 error)\n",
     ),
     "a script that asks for ever": (
         bash(f"{AGAIN} exit 75"),

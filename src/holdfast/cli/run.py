@@ -11,6 +11,7 @@ from .. import disk
 from ..apps import known
 from ..apps.program import Program
 from ..cluster import chain as links
+from ..cluster import job_leader
 from ..cluster.notices import CLOUDS
 from ..cluster.requeue import MOST_REQUEUES
 from ..errors import ChildError, UsageError
@@ -66,16 +67,21 @@ def command(app: str | None, chain: bool, as_json: bool, command: tuple[str, ...
     if chain and _is_over(chosen["directory"]):
         say(f"{chosen['directory']}: an earlier task of this array has finished the work; nothing is left to do")
         return
+    directory = chosen["directory"]
     settings = SupervisorOptions(keeps=app is not None, name=Path(app).stem if app else None, chain=chain, **chosen)
     try:
         outcome = supervise(command, lambda place: _program(app, place), settings)
     except ChildError as error:
         _print_failed(error, as_json=as_json)
+        if job() is not None and directory is not None and job_leader.script_of(directory) is not None:
+            say(f"when that is mended, go on with: {job_leader.again(directory)}")
         raise click.exceptions.Exit(error.exit_code) from error
     if chain and outcome.end == "end":
         trouble = links.end(outcome.directory, job())
         if trouble is not None:
             warn(trouble)
+        elif (here := job()) is not None and here.task is not None:
+            say(f"task {here.task} of the chain has finished the work; the tasks that wait are cancelled on purpose")
     if as_json:
         click.echo(json_line(outcome._asdict() | {"directory": str(outcome.directory)}))
     if outcome.exit_code:

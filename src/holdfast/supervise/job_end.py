@@ -28,7 +28,7 @@ class JobEnd:
     requeue: bool
     limit: int
     chain: bool
-    exit_code: int | None = None  # a code other than 75 that makes the scheduler restart the job
+    exit_code: int | None = None  # instead of 75: what makes the scheduler go on, or show no failure
     _asked_s: float = -ASKED_S
 
     def __post_init__(self) -> None:
@@ -51,7 +51,12 @@ class JobEnd:
         if self.job is None:
             return None
         if self.chain and self.job.task is not None:
-            return f"job {self.job.id}: {_next(self.job.task, self.place.path)}"
+            if _goes_on(self.job.task):
+                self.exit_code = 0  # this task has done its part: 75 would be a failed job, with a mail about it
+                return f"job {self.job.id}: the next task of the array goes on"
+            script = job_leader.script_of(self.place.path)
+            again = f"type: {job_leader.again(self.place.path)}" if script is not None else "submit it again"
+            return f"job {self.job.id}: it was the last task of the array; to go on, {again}"
         if not self.requeue:
             return f"job {self.job.id} is not requeued: --no-requeue"
         signals.close()
@@ -69,9 +74,6 @@ class JobEnd:
         return carried.line
 
 
-def _next(task: str, place: Path) -> str:
-    """Return the task that follows in the chain. Source: sbatch(1), OUTPUT ENVIRONMENT VARIABLES."""
-    if task != os.environ.get("SLURM_ARRAY_TASK_MAX"):
-        return "the next task of the array goes on"
-    again = "submit it again" if job_leader.script_of(place) is None else f"type: {job_leader.again(place)}"
-    return f"it was the last task of the array; to go on, {again}"
+def _goes_on(task: str) -> bool:
+    """Whether another task follows in the chain. Source: sbatch(1), OUTPUT ENVIRONMENT VARIABLES."""
+    return task != os.environ.get("SLURM_ARRAY_TASK_MAX")

@@ -8,11 +8,12 @@ import select
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from .. import journal
 from ..apps.command import RUN_ME_AGAIN
 from ..apps.file import AppFile
 from ..apps.program import Program, ProgramExit
@@ -20,6 +21,7 @@ from ..apps.take import looks
 from ..cluster import hold, job_leader, requeue
 from ..cluster.notices import Notices, cloud
 from ..errors import ChildError, UsageError
+from ..inspect import starts
 from ..job import Job, job
 from ..provenance import redact
 from ..store.checkpoint import Checkpoint
@@ -258,8 +260,8 @@ class _Supervisor:
             raise self._failure(last)
         if last.do == "done":
             self.place.close("end")
-            if self.kept is not None:
-                say(f"{self._name}: finished{self.kept.last_words()}")
+            if self.job is not None or self.kept is not None or len(self.attempts) > 1:
+                say(f"{self._name}: {self._last_line()}")
             return Outcome(0, len(self.attempts), "end", "", None, self.place.path)
         reason = self.signals.told or last.why
         code = judge.exit_code(self.attempts[-1], resumable=self._resumable) if self.attempts else RUN_ME_AGAIN
@@ -270,8 +272,19 @@ class _Supervisor:
         carried = self.job_end.continue_job(self.signals, what, self._places) if what else None
         if carried is not None:
             say(carried)
-        code = (self.job_end.exit_code or code) if code == RUN_ME_AGAIN else code
+        if code == RUN_ME_AGAIN and self.job_end.exit_code is not None:
+            code = self.job_end.exit_code
         return Outcome(code, len(self.attempts), "stop", reason, carried, self.place.path)
+
+    def _last_line(self) -> str:
+        """Return what happened, for the end of the output: how far it came, after which starts."""
+        kept, run = self.kept.last_words() if self.kept is not None else "", self.witness.run
+        found: list[starts.Start] = []
+        with suppress(OSError):  # whoever has removed the journals gets a shorter line
+            events = journal.read(self.place.journal)
+            found = starts.of_run(journal.logs(run), events) if run is not None else starts.of_command(events)
+        at = f" at step {found[-1].last:,}" if run is not None and found and found[-1].last else ""
+        return f"done{at} after {starts.summary(found)}{kept}" if found else f"done{kept}"
 
     def _parting(self, reason: str, code: int) -> str:
         """Return the message on how the command stopped and what to do."""

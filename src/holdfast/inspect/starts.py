@@ -1,0 +1,160 @@
+"""Starts: how each start of a run ended, and what of its work was lost, from the journals. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from .. import journal
+from ..journal import AFTERWARDS, CLOSING, Event, Log
+
+DONE, KILLED = "done", "killed"
+_SAID = {"time limit": "time limit", "preempted": "preempted", "cancelled": "cancelled", "requeued": "requeued"}
+_REASONS = {"SIGINT": "Ctrl-C", "deadline": "deadline"}
+
+
+class Start(NamedTuple):
+    """One start of the program. Times are Unix seconds."""
+
+    job: str | None  # of an array's task "120_3"
+    restart: int  # how often the job had been started before
+    host: str
+    began_s: float
+    seen_s: float  # its last sign of life
+    first: int | None  # the step at which it began
+    last: int | None  # the furthest that its journal shows
+    cause: str  # why it ended; "" if its journal is not closed and no later start has begun
+    why: str = ""  # an error's text
+    lost_s: float = 0.0  # the part of its time whose work the next start did again
+    lost_steps: int = 0
+
+
+def of_run(logs: Sequence[Log], supervisor: Sequence[Event] = ()) -> list[Start]:
+    """Return the starts of a run, oldest first; those that never began to work are left out."""
+    begun = [log for log in logs if log.restored is not None]
+    told = [event for log in logs for event in log.events if event["event"] in AFTERWARDS]
+    told += [event for event in supervisor if event["event"] in AFTERWARDS]
+    found = []
+    for log, after in itertools.zip_longest(begun, begun[1:]):
+        job, restart = _job(log.owner)
+        times = [_time(event) for event in log.events if event["event"] not in AFTERWARDS]
+        began_s, seen_s = min(times, default=0.0), max(times, default=0.0)
+        steps = [journal.position(event) for event in log.events]
+        first, last = log.restored or (0, 0), max(steps, default=(0, 0))
+        start = Start(job, restart, str(log.owner.get("host", "")), began_s, seen_s, first[0], last[0], "")
+        if after is not None:
+            resumed = after.restored or (0, 0)
+            at_s = max((_time(event) for event in log.events if _stands(event, resumed)), default=began_s)
+            if last > resumed:
+                start = start._replace(lost_s=max(0.0, seen_s - at_s), lost_steps=last[0] - resumed[0])
+        found.append(start._replace(cause=_cause(log.last, start, told, over=after is not None), why=_error(log.last)))
+    return found
+
+
+def of_command(supervisor: Sequence[Event]) -> list[Start]:
+    """Return the starts of a command that has no run, from its supervisor's journal alone."""
+    found: list[Start] = []
+    told = [event for event in supervisor if event["event"] in AFTERWARDS]
+    begin: Event = {}
+    open_, closing = False, {str(each.get("supervisor")): each for each in supervisor if each["event"] in CLOSING}
+    for event in supervisor:
+        if event["event"] == "begin":
+            begin, open_ = event, False
+        elif event["event"] == "start":
+            owner = _mapping(begin.get("owner"))
+            job, restart = _job(owner)
+            open_ = True
+            found.append(Start(job, restart, str(owner.get("host", "")), _time(event), _time(event), None, None, ""))
+        elif event["event"] == "exit" and open_:
+            ended = found[-1]._replace(seen_s=_time(event), last=_step(event))
+            last = closing.get(str(begin.get("supervisor")), {})
+            found[-1], open_ = ended._replace(cause=_of_exit(event, ended, told), why=_error(last)), False
+    return [
+        start._replace(cause=KILLED) if not start.cause and after is not None else start
+        for start, after in itertools.zip_longest(found, found[1:])
+    ]
+
+
+def summary(starts: Sequence[Start]) -> str:
+    """Return in words how many starts there were, why they ended, and how much was done again."""
+    causes = Counter(start.cause for start in starts if start.cause not in ("", DONE))
+    why = ", ".join(f"{count} {cause}" for cause, count in causes.most_common())
+    line = f"{len(starts)} {'start' if len(starts) == 1 else 'starts'}" + (f" ({why})" if why else "")
+    lost_s = sum(start.lost_s for start in starts)
+    return f"{line}, {span(lost_s)} redone" if lost_s >= 1 else line
+
+
+def span(seconds: float) -> str:
+    """Return a time in its two largest units: 4 min 10 s."""
+    left, parts = round(seconds), []
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count} {unit}")
+        if len(parts) == 2 or (parts and not count):
+            break
+    return " ".join(parts) or "0 s"
+
+
+def _cause(last: Event, start: Start, told: Iterable[Event], *, over: bool) -> str:
+    kind = last.get("event")
+    if kind == "end":
+        return DONE
+    if kind == "failed":
+        return "error"
+    if kind == "stop":
+        return _stopped(str(last.get("reason", "")), start, told)
+    return KILLED if over else ""
+
+
+def _of_exit(event: Event, start: Start, told: Iterable[Event]) -> str:
+    verdict, code = event.get("verdict"), event.get("code")
+    if verdict == DONE:
+        return DONE
+    if event.get("cause"):
+        return str(event["cause"])
+    if event.get("told") or verdict == "stopped":
+        return _stopped(str(event.get("told") or event.get("reason") or ""), start, told)
+    return KILLED if isinstance(code, int) and code < 0 else "error"
+
+
+def _stopped(reason: str, start: Start, told: Iterable[Event]) -> str:
+    """Return the scheduler's cause of a stop if it is in a journal, else what told the start to stop."""
+    for event in told:
+        ours = str(event.get("job")) == start.job and _time(event) >= start.began_s
+        if ours and event.get("restart_count", start.restart) == start.restart and event.get("cause") in _SAID:
+            return _SAID[str(event["cause"])]
+    return _REASONS.get(reason, f"stopped by {reason}" if reason else "stopped")
+
+
+def _stands(event: Event, place: tuple[int, int]) -> bool:
+    """Whether the event was written before the program left that place. A save's line may be written later."""
+    return event["event"] not in {"saved", *AFTERWARDS} and journal.position(event) <= place
+
+
+def _error(last: Event) -> str:
+    return str(last.get("error", "")) if last.get("event") == "failed" else ""
+
+
+def _job(owner: Mapping[str, Any]) -> tuple[str | None, int]:
+    job = _mapping(owner.get("job"))
+    if not job.get("id"):
+        return None, 0
+    task, restart = job.get("array_task"), job.get("restart_count")
+    return f"{job['id']}_{task}" if task else str(job["id"]), restart if isinstance(restart, int) else 0
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _step(event: Event) -> int | None:
+    step = event.get("step")
+    return step if isinstance(step, int) else None
+
+
+def _time(event: Event) -> float:
+    time = event.get("time")
+    return float(time) if isinstance(time, int | float) else 0.0

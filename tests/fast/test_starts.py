@@ -1,0 +1,98 @@
+"""What the journals tell of each start: why it ended, and what of its work was done again."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.inspect import starts
+from holdfast.journal import Log
+
+
+def owner(job="17", restart=0, task=None):
+    return {"host": "n1", "pid": 1, "job": {"id": job, "array_task": task, "restart_count": restart}}
+
+
+def log(number, *events, began=0.0, restored=0, **job):
+    """An attempt that begins then, from that step."""
+    lines = [
+        {"event": "begin", "time": began, "owner": owner(**job)},
+        {"event": "restored", "time": began, "step": restored, "phase": "step"},
+        *events,
+    ]
+    return Log(number, Path("history/attempt.jsonl"), lines)
+
+
+def at(time, step, event="metrics", **facts):
+    return {"event": event, "time": time, "step": step, **facts}
+
+
+REQUEUED = {"event": "requeued", "time": 101.0, "job": "17", "cause": "time limit", "restart_count": 0}
+
+
+def test_the_summary_is_the_line_that_a_jobs_output_ends_with():
+    """Causes from either journal; of a killed start the time since the place from which the next one went on."""
+    logs = [
+        log(1, at(10, 100), at(100, 1000), at(100, 1000, "stop", reason="SIGUSR1", phase="step"), REQUEUED),
+        log(2, at(250, 1200), at(300, 1500), began=200, restored=1000, restart=1),
+        log(3, at(600, 2000, "end"), began=400, restored=1200, restart=2),
+    ]
+    found = starts.of_run(logs)
+    assert ["time limit", "killed", "done"] == [each.cause for each in found]
+    assert [(0, 1000), (1000, 1500), (1200, 2000)] == [(each.first, each.last) for each in found]
+    assert [(0.0, 0), (50.0, 300), (0.0, 0)] == [(each.lost_s, each.lost_steps) for each in found]
+    assert "3 starts (1 time limit, 1 killed), 50 s redone" == starts.summary(found)
+    without = [logs[0]._replace(events=logs[0].events[:-1]), *logs[1:]]
+    assert "stopped by SIGUSR1" == starts.of_run(without)[0].cause
+    assert "time limit" == starts.of_run(without, [REQUEUED])[0].cause
+
+
+def test_a_task_of_an_array_is_asked_for_by_its_own_number():
+    """And not by the array's."""
+    stopped = at(100, 9, "stop", reason="SIGTERM", phase="step")
+    logs = [log(1, stopped, task="3"), log(2, began=200, restored=9, task="3", restart=1)]
+    told = {"event": "requeued", "time": 101.0, "cause": "preempted", "restart_count": 0}
+    assert "stopped by SIGTERM" == starts.of_run(logs, [told | {"job": "17"}])[0].cause
+    assert "preempted" == starts.of_run(logs, [told | {"job": "17_3"}])[0].cause
+
+
+@pytest.mark.parametrize(
+    ("last", "cause"),
+    [
+        ({"event": "failed", "error": "ValueError: no"}, "error"),
+        ({"event": "stop", "reason": "SIGINT"}, "Ctrl-C"),
+        ({"event": "stop", "reason": "deadline"}, "deadline"),
+        ({"event": "saved"}, ""),
+    ],
+)
+def test_what_is_still_open_has_no_cause(last, cause):
+    """It may run."""
+    assert [cause] == [each.cause for each in starts.of_run([log(1, {"time": 5.0, "step": 3, **last})])]
+
+
+def test_a_command_without_a_run_is_told_from_the_supervisors_journal():
+    """Exit codes, what told it to stop, and a supervisor that was killed together with it."""
+    begin = {"event": "begin", "time": 0.0, "supervisor": "a", "owner": owner()}
+    events = [
+        begin,
+        at(1, 0, "start"),
+        at(10, 5, "exit", verdict="stopped", code=75, told="SIGUSR1"),
+        REQUEUED,
+        begin | {"supervisor": "b", "owner": owner(restart=1)},
+        at(200, 0, "start"),
+        begin | {"supervisor": "c", "owner": owner(restart=2)},
+        at(300, 0, "start"),
+        at(310, 7, "exit", verdict="failed", code=-9),
+        at(311, 0, "start"),
+        at(320, 9, "exit", verdict="failed", code=1),
+        at(321, 0, "start"),
+        at(330, 12, "exit", verdict="done", code=0),
+    ]
+    found = starts.of_command(events)
+    assert ["time limit", "killed", "killed", "error", "done"] == [each.cause for each in found]
+    assert "5 starts (2 killed, 1 time limit, 1 error)" == starts.summary(found)
+
+
+def test_times_are_said_in_two_units():
+    """As people say them."""
+    said = {0.2: "0 s", 50: "50 s", 60: "1 min", 250: "4 min 10 s", 7205: "2 h", 90000: "1 d 1 h", 3661: "1 h 1 min"}
+    assert said == {seconds: starts.span(seconds) for seconds in said}
