@@ -365,18 +365,17 @@ def test_what_the_supervisor_takes_is_handed_on(place):
     assert "--requeue" not in directives(text)
 
 
-def test_a_run_on_hold_is_submitted_and_told(place):
-    """The supervisor's directory, or the run that it looks after; else not a word."""
-    assert "on hold" not in submit("-t", 60, "--", "python", "a.py").stderr
+def test_a_run_on_hold_is_not_submitted_again(place):
+    """The supervisor's directory, or the run that it looks after."""
+    assert 0 == submit("-t", 60, "--", "python", "a.py").exit_code
     words = ["--continue", ".holdfast/a-1"]
     (place / "runs").mkdir()
     (place / "runs/hold").touch()
     (place / ".holdfast/a-1/run-here.json").write_text(json.dumps({"run": str(place / "runs")}))
     of = f"{place}/runs"
-    told = f"holdfast: {of} is on hold: it runs until it stops, and is not started again; holdfast release {of}\n"
-    assert (0, told) == ((result := submit(*words)).exit_code, result.stderr)
+    is_refused(place, words, f"{of} is on hold, so it is not started: holdfast release {of}, then submit it again")
     (place / ".holdfast/a-1/hold").touch()
-    assert ".holdfast/a-1 is on hold: it runs until it stops" in submit(*words).stderr
+    is_refused(place, words, ".holdfast/a-1 is on hold")
 
 
 def test_the_script_may_be_submitted_from_any_folder(place):

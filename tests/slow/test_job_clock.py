@@ -127,6 +127,10 @@ def test_the_cap_and_the_hold_are_those_of_the_run(tmp_path, fakes):
     assert "it was requeued 2 times, and 2 are the most" in ended.err
     assert 2 == len(requeues(fakes))
     (tmp_path / "run" / "hold").touch()
+    assert f"{tmp_path}/run is on hold, so it is not started" in launch(train).err
+    (tmp_path / "run" / "hold").unlink()
+    held = f"toy.learn(step); open({str(tmp_path / 'run/hold')!r}, 'w').close()"
+    train.write_text(train.read_text().replace("toy.learn(step)", held))
     assert f"is not requeued: {tmp_path}/run is on hold" in launch(train).err
     assert 2 == len(requeues(fakes))
 

@@ -230,6 +230,19 @@ def test_what_begins_on_hold_says_so_once(tmp_path):
     assert (0, 1) == (it.code, it.said.count(f"{tmp_path}/run is on hold: it runs until it stops"))
 
 
+def test_a_job_that_begins_on_hold_does_nothing(tmp_path):
+    """Put back into the queue by hand, or before: with a supervisor or without, in its directory or in the run."""
+    for held, words in {"place": bash("touch begun"), "run": train(tmp_path, TRAINS)}.items():
+        (tmp_path / held).mkdir()
+        (tmp_path / held / "hold").touch()
+        it = supervised(tmp_path, words, "--run", "place", SLURM_JOB_ID="7", SLURM_RESTART_COUNT="1")
+        assert 75 == it.code
+        assert f"{tmp_path}/{held} is on hold, so it is not started: holdfast release {tmp_path}/{held}" in it.said
+        (tmp_path / "place/hold").unlink(missing_ok=True)
+    assert not (tmp_path / "begun").exists()
+    assert "step" not in it.printed
+
+
 def test_hold_and_release_do_what_they_say_once(tmp_path):
     """Twice does no harm; JSON says whether anything changed."""
     Store(tmp_path / "run").save({"x": 1}, step=1)

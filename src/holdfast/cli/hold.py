@@ -21,6 +21,8 @@ from .shown import report
 def command(run: str, as_json: bool) -> None:
     """Do not restart or requeue RUN until `holdfast release`. A process that runs now is not stopped.
 
+    A job of it that waits in the queue, or is put there by hand, ends as soon as it begins.
+
     RUN is a run's directory, or the directory in which `holdfast run` keeps its journal.
     """
     _change(run, held=True, as_json=as_json)

@@ -19,7 +19,7 @@ import click
 from .. import disk
 from ..cluster import lint, sbatch, script, slurm, sweep
 from ..cluster.ask import Absent, Silent
-from ..cluster.hold import HOLD, on_hold
+from ..cluster.hold import HOLD, not_started
 from ..cluster.job_leader import SCRIPT, run_of
 from ..cluster.sbatch import Option
 from ..cluster.script import JobRequest
@@ -212,7 +212,7 @@ def _continue(directory: Path, words: SubmitArguments, *, as_json: bool) -> None
     _warn(file, text)
     held = next((path for path in (directory, run_of(directory)) if path and (path / HOLD).exists()), None)
     if held is not None:
-        say(on_hold(held))
+        raise UsageError(not_started(held))
     disk.replace_with(file, [text.encode("utf-8", "surrogateescape")])
     try:
         job = slurm.submit([*only, str(file)])

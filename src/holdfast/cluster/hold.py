@@ -8,8 +8,16 @@ HOLD = "hold"  # the file's name
 
 
 def on_hold(place: Path) -> str:
-    """Return the message for a command that starts in a directory on hold."""
+    """Return the message for a command that somebody starts by hand in a directory on hold."""
+    return f"{place} is on hold: it runs until it stops, and is not started again; {_release(place)}"
+
+
+def not_started(place: Path) -> str:
+    """Return the message for a job that begins while its directory is on hold."""
+    return f"{place} is on hold, so it is not started: {_release(place)}, then submit it again"
+
+
+def _release(place: Path) -> str:
     import shlex
 
-    release = f"holdfast release {shlex.quote(str(place))}"
-    return f"{place} is on hold: it runs until it stops, and is not started again; {release}"
+    return f"holdfast release {shlex.quote(str(place))}"

@@ -60,7 +60,7 @@ class JobClock:
         supervisor = job_leader.supervisor() if self.rank == 0 else None
         if supervisor is not None:
             job_leader.tell_run(supervisor, self.path)
-        if (self.path / HOLD).exists():
+        if self.rank == 0 and (self.path / HOLD).exists():
             say(on_hold(self.path))
         if fresh and self.job is not None and self.job.restart_count > 0:
             warn(

@@ -36,6 +36,7 @@ def begin(session: Session) -> None:
     Succeeds on all ranks or fails on all ranks.
     """
     options, ranks, origin = session.options, session.ranks, session.origin
+    relaunch.exit_if_held(session)
     relaunch.exit_again_after_a_stop(session)
     with ranks.together("going back"):
         if options.go_back is not None and session.leads:

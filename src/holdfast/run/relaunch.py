@@ -18,6 +18,9 @@ from typing import Any
 import msgspec
 
 from .. import journal, owner
+from ..cluster import job_leader
+from ..cluster.hold import HOLD, not_started
+from ..job import job
 from ..journal import Log
 from ..terminal import say
 from .ranks import parting
@@ -105,6 +108,24 @@ def exit_again_after_a_stop(session: Session) -> None:
         f"(restart {mine.restart} of this launch): it does not go on here; run me again"
     )
     raise session.stopped(f"{reason}; started again by torchrun, and left again")
+
+
+def exit_if_held(session: Session) -> None:
+    """Exit before anything is restored if this is a batch job, and the run is on hold.
+
+    Raises:
+        Stopped: it is.
+    """
+    ranks = session.ranks
+    held = ranks.lead("hold", lambda: b"1" if job() is not None and (session.path / HOLD).exists() else b"")
+    if not held:
+        return
+    if session.leads and (supervisor := job_leader.supervisor()) is not None:
+        job_leader.tell_run(supervisor, session.path)  # it looks for the hold there
+    with parting(ranks):
+        session.attempt.close("stop", reason="held", step=0, phase="step")
+    say(not_started(session.path))
+    raise session.stopped("held")
 
 
 def _stop_before(session: Session, said: Sequence[bytes]) -> journal.Event | None:

@@ -120,6 +120,11 @@ class _Supervisor:
             around.callback(self._close_store)
             try:
                 self.witness = ProgressWitness(self.place.path)
+                held = next(filter(_is_held, self._places), None)
+                if held is not None and self.job is not None:  # put back into the queue before, or by hand
+                    self.place.close("stop", reason=judge.HELD, exit_code=RUN_ME_AGAIN)
+                    say(hold.not_started(held))
+                    return Outcome(RUN_ME_AGAIN, 0, "stop", judge.HELD, None, self.place.path)
                 if _is_held(self.place.path):  # a run prints this itself
                     say(hold.on_hold(self.place.path))
                 chosen = self.options
