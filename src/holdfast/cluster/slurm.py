@@ -150,13 +150,18 @@ def signal_to_steps(job: Job, number: int) -> list[str]:
     return ["scancel", f"--signal={signal.Signals(number).name.removeprefix('SIG')}", job.id]
 
 
+def script_of(job: Job) -> tuple[str, ...]:
+    """Return the command that prints the script that was submitted."""
+    return ("scontrol", "write", "batch_script", job.id, "-")
+
+
 def batch_script(job: Job) -> str:
     """Return the script that was submitted.
 
     Raises:
         ClusterError: there is none, or we may not read it.
     """
-    return obeyed(["scontrol", "write", "batch_script", job.id, "-"]).out
+    return obeyed(script_of(job)).out
 
 
 def kill_wait_s() -> float:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..errors import ClusterError
 from ..job import Job
-from . import slurm
+from . import sbatch, slurm
 from .ask import Absent, Asked, CommandResult
 from .job_leader import speaks
 
@@ -39,10 +39,13 @@ class JobWatch:
         self.end_s: float | None = float(told) if told.isdecimal() else None  # Unix seconds
         self.kill_wait_s: float | None = None  # between SIGTERM and SIGKILL
         self.preempt_s: float | None = None  # before SIGTERM, of a preempted job
+        self.lead_s: float | None = None  # of the notice that the script asks for, 0: none; None: not looked up
+        self._script: Sequence[str] | None = None  # the query for it, until it is sent
         self._asked: Asked | None = None
         self._questions: list[_Question] = []
         if here is None or not speaks(here, environment):
             return
+        self._script = slurm.script_of(here)
         soon_s = (0.0, FIRST_S)
         if end:
             self._ask(slurm.left_of(here), self._take_end, soon_s if self.end_s is None else PAUSE_S)
@@ -68,6 +71,12 @@ class JobWatch:
             if not over:
                 self._ask(question.command, question.take, PAUSE_S)
 
+    def look_up_lead(self) -> None:
+        """Query once which notice the job's script asks for."""
+        if self._script is not None:
+            self._ask(self._script, self._take_lead, (0.0, 0.0))
+            self._script = None
+
     def close(self) -> None:
         self._questions = []
         if self._asked is not None:
@@ -83,6 +92,11 @@ class JobWatch:
 
     def _take_kill_wait(self, answer: CommandResult) -> bool:
         self.kill_wait_s = slurm.read_seconds("KillWait", answer.out)
+        return True
+
+    def _take_lead(self, answer: CommandResult) -> bool:
+        signal = sbatch.signal(sbatch.directives(answer.out).options)
+        self.lead_s = float(signal.lead_s) if signal is not None else 0.0
         return True
 
     def _take_grace(self, answer: CommandResult) -> bool:

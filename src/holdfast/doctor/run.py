@@ -15,8 +15,6 @@ from ..store.locate import locate
 from .check import Check, ok, problem, warning
 from .scheduler import Settings
 
-SCRIPT = "job.sh"
-
 
 class Known(NamedTuple):
     """The facts about a run that are on the disk."""
@@ -43,7 +41,9 @@ class Known(NamedTuple):
 def know(directory: Path, save_s: float | None) -> Known:
     """Read the batch script and where the run is."""
     try:
-        script = batch.read((directory / SCRIPT).read_text(encoding="utf-8", errors="replace"), Around())
+        script = batch.read(
+            (job_leader.script_of(directory) or directory).read_text(encoding="utf-8", errors="replace"), Around()
+        )
     except OSError:
         script = None
     return Known(directory, job_leader.run_of(directory) or directory, script, save_s)

@@ -79,7 +79,7 @@ class JobClock:
             from ..cluster.watch import DICE
 
             self.early_s = DICE.uniform(0, min(10.0, max(0.0, end_s - now) / 100))
-        self._warn_of_a_short_grace(watch.kill_wait_s, save_s, step_s)
+        self._warn_of_a_short_grace(watch, save_s, step_s)
         need_s = interval.needed_s(save_s) + step_s
         notice_s = _spare(_notice_s(watch, now), need_s) / 2
         kill_s = _spare(watch.kill_wait_s, 4 * need_s) / 4  # SIGKILL follows
@@ -103,14 +103,24 @@ class JobClock:
         if self.watch is not None:
             self.watch.close()
 
-    def _warn_of_a_short_grace(self, kill_wait_s: float | None, save_s: float, step_s: float) -> None:
-        if not self._told and kill_wait_s is not None and save_s and save_s + step_s > kill_wait_s:
-            self._told = True
-            notice_s = interval.enough_s(save_s + step_s)
-            warn(
-                f"{self.path}: a save takes {save_s:.0f} s and a step {step_s:.0f} s, and the grace after SIGTERM is "
-                f"{kill_wait_s:.0f} s (KillWait). Ask for a notice: #SBATCH --signal=B:USR1@{notice_s}"
-            )
+    def _warn_of_a_short_grace(self, watch: JobWatch, save_s: float, step_s: float) -> None:
+        """Warn once if only a notice leaves time for a save, and the job asks for none, or for a short one."""
+        kill_wait_s, need_s = watch.kill_wait_s, save_s + step_s
+        if self._told or kill_wait_s is None or not save_s or need_s <= kill_wait_s:
+            return
+        if watch.lead_s is None:
+            watch.look_up_lead()  # the answer is there at a later safe point
+            return
+        self._told = True
+        notice_s = interval.enough_s(need_s)
+        if watch.lead_s >= interval.needed_s(need_s):
+            return
+        asked = f", and the job's notice comes {watch.lead_s:.0f} s before its end" if watch.lead_s else ""
+        warn(
+            f"{self.path}: a save takes {save_s:.0f} s and a step {step_s:.0f} s, and the grace after SIGTERM is "
+            f"{kill_wait_s:.0f} s (KillWait){asked}. Ask for {'an earlier' if asked else 'a'} notice: "
+            f"#SBATCH --signal=B:USR1@{notice_s}"
+        )
 
 
 def _notice_s(watch: JobWatch, now: float) -> float | None:
