@@ -173,7 +173,7 @@ def test_to_go_on_is_to_submit_the_same_script_again(place, tmp_path):
     assert "--partition=long" in directives(text)
     assert "--time=60" not in directives(text)
     assert ["--parsable .holdfast/train-1/job.sh"] * 2 == (tmp_path / "seen").read_text().splitlines()
-    (tmp_path / "seen.queue").write_text("4711|N/A|PENDING|Priority\n")
+    (tmp_path / "seen.queue").write_text("4711|N/A|PENDING|Priority||N/A\n")
     is_refused(place, ["--continue", ".holdfast/train-1"], "its job 4711 is PENDING, and goes on by itself")
     is_refused(place, ["--continue", ".holdfast/train-1", "--", "python", "a.py"], "leave out the one after --")
     (tmp_path / "seen.queue").unlink()
@@ -203,11 +203,11 @@ def test_a_sweep_is_an_array_with_a_run_for_each_task(place, tmp_path):
     assert ["python", "train.py", "--seed=8", "x y8"] == done.stdout.split("\n")[-5:-1]
     ended(place / ".holdfast/train-1/task-4", "end")
     ended(place / ".holdfast/train-1/task-8", "failed")
-    (tmp_path / "seen.queue").write_text("4711|9|RUNNING|None\n12|8|PENDING|None\n")
+    (tmp_path / "seen.queue").write_text("4711|9|RUNNING|None|n1|1\n12|8|PENDING|None||N/A\n")
     result = submit("--continue", ".holdfast/train-1")
     assert "2 of 4 tasks are submitted; 1 are done" in result.stderr
     assert "--parsable --array=0,8%2 .holdfast/train-1/job.sh" == (tmp_path / "seen").read_text().splitlines()[-1]
-    (tmp_path / "seen.queue").write_text("".join(f"4711|{number}|PENDING|None\n" for number in (0, 8, 9)))
+    (tmp_path / "seen.queue").write_text("".join(f"4711|{number}|PENDING|None||N/A\n" for number in (0, 8, 9)))
     is_refused(place, ["--continue", ".holdfast/train-1"], "1 tasks are done, 3 in the queue, none is left")
 
 

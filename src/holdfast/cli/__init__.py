@@ -29,6 +29,7 @@ COMMANDS = {
     "release": "Allow a held run to be restarted and requeued.",
     "run": "Keep a command going: signals, restarts, requeues.",
     "show": "Show what a checkpoint holds and where it came from.",
+    "status": "Tell what became of runs, and what to type next.",
     "submit": "Submit a command to Slurm, so that it goes on until it is done.",
     "unpin": "Let the rules remove a checkpoint again.",
     "verify": "Read every byte and tell what is damaged.",

@@ -118,6 +118,8 @@ class Queued(NamedTuple):
     task: str | None
     state: str  # "PENDING", "RUNNING", ...
     reason: str = ""  # why it waits: "Priority", "Resources", ...
+    nodes: str = ""
+    end_s: float | None = None  # when its time limit ends it, in Unix seconds
 
 
 def queue() -> list[Queued]:
@@ -126,9 +128,12 @@ def queue() -> list[Queued]:
     Raises:
         ClusterError: Slurm does not answer.
     """
-    out = obeyed(["squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%F|%K|%T|%r"]).out
-    rows = [line.split("|", 3) for line in out.splitlines() if line.count("|") >= 3]
-    return [Queued(job, task if task.isdecimal() else None, state, why) for job, task, state, why in rows]
+    out = obeyed(["squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%F|%K|%T|%r|%N|%e"]).out
+    rows = [line.split("|") for line in out.splitlines() if line.count("|") == 5]
+    return [
+        Queued(job, task if task.isdecimal() else None, state, "" if why == "None" else why, nodes, _time(end))
+        for job, task, state, why, nodes, end in rows
+    ]
 
 
 def cancel(ids: Sequence[str]) -> None:

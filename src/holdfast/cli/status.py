@@ -1,0 +1,102 @@
+"""`holdfast status`: what became of runs, submissions and sweeps, and what to type next."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from ..inspect.starts import Start, span
+from ..supervise import status
+from ..supervise.status import Status
+from ..terminal import warn
+from . import options
+from .shown import duration, echo, echo_json, section, table
+
+COLUMNS = ("RUN", "STATE", "STEP", "STEPS/S", "SAVED", "JOB", "ENDS IN", "STARTS", "NEXT")
+WATCH_S = 5.0
+
+
+@click.command()
+@click.argument("path", metavar="[RUN]", default=".", shell_complete=options.directories)
+@click.option("--watch", is_flag=True, help=f"Renew it every {WATCH_S:.0f} s until nothing runs or waits.")
+@options.as_json
+def command(path: str, watch: bool, as_json: bool) -> None:
+    """Tell what became of RUN: a run, a submission, a sweep, or a folder of them. Default: this folder.
+
+    State, step and pace, the job in the queue, each start with its cause, the work done again, and what to type next.
+    """
+    while True:
+        queued, silent = status.queue()
+        found = [status.status(place, queued) for place in status.places(Path(path))]
+        if watch and sys.stdout.isatty() and not as_json:
+            click.clear()
+        if silent:
+            warn(f"{silent}; what waits in the queue is not known")
+        if as_json:
+            echo_json([{**each._asdict(), "starts": [start._asdict() for start in each.starts]} for each in found])
+        elif len(found) == 1:
+            _one(found[0])
+        else:
+            _several(found)
+        if not watch or not any(each.state in {"running", "queued"} for each in found):
+            return
+        time.sleep(WATCH_S)
+
+
+def _several(found: Sequence[Status]) -> None:
+    table(COLUMNS, [_row(each) for each in found], right=("STEP", "STEPS/S"))
+    counts = Counter(each.state for each in found)
+    redone = sum(start.lost_s for each in found for start in each.starts)
+    done_again = f"; {span(redone)} of work done again" if redone >= 1 else ""
+    echo(f"{len(found)} runs: {', '.join(f'{count} {state}' for state, count in counts.most_common())}{done_again}")
+
+
+def _row(each: Status) -> list[object]:
+    return [
+        each.name,
+        f"{each.state} ({each.why})" if each.why else each.state,
+        "" if each.step is None else f"{each.step:,}",
+        "" if each.steps_per_s is None else f"{each.steps_per_s:.3g}",
+        _ago(each.saved),
+        each.job or "",
+        "" if each.deadline is None else span(each.deadline - time.time()),
+        each.summary.replace(" starts", "").replace(" start", ""),
+        each.next,
+    ]
+
+
+def _one(each: Status) -> None:
+    pace = f" at {each.steps_per_s:.3g} steps/s" if each.steps_per_s is not None else ""
+    step = f", step {each.step:,}{pace}" if each.step is not None else ""
+    echo(f"{each.name}: {each.state}{step}{f': {each.why}' if each.why else ''}")
+    saved = f"step {each.saved_step:,}, {_ago(each.saved)} ago" if each.saved_step is not None else ""
+    ends = f", ends in {span(each.deadline - time.time())}" if each.deadline is not None else ""
+    facts = {
+        "saved": saved,
+        "run": each.run or "",
+        "job": f"{each.job} on {each.nodes}{ends}" if each.job and each.nodes else f"{each.job or ''}{ends}",
+        "output": each.output or "",
+        "next": each.next,
+    }
+    for name, text in facts.items():
+        if text:
+            echo(f"{name:<7}{text}")
+    for line in section(each.summary, (f"{number}: {_start(start)}" for number, start in enumerate(each.starts, 1))):
+        echo(line)
+
+
+def _start(start: Start) -> str:
+    job = f"job {start.job}" + (f", restart {start.restart}" if start.restart else "") if start.job else "no job"
+    steps = f"steps {start.first or 0:,} to {start.last:,}, " if start.last is not None else ""
+    lost = f"; {span(start.lost_s)} of it done again" if start.lost_s >= 1 else ""
+    why = f": {start.why}" if start.why else ""
+    return f"{job} on {start.host}: {steps}{span(start.seen_s - start.began_s)}: {start.cause or 'at work'}{why}{lost}"
+
+
+def _ago(then_s: float | None) -> str:
+    return "" if then_s is None else duration(max(0.0, time.time() - then_s))

@@ -1,0 +1,228 @@
+"""Status: what became of a run, a submission or a sweep, and what to type next."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from .. import journal, owner
+from ..cluster import job_leader, sbatch, slurm
+from ..cluster.ask import Absent
+from ..cluster.hold import HOLD
+from ..cluster.script import TASK_DIRECTORY
+from ..cluster.slurm import Queued
+from ..errors import ClusterError, NotFound
+from ..inspect import starts
+from ..inspect.starts import Start
+from ..journal import CLOSING, Event, Log
+from ..provenance import REDACTED
+from ..store.locate import locate
+from . import submission
+from .place import JOURNAL, living
+
+PACE_S = 600.0  # the pace is that of the last ten minutes of work
+_ENDED = {"end": "done", "failed": "failed", "stop": "stopped"}
+
+
+class Place(NamedTuple):
+    """Where a run and its supervisor keep their journals."""
+
+    name: str
+    directory: Path | None  # the supervisor's
+    run: Path | None
+    task: int | None = None  # of a sweep
+
+
+class Status(NamedTuple):
+    """One run. Times are Unix seconds."""
+
+    name: str
+    directory: str | None
+    run: str | None
+    state: str  # "running", "queued", "done", "failed", "stopped", "held", "killed", "not started"
+    why: str  # why it waits, failed or stopped
+    job: str | None  # the last one, or the one in the queue
+    nodes: str
+    deadline: float | None  # when the job's time limit ends it
+    step: int | None
+    steps_per_s: float | None
+    saved_step: int | None
+    saved: float | None  # when that was
+    starts: list[Start]
+    summary: str
+    output: str | None
+    next: str  # what to type
+
+
+def places(path: Path) -> list[Place]:
+    """Return the runs at `path`: one, those of a sweep, or those in a folder of runs, without duplicates.
+
+    Raises:
+        NotFound: there is none.
+    """
+    found = list(_places(path, path.name or str(path), deep=2))
+    if not found:
+        raise NotFound(f"{path}: no run is there, and no folder of runs")
+    supervised = {place.run.absolute() for place in found if place.directory is not None and place.run is not None}
+    return [place for place in found if place.directory or place.run is None or place.run.absolute() not in supervised]
+
+
+def queue() -> tuple[list[Queued], str]:
+    """Return this user's jobs in Slurm's queue; and why they are not known, if Slurm does not answer."""
+    try:
+        return slurm.queue(), ""
+    except Absent:
+        return [], ""
+    except ClusterError as error:
+        return [], str(error)
+
+
+def status(place: Place, queued: Sequence[Queued]) -> Status:
+    """Return what the journals and the queue say of one run."""
+    events = _read(place.directory / JOURNAL) if place.directory is not None else []
+    logs = journal.logs(place.run) if place.run is not None else []
+    found = starts.of_run(logs, events) if logs else starts.of_command(events)
+    here = _queued(place, queued)
+    state, why = _state(place, events, logs, here)
+    saved = next((event for log in reversed(logs) for event in log.newest("saved")), {})
+    step = max((each.last for each in found[-1:] if each.last is not None), default=None)
+    output = _output(place, here, found)
+    return Status(
+        place.name,
+        str(place.directory) if place.directory is not None else None,
+        str(place.run) if place.run is not None else None,
+        state,
+        why,
+        (f"{here.job}_{here.task}" if here.task else here.job) if here else found[-1].job if found else None,
+        here.nodes if here else found[-1].host if found else "",
+        here.end_s if here and here.state == "RUNNING" else None,
+        step,
+        _pace(logs[-1]) if logs and state == "running" else None,
+        saved.get("step"),
+        saved.get("time"),
+        found,
+        starts.summary(found) if found else "",
+        output,
+        _next(place, state, events, output),
+    )
+
+
+def _places(path: Path, name: str, deep: int) -> Iterator[Place]:
+    script = path / job_leader.SCRIPT
+    tasks = submission.tasks_of(submission.script_of(path)) if script.is_file() else None
+    if tasks is not None:
+        for number in tasks.numbers:
+            directory = path / f"{TASK_DIRECTORY}{number}"
+            yield Place(f"{name}/{directory.name}", directory, job_leader.run_of(directory), number)
+    elif script.is_file() or (path / JOURNAL).is_file():
+        yield Place(name, path, job_leader.run_of(path) or _run(path))
+    elif (run := _run(path)) is not None:
+        yield Place(name, None, run)
+    elif deep and path.is_dir():
+        for child in sorted(path.iterdir(), key=_by_number):
+            if child.is_dir() and (not child.name.startswith(".") or child.name == ".holdfast"):
+                yield from _places(child, child.name if child.name != ".holdfast" else "", deep - 1)
+
+
+def _by_number(path: Path) -> tuple[str, int, str]:
+    """train-2 stands before train-10."""
+    stem, _, number = path.name.rpartition("-")
+    return (stem, int(number), "") if number.isdecimal() else (path.name, 0, path.name)
+
+
+def _run(path: Path) -> Path | None:
+    with suppress(NotFound, OSError):
+        place = locate(path)
+        return place.root if not place.single and place.root == path else None
+    return None
+
+
+def _queued(place: Place, queued: Sequence[Queued]) -> Queued | None:
+    if place.directory is None:
+        return None
+    known = submission.jobs(place.directory if place.task is None else place.directory.parent)
+    task = None if place.task is None else str(place.task)
+    return next((each for each in queued if each.job in known and task in (None, each.task)), None)
+
+
+def _state(place: Place, events: Sequence[Event], logs: Sequence[Log], queued: Queued | None) -> tuple[str, str]:
+    if queued is not None:
+        waits = queued.state == "PENDING"
+        return ("queued" if waits else "running"), queued.reason if waits else ""
+    held = any(each is not None and (each / HOLD).exists() for each in (place.directory, place.run))
+    last = next((event for event in reversed(events) if event["event"] in {"begin", *CLOSING}), None)
+    if last is None and logs:
+        last = logs[-1].last if logs[-1].closed else {"event": "begin"}
+    if last is None:
+        return "not started", ""
+    ended = _ENDED.get(str(last["event"]))
+    if ended is None and _alive(place, logs):
+        return "running", ""
+    why = str(last.get("error") or last.get("reason") or "")
+    if ended != "done" and held:
+        return "held", why
+    return (ended or "killed"), why
+
+
+def _alive(place: Place, logs: Sequence[Log]) -> bool:
+    """Whether a process of this run may be alive, as far as this machine can tell."""
+    if place.directory is not None and living(place.directory / JOURNAL):
+        return True
+    last = logs[-1] if logs and place.directory is None else None
+    return last is not None and not last.closed and not owner.proven_gone(last.owner, time.time)
+
+
+def _pace(log: Log) -> float | None:
+    """Return the steps in a second, of the last minutes of an attempt's work."""
+    seen: list[tuple[float, int]] = []
+    for event in reversed(log.events):
+        if event["event"] in {"metrics", "at", "restored"} and isinstance(event.get("step"), int):
+            seen.append((float(event["time"]), event["step"]))
+            if seen[0][0] - seen[-1][0] > PACE_S:
+                break
+    took_s = seen[0][0] - seen[-1][0] if seen else 0.0
+    return (seen[0][1] - seen[-1][1]) / took_s if took_s > 1 else None
+
+
+def _output(place: Place, queued: Queued | None, found: Sequence[Start]) -> str | None:
+    """Return the file with the job's output, as the script names it."""
+    script = job_leader.script_of(place.directory) if place.directory is not None else None
+    job = queued.job if queued else next((each.job for each in reversed(found) if each.job), None)
+    if script is None or job is None:
+        return None
+    options = sbatch.directives(submission.script_of(script.parent)).options
+    named = {option.name: option.value or "" for option in options}
+    text = named.get("output", "").replace("%a", str(place.task)).replace("%x", named.get("job-name", ""))
+    return text.replace("%j", job).replace("%A", job.partition("_")[0]) or None
+
+
+def _next(place: Place, state: str, events: Sequence[Event], output: str | None) -> str:
+    if state in {"running", "queued"}:
+        return f"tail -F {shlex.quote(output)}" if output and state == "running" else ""
+    if state == "done":
+        return f"holdfast show {shlex.quote(str(place.run))}" if place.run is not None else ""
+    again = _again(place, events)
+    held = next((each for each in (place.directory, place.run) if each is not None and (each / HOLD).exists()), None)
+    return f"holdfast release {shlex.quote(str(held))} && {again}" if held is not None else again
+
+
+def _again(place: Place, events: Sequence[Event]) -> str:
+    """Return the command that goes on with it."""
+    if place.directory is None:
+        return "start it again as you did"
+    if job_leader.script_of(place.directory) is not None:
+        return job_leader.again(place.directory)
+    words = next((event.get("command") for event in reversed(events) if event["event"] == "begin"), None)
+    if not isinstance(words, list) or any(REDACTED in str(word) for word in words):
+        return "start it again as you did"
+    return f"holdfast run --run {shlex.quote(str(place.directory))} -- {shlex.join(map(str, words))}"
+
+
+def _read(path: Path) -> list[Event]:
+    with suppress(OSError):
+        return journal.read(path)
+    return []
