@@ -39,7 +39,7 @@ mv .lock/pinned $(1)
 rm -rf .lock
 endef
 
-.PHONY: setup demo check test prove test-frameworks soak lint types docs bench bench-gpu lock frameworks-lock bench-lock docs-lock clean
+.PHONY: setup demo check test prove test-slurm test-frameworks soak lint types docs bench bench-gpu lock frameworks-lock bench-lock docs-lock clean
 
 setup: $(READY)
 
@@ -57,6 +57,9 @@ test: setup  ## what proves each guarantee: tests/fast and tests/slow
 
 prove: setup  ## at most half an hour: all mutants, whole enumerations, kill series, real Slurm's slow stories
 	$(PYTEST) tests/prove --durations=25
+
+test-slurm: setup  ## all stories of a real Slurm; parts of `make test` and `make prove`
+	$(PYTEST) tests/slow/test_slurm*.py tests/prove/test_*slurm*.py --durations=25
 
 test-frameworks: $(FRAMEWORKS)/.ready  ## Keras, Lightning, Hugging Face, JAX: killed and resumed
 	FRAMEWORKS=1 $(FRAMEWORKS)/bin/python -m pytest -n 2 --dist loadfile tests/frameworks --durations=10

@@ -79,6 +79,15 @@ def precedes(owner: Facts) -> bool:
     return same and isinstance(before, int) and before < mine["restart_count"]
 
 
+def job_of(owner: Facts) -> tuple[str | None, int]:
+    """Return the owner's job, as the scheduler's commands take it, and how often it had been started before."""
+    job = owner.get("job")
+    if not isinstance(job, Mapping) or not job.get("id"):
+        return None, 0
+    task, restart = job.get("array_task"), job.get("restart_count")
+    return f"{job['id']}_{task}" if task else str(job["id"]), restart if isinstance(restart, int) else 0
+
+
 def describe(owner: Facts) -> str:
     """Describe the owner in a few words, for messages."""
     job = owner.get("job")

@@ -293,6 +293,9 @@ def test_a_sweep_runs_each_task_in_a_run_of_its_own_and_requeues_it_alone(slurm,
     job, _ = submit(slurm, place, "--lead", 8, "--array", "0-4:2%2", "--", "python", "train.py", STEPS, "{task}")
     outputs = {task: place / f".holdfast/train-1/slurm-{job}_{task}.out" for task in (0, 2, 4)}
     until_resumed(slurm, outputs[0], 1)
+    told = {each["name"]: each for each in json.loads(call(slurm, place, "status", "--json", ".holdfast").stdout)}
+    assert "running" == told["train-1/task-0"]["state"]
+    assert ("queued", "JobArrayTaskLimit") == (told["train-1/task-4"]["state"], told["train-1/task-4"]["why"])
     end_in(slurm, f"{job}_0", 5)
     slurm.until(lambda: text(outputs[0]).count("(attempt 2)") == 1, 200)
     slurm.until(lambda: slurm.ask("scontrol", "update", f"JobId={job}_0", "TimeLimit=UNLIMITED") == "")
@@ -302,6 +305,9 @@ def test_a_sweep_runs_each_task_in_a_run_of_its_own_and_requeues_it_alone(slurm,
     slurm.until(lambda: "exit 3" in text(outputs[4]))
     gone(slurm, job)
     assert 1 == text(outputs[2]).count("(attempt ")
+    told = {each["name"]: each for each in json.loads(call(slurm, place, "status", "--json").stdout)}
+    assert ["done", "done", "failed"] == [told[f"train-1/task-{task}"]["state"] for task in (0, 2, 4)]
+    assert ["time limit", "done"] == [start["cause"] for start in told["train-1/task-0"]["starts"]]
     (place / "fails-4").unlink()
     done = call(slurm, place, "submit", "--json", "--continue", ".holdfast/train-1")
     assert "1 of 3 tasks are submitted; 2 are done" in done.stderr

@@ -27,6 +27,7 @@ def _summary(log: Log) -> dict[str, Any]:
     return {
         "attempt": log.attempt,
         "owner": owner.describe(log.owner),
+        "job": owner.job_of(log.owner)[0],
         "began": times[0] if times else None,
         "seconds": round(times[-1] - times[0], 3) if len(times) > 1 else None,
         "restored": restored.get("checkpoint"),

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from .. import journal
+from ..cluster import job_leader
 from ..cluster.hold import HOLD
 from ..journal import Log
 from ..store.checkpoint import Checkpoint
@@ -32,9 +33,11 @@ _QUARANTINED = re.compile(r"(step-\d{9,18}(?:-end)?)-(.+)")
 def command(run: str, as_json: bool) -> None:
     """List the checkpoints of RUN, oldest first; below them what lies in quarantine, and how each attempt ended.
 
+    RUN may also be the directory of a supervisor or a submission.
+
     ON DISK is what no older checkpoint holds: files whose leaves did not change are shared.
     """
-    place = locate(run)
+    place = locate(job_leader.run_of(Path(run)) or run)
     root = None if place.single else place.root
     logs = journal.logs(root) if root else []
     facts = {
@@ -156,4 +159,5 @@ def _attempt(each: dict[str, Any]) -> str:
     done = "".join(f", {each[what]} {what}" for what in ("saved", "pruned", "quarantined") if each[what])
     last = "; last heard of after" if each["ended"] == "killed" else " after"
     took = f"{last} {duration(each['seconds'])}" if each["seconds"] is not None else ""
-    return f"{each['attempt']}{start}{reached}{done}: {each['ended']}{took}"
+    job = f" (job {each['job']})" if each["job"] else ""
+    return f"{each['attempt']}{job}{start}{reached}{done}: {each['ended']}{took}"

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .. import journal
+from .. import journal, owner
 from ..journal import AFTERWARDS, CLOSING, Event, Log
 
 DONE, KILLED = "done", "killed"
@@ -38,7 +38,7 @@ def of_run(logs: Sequence[Log], supervisor: Sequence[Event] = ()) -> list[Start]
     told += [event for event in supervisor if event["event"] in AFTERWARDS]
     found = []
     for log, after in itertools.zip_longest(begun, begun[1:]):
-        job, restart = _job(log.owner)
+        job, restart = owner.job_of(log.owner)
         times = [_time(event) for event in log.events if event["event"] not in AFTERWARDS]
         began_s, seen_s = min(times, default=0.0), max(times, default=0.0)
         steps = [journal.position(event) for event in log.events]
@@ -63,10 +63,10 @@ def of_command(supervisor: Sequence[Event]) -> list[Start]:
         if event["event"] == "begin":
             begin, open_ = event, False
         elif event["event"] == "start":
-            owner = _mapping(begin.get("owner"))
-            job, restart = _job(owner)
+            facts = _mapping(begin.get("owner"))
+            job, restart = owner.job_of(facts)
             open_ = True
-            found.append(Start(job, restart, str(owner.get("host", "")), _time(event), _time(event), None, None, ""))
+            found.append(Start(job, restart, str(facts.get("host", "")), _time(event), _time(event), None, None, ""))
         elif event["event"] == "exit" and open_:
             ended = found[-1]._replace(seen_s=_time(event), last=_step(event))
             last = closing.get(str(begin.get("supervisor")), {})
@@ -136,14 +136,6 @@ def _stands(event: Event, place: tuple[int, int]) -> bool:
 
 def _error(last: Event) -> str:
     return str(last.get("error", "")) if last.get("event") == "failed" else ""
-
-
-def _job(owner: Mapping[str, Any]) -> tuple[str | None, int]:
-    job = _mapping(owner.get("job"))
-    if not job.get("id"):
-        return None, 0
-    task, restart = job.get("array_task"), job.get("restart_count")
-    return f"{job['id']}_{task}" if task else str(job["id"]), restart if isinstance(restart, int) else 0
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

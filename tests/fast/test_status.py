@@ -1,0 +1,145 @@
+"""`holdfast status`: the state of each run from journals and from Slurm's queue, and the line to type next."""
+
+import json
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from holdfast import Every, Run, journal, owner
+from holdfast.cli import commands
+
+SCRIPT = """#!/bin/bash
+#SBATCH --job-name=train
+#SBATCH --output=.holdfast/train-1/slurm-%A_%a.out
+#SBATCH --array=1-4
+export HOLDFAST_TASK=$SLURM_ARRAY_TASK_ID
+"""
+PLAIN = "#!/bin/bash\n#SBATCH --job-name=mine\n#SBATCH --output=logs/%x-%j.out\nexec holdfast run --run x -- a\n"
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """An empty folder, and a squeue that says what is in the file `queue`."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "squeue").write_text(f"#!/bin/sh\ncat {tmp_path}/queue\n")
+    (programs / "squeue").chmod(0o755)
+    (tmp_path / "queue").touch()
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    for name in ("SLURM_JOB_ID", "HOLDFAST_SUPERVISOR"):
+        monkeypatch.delenv(name, raising=False)
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    return work
+
+
+def asked(*words):
+    result = CliRunner().invoke(commands, ["status", *map(str, words)])
+    assert 0 == result.exit_code, result.output
+    return result.stdout
+
+
+def told(*words):
+    return {each["name"]: each for each in json.loads(asked(*words, "--json"))}
+
+
+def job(number, restart=0, task=None):
+    return {"id": str(number), "array_task": task, "restart_count": restart}
+
+
+def supervised(directory, *events, script=None, number=17, task=None):
+    """A supervisor's journal there, of a process that is long gone; and a submission's script."""
+    directory.mkdir(parents=True, exist_ok=True)
+    if script is not None:
+        (directory / "job.sh").write_text(script)
+        events = ({"event": "submitted", "job": str(number)}, *events)
+    gone = {**owner.me(), "pid": 2**22, "pid_started": "1", "job": job(number, task=task)}
+    begin = {"event": "begin", "supervisor": "a", "owner": gone, "command": ["python", "a b.py"]}
+    lines = [begin if each == "begin" else {"supervisor": "a", **each} for each in events]
+    (directory / "supervisor.jsonl").write_bytes(journal.lines(lines))
+
+
+def test_a_sweep_is_one_table_of_its_tasks(place):
+    """One is done, one has failed, one waits, and one never began: each with what to type."""
+    sweep = place / ".holdfast/train-1"
+    supervised(sweep, script=SCRIPT)
+    start = [{"event": "start", "pid": 1}, {"event": "exit", "verdict": "done", "code": 0}]
+    supervised(sweep / "task-1", "begin", *start, {"event": "end"}, task="1")
+    failed = {"event": "exit", "verdict": "failed", "code": 3}
+    supervised(sweep / "task-2", "begin", start[0], failed, {"event": "failed", "error": "exit 3"}, task="2")
+    (place.parent / "queue").write_text("17|3|PENDING|Priority||N/A\n99|4|RUNNING|None|n9|N/A\n")
+    found = told(sweep)
+    states = {name.rpartition("-")[2]: (each["state"], each["why"], each["job"]) for name, each in found.items()}
+    assert {
+        "1": ("done", "", "17_1"),
+        "2": ("failed", "exit 3", "17_2"),
+        "3": ("queued", "Priority", "17_3"),
+        "4": ("not started", "", None),
+    } == states
+    assert "holdfast submit --continue" in found["train-1/task-2"]["next"]
+    assert found["train-1/task-2"]["output"] == ".holdfast/train-1/slurm-17_2.out"
+    text = asked()
+    assert "4 runs: 1 done, 1 failed, 1 queued, 1 not started" in text
+    assert "train-1/task-3" in text
+
+
+def test_a_running_job_is_told_with_its_end_and_its_output(place):
+    """Its nodes, how long it may still run, where its output is."""
+    end_s = int(time.time()) + 7380
+    supervised(place / "x", "begin", {"event": "start", "pid": 1}, script=PLAIN, number=20)
+    (place.parent / "queue").write_text(f"20|N/A|RUNNING|None|n1|{end_s}\n")
+    found = told("x")["x"]
+    assert ("running", "20", "n1", end_s) == tuple(found[name] for name in ("state", "job", "nodes", "deadline"))
+    assert "tail -F logs/mine-20.out" == found["next"]
+    text = asked("x")
+    assert "job    20 on n1, ends in 2 h 3 min" in text or "job    20 on n1, ends in 2 h 2 min" in text
+    (place.parent / "queue").write_text("")
+    assert ("killed", "holdfast submit --continue") == (told("x")["x"]["state"], told("x")["x"]["next"][:26])
+
+
+def test_what_is_to_be_typed_fits_the_state(place):
+    """A stop, a hold, a supervisor without a submission, and one with a secret in its command."""
+    stop = {"event": "stop", "reason": "SIGTERM"}
+    supervised(place / "s", "begin", stop, script=PLAIN)
+    assert "holdfast submit --continue s" == told("s")["s"]["next"]
+    (place / "s/hold").touch()
+    assert ("held", "holdfast release s && holdfast submit --continue s") == (
+        told("s")["s"]["state"],
+        told("s")["s"]["next"],
+    )
+    supervised(place / "by hand", "begin", stop)
+    assert "holdfast run --run 'by hand' -- python 'a b.py'" == told("by hand")["by hand"]["next"]
+
+
+def test_a_run_without_a_supervisor_is_told_from_its_own_journal(place):
+    """Steps, saves, and each attempt; a run that its supervisor has is listed once."""
+    state = {"w": [0]}
+    with Run("runs/x", state=state, every=Every(steps=2)) as run:
+        for _ in run.steps(5):
+            run.log(loss=1.0)
+            if run.step == 3:
+                break
+    found = told("runs/x")["x"]
+    assert ("done", 4, 4) == tuple(found[name] for name in ("state", "step", "saved_step"))
+    assert "holdfast show runs/x" == found["next"]
+    supervised(place / ".holdfast/x-1", "begin", {"event": "end"})
+    (place / ".holdfast/x-1/run-here.json").write_text(json.dumps({"run": str(place / "runs/x")}))
+    assert [("x-1", "done", 4)] == [(name, each["state"], each["step"]) for name, each in told().items()]
+
+
+def test_a_slurm_that_does_not_answer_is_said(place):
+    """And what the journals know is told all the same."""
+    supervised(place / "s", "begin", {"event": "end"}, script=PLAIN)
+    (place.parent / "bin/squeue").write_text("#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact' >&2; exit 1\n")
+    result = CliRunner().invoke(commands, ["status", "s"])
+    assert (0, 1) == (result.exit_code, result.stderr.count("what waits in the queue is not known"))
+    assert result.stdout.startswith("s: done")
+
+
+def test_where_no_run_is_there_is_one_line_and_exit_3(place):
+    """Nothing, and a folder without runs."""
+    for path in ("nothing", "."):
+        result = CliRunner().invoke(commands, ["status", path])
+        assert (3, 1) == (result.exit_code, len(result.stderr.splitlines())), result.output
