@@ -11,7 +11,10 @@ HOURS := 8
 COUNT :=
 
 # Frameworks, the peers of `make bench` and the site's tools have environments of their own, so that no other test depends on them.
-FRAMEWORKS := .venv-frameworks
+# LOCK=lowest: the frameworks' lowest supported versions, in one more.
+LOCK :=
+FRAMEWORKS := .venv-frameworks$(LOCK:%=-%)
+FRAMEWORKS_LOCK := tests/frameworks/$(or $(LOCK),requirements).lock
 BENCH := .venv-bench
 DOCS := .venv-docs
 MEASURE := $(BENCH)/bin/python benchmarks
@@ -61,11 +64,11 @@ prove: setup  ## at most half an hour: all mutants, whole enumerations, kill ser
 test-slurm: setup  ## all stories of a real Slurm; parts of `make test` and `make prove`
 	$(PYTEST) tests/slow/test_slurm*.py tests/prove/test_*slurm*.py --durations=25
 
-test-frameworks: $(FRAMEWORKS)/.ready  ## Keras, Lightning, Hugging Face, JAX: killed and resumed
+test-frameworks: $(FRAMEWORKS)/.ready  ## Keras, Lightning, Hugging Face, JAX: killed and resumed; LOCK=lowest: the oldest ones
 	FRAMEWORKS=1 $(FRAMEWORKS)/bin/python -m pytest -n 2 --dist loadfile tests/frameworks --durations=10
 
-$(FRAMEWORKS)/.ready: tests/frameworks/requirements.lock pyproject.toml
-	$(call build,$(FRAMEWORKS),tests/frameworks/requirements.lock)
+$(FRAMEWORKS)/.ready: $(FRAMEWORKS_LOCK) pyproject.toml
+	$(call build,$(FRAMEWORKS),$(FRAMEWORKS_LOCK))
 
 soak: setup  ## for HOURS, or COUNT cases of each kind: all cuts of all loaders, kills by the thousand; writes docs/soak.json
 	$(BIN)/python tests/soak.py $(if $(COUNT),--count $(COUNT),--hours $(HOURS)) --out docs/soak.json
@@ -95,8 +98,8 @@ $(BENCH)/.ready: benchmarks/requirements.lock pyproject.toml
 lock:  ## resolves the extra `dev` anew and pins what it finds; the next three: for their environments
 	$(call pin,requirements.lock,'$(TORCH)' --editable '.[dev]')
 
-frameworks-lock:
-	$(call pin,tests/frameworks/requirements.lock,'$(TORCH)' --editable '.[torch]' -r tests/frameworks/requirements.in)
+frameworks-lock:  ## with LOCK=lowest: beside the versions of tests/frameworks/lowest.in
+	$(call pin,$(FRAMEWORKS_LOCK),'$(TORCH)' --editable '.[torch]' -r tests/frameworks/requirements.in $(LOCK:%=-c tests/frameworks/%.in))
 
 bench-lock:
 	$(call pin,benchmarks/requirements.lock,'$(TORCH)' hatchling torchsnapshot orbax-checkpoint 'jax[cpu]' --editable '.[torch]' safetensors)

@@ -65,6 +65,22 @@ def test_commands_of_make_that_the_documents_name_are_targets():
     assert named - targets == set()
 
 
+def pinned(lock):
+    """Its packages' versions, by their normal names."""
+    pins = re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "tests/frameworks" / lock).read_text(), re.MULTILINE)
+    return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pins}
+
+
+def test_the_page_of_the_frameworks_has_the_lowest_and_the_highest_versions_that_are_tested():
+    """Its table is the two locks', and has each package that lowest.in holds back."""
+    rows = re.findall(r"^\| (\S+) \| ([\d.]+) \| ([\d.]+) \|$", (ROOT / "docs/frameworks.md").read_text(), re.MULTILINE)
+    held, lowest, highest = pinned("lowest.in"), pinned("lowest.lock"), pinned("requirements.lock")
+    assert held == {name: low for name, low, _ in rows}
+    assert held.items() <= lowest.items()
+    assert {name: highest[name] for name in held} == {name: high for name, _, high in rows}
+    assert lowest["torch"] == highest["torch"]
+
+
 def test_the_page_says_what_the_last_soak_has_found():
     """The line of docs/guarantees.md is made from docs/soak.json, whose every kind has an answer."""
     found = json.loads((ROOT / "docs/soak.json").read_text())

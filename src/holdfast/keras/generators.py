@@ -13,6 +13,8 @@ from ..state import rng
 from ..state.values import python_state, random_state
 from .state import array
 
+_GLOBAL = "global_seed_generator"  # the attribute that holds Keras' generator; Keras has had a name for it since 3.13
+
 
 def kept(*, tensorflow: bool) -> AbstractContextManager[None]:
     """In this block runs keep Keras' generator, and with `tensorflow` those of TensorFlow."""
@@ -29,13 +31,13 @@ def global_seed() -> int | None:
 
 
 def _capture() -> Any:
-    found = global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
+    found = global_state.get_global_attribute(_GLOBAL)
     return None if found is None else array(found.state)
 
 
 def _restore(state: Any) -> list[str]:
     if state is None:
-        global_state.set_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR, None)
+        global_state.set_global_attribute(_GLOBAL, None)
     else:
         seed_generator.global_seed_generator().state.assign(state)
     return []

@@ -12,7 +12,9 @@ _LIGHTNING_LOG = f"{_LIGHTNING_TRAINER}.connectors.logger_connector"
 
 _LIGHTNING = (  # `pytorch_lightning` has the same
     Name(f"{_LOOPS}.fit_loop:_FitLoop.run", ("self",), frozenset({"93956bf266235daf"})),
-    Name(f"{_LOOPS}.fit_loop:_FitLoop.setup_data", ("self",), frozenset({"0d8e96a3dc118a22"})),
+    Name(  # since 2.6.4 it checks nothing of a validation that is switched off
+        f"{_LOOPS}.fit_loop:_FitLoop.setup_data", ("self",), frozenset({"0d8e96a3dc118a22", "b6d3693902a24099"})
+    ),
     Name(f"{_LOOPS}.fit_loop:_FitLoop.on_run_start", ("self",), frozenset({"50ffeb94c6ade40e"})),
     Name(f"{_LOOPS}.fit_loop:_FitLoop.on_advance_start", ("self",), frozenset({"32c3cc3b9ae3e2fe"})),
     Name(f"{_LOOPS}.fit_loop:_FitLoop.on_run_end", ("self",)),
@@ -138,7 +140,11 @@ NAMES: dict[str, tuple[Name, ...]] = {
         Name("keras.src.trainers.data_adapters.tf_dataset_adapter:TFDatasetAdapter.get_tf_dataset", ("self",)),
         Name("keras.src.trainers.data_adapters.array_slicing:convert_to_sliceable", ("arrays", "target_backend")),
         Name("keras.src.backend.common.global_state:get_global_attribute"),
-        Name("keras.src.random.seed_generator:GLOBAL_SEED_GENERATOR"),
+        Name(  # 3.12 spells the attribute out where 3.13 has a constant
+            "keras.src.random.seed_generator:global_seed_generator",
+            (),
+            frozenset({"7a7b17d883b9860b", "25678444b86162e7"}),
+        ),
     ),
     "lightning": _LIGHTNING,
     "stable_baselines3": (
@@ -165,7 +171,8 @@ NAMES: dict[str, tuple[Name, ...]] = {
         Name(
             "transformers.trainer:Trainer._inner_training_loop",
             ("self", "batch_size", "args", "resume_from_checkpoint", "trial", "ignore_keys_for_eval"),
-            frozenset({"68a3ebc1aaea235b"}),
+            # since 5.19 and before: it notes the step at which it begins, for the mean loss
+            frozenset({"68a3ebc1aaea235b", "4fc9f5f0160278d8"}),
         ),
         Name(
             "transformers.trainer:Trainer._run_epoch",
@@ -174,7 +181,8 @@ NAMES: dict[str, tuple[Name, ...]] = {
                 *("trial", "ignore_keys_for_eval", "start_time", "resume_from_checkpoint", "epochs_trained"),
                 "steps_trained_in_current_epoch",
             ),
-            frozenset({"28066199eba1991e"}),
+            # 5.23, since 5.17 and before: it learns of FSDP's gradients, and of a batch sampler that knows its epoch
+            frozenset({"28066199eba1991e", "de4852a9dfd721f9", "1831da9fe3f8ac50"}),
         ),
         Name(
             "transformers.trainer:Trainer._maybe_log_save_evaluate",
@@ -187,7 +195,8 @@ NAMES: dict[str, tuple[Name, ...]] = {
         Name(
             "transformers.trainer:Trainer._finalize_training",
             ("self", "trial", "num_train_samples", "start_time"),
-            frozenset({"6915ca6112509126"}),
+            # since 5.19 and before: the mean loss is that of this call's steps, or of all steps; a run's are the same
+            frozenset({"6915ca6112509126", "e4d69fe0a06e3f71"}),
         ),
         Name("transformers.trainer:Trainer.train", ("self", "resume_from_checkpoint", "trial", "ignore_keys_for_eval")),
         Name("transformers.trainer:Trainer._evaluate", ("self", "trial", "ignore_keys_for_eval", "skip_scheduler")),
