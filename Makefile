@@ -64,7 +64,7 @@ prove: setup  ## at most half an hour: all mutants, whole enumerations, kill ser
 test-slurm: setup  ## all stories of a real Slurm; parts of `make test` and `make prove`
 	$(PYTEST) tests/slow/test_slurm*.py tests/prove/test_*slurm*.py --durations=25
 
-test-frameworks: $(FRAMEWORKS)/.ready  ## Keras, Lightning, Hugging Face, JAX: killed and resumed; LOCK=lowest: the oldest ones
+test-frameworks: $(FRAMEWORKS)/.ready  ## Keras, Lightning, Hugging Face, JAX killed and resumed; LOCK=lowest: oldest versions; SAMPLE=word
 	FRAMEWORKS=1 $(FRAMEWORKS)/bin/python -m pytest -n 2 --dist loadfile tests/frameworks --durations=10
 
 $(FRAMEWORKS)/.ready: $(FRAMEWORKS_LOCK) pyproject.toml

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from framework_runs import drawn
 from holdfast import Run
 from holdfast.errors import UsageError
 from holdfast.trainers import names
@@ -78,3 +79,17 @@ def test_a_wrapped_function_counts_as_itself(module):
 
 def test_a_callback_takes_each_option_of_a_run():
     assert {"path", "state", *RunOptions.__annotations__} == set(inspect.signature(Run).parameters)
+
+
+def test_a_sample_has_one_case_of_each_law():
+    """The same for the same word; in the end another word draws each."""
+    cases = [
+        "test_a.py::test_fits[tf]",
+        "test_a.py::test_fits[jax]",
+        "test_a.py::test_fits_all",
+        "test_b.py::test_fits[tf]",
+    ]
+    samples = [drawn(cases, word) for word in range(20)]
+    assert {len(sample) for sample in samples} == {3}
+    assert set().union(*samples) == set(cases)
+    assert drawn(reversed(cases), 3) == samples[3]

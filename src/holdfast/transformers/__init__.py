@@ -31,6 +31,6 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name not in {"transformers", "accelerate", "torch"}:
             raise
-        wanted = "pip install 'transformers[torch]>=5'"
+        wanted = "pip install 'transformers[torch]>=5.6'"
         raise UsageError(f"holdfast.transformers needs {error.name}, which is not installed: {wanted}") from None
     return getattr(callback, name)
