@@ -78,13 +78,13 @@ NAMES: dict[str, tuple[Name, ...]] = {
         Name(
             "accelerate.data_loader:DataLoaderShard.__iter__",
             ("self",),
-            frozenset({"cf46347fd4f7cb6f", "f6a0dc946182432d"}),
+            frozenset({"f6a0dc946182432d"}),
         ),
         Name("accelerate.data_loader:DataLoaderDispatcher.__iter__", ("self",), frozenset({"3bafaf4791c17a75"})),
         Name(
             "accelerate.data_loader:DataLoaderDispatcher._fetch_batches",
             ("self", "iterator"),
-            frozenset({"367708e97c416da3", "66e12dae182f867a"}),
+            frozenset({"66e12dae182f867a"}),
         ),
         Name("accelerate.data_loader:DataLoaderShard.set_epoch", ("self", "epoch")),
         Name("accelerate.data_loader:DataLoaderDispatcher.set_epoch", ("self", "epoch")),
