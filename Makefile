@@ -11,8 +11,9 @@ HOURS := 8
 COUNT :=
 
 # Frameworks, the peers of `make bench` and the site's tools have environments of their own, so that no other test depends on them.
-# LOCK=lowest: the frameworks' lowest supported versions, in one more.
+# LOCK=lowest: the frameworks' lowest supported versions, in one more. SAMPLE=word: one case of each law, drawn by the word.
 LOCK :=
+SAMPLE :=
 FRAMEWORKS := .venv-frameworks$(LOCK:%=-%)
 FRAMEWORKS_LOCK := tests/frameworks/$(or $(LOCK),requirements).lock
 BENCH := .venv-bench
@@ -64,8 +65,8 @@ prove: setup  ## at most half an hour: all mutants, whole enumerations, kill ser
 test-slurm: setup  ## all stories of a real Slurm; parts of `make test` and `make prove`
 	$(PYTEST) tests/slow/test_slurm*.py tests/prove/test_*slurm*.py --durations=25
 
-test-frameworks: $(FRAMEWORKS)/.ready  ## Keras, Lightning, Hugging Face, JAX killed and resumed; LOCK=lowest: oldest versions; SAMPLE=word
-	FRAMEWORKS=1 $(FRAMEWORKS)/bin/python -m pytest -n 2 --dist loadfile tests/frameworks --durations=10
+test-frameworks: $(FRAMEWORKS)/.ready  ## Keras, Lightning, Hugging Face, JAX: killed and resumed; LOCK=lowest: the lowest versions
+	FRAMEWORKS=1 $(FRAMEWORKS)/bin/python -m pytest -n 2 --dist loadfile tests/frameworks --durations=10 $(SAMPLE:%=--sample=%)
 
 $(FRAMEWORKS)/.ready: $(FRAMEWORKS_LOCK) pyproject.toml
 	$(call build,$(FRAMEWORKS),$(FRAMEWORKS_LOCK))

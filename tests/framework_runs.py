@@ -6,9 +6,7 @@ each attempt.
 """
 
 import os
-import random
 import subprocess
-from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,9 +49,3 @@ def trained(python, script, place, *arguments, strikes=(), most=8, **environment
             assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout[-5000:]}"
             return Trained(exits, (place / "result.json").read_text(), said)
     raise AssertionError(f"not done after {most} attempts: exits {exits}\n{said[-3000:]}")
-
-
-def drawn(cases, word):
-    """Of each law one of its cases, "test_file.py::test_name[case]": with the same word the same ones."""
-    laws = groupby(sorted(cases), key=lambda case: case.partition("[")[0])
-    return {random.Random(f"{word} {law}").choice(list(found)) for law, found in laws}

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from framework_runs import drawn
 from holdfast import Run
 from holdfast.errors import UsageError
 from holdfast.trainers import names
 from holdfast.trainers.names import Name, require, unlike
 from holdfast.trainers.training import RunOptions
+from sample import drawn
 
 
 class Engine:
