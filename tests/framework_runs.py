@@ -6,11 +6,13 @@ each attempt.
 """
 
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-SCRIPTS = Path(__file__).parent / "frameworks" / "scripts"
+FRAMEWORKS = Path(__file__).parent / "frameworks"
+SCRIPTS = FRAMEWORKS / "scripts"
 AGAIN = 75
 
 
@@ -49,3 +51,9 @@ def trained(python, script, place, *arguments, strikes=(), most=8, **environment
             assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout[-5000:]}"
             return Trained(exits, (place / "result.json").read_text(), said)
     raise AssertionError(f"not done after {most} attempts: exits {exits}\n{said[-3000:]}")
+
+
+def pinned(lock):
+    """The versions that a lock of tests/frameworks pins, by the normal names of the packages."""
+    pins = re.findall(r"^([\w.-]+)==(\S+)$", (FRAMEWORKS / lock).read_text(), re.MULTILINE)
+    return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pins}

@@ -10,6 +10,7 @@ from pathlib import Path
 from test_architecture import LAYERS, MODULES
 
 import soak
+from framework_runs import pinned
 from holdfast import errors
 
 ROOT = Path(__file__).parents[2]
@@ -63,12 +64,6 @@ def test_commands_of_make_that_the_documents_name_are_targets():
     }
     assert {"demo", "test"} <= named
     assert named - targets == set()
-
-
-def pinned(lock):
-    """Its packages' versions, by their normal names."""
-    pins = re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "tests/frameworks" / lock).read_text(), re.MULTILINE)
-    return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pins}
 
 
 def test_the_page_of_the_frameworks_has_the_lowest_and_the_highest_versions_that_are_tested():
