@@ -1,5 +1,5 @@
 #!/bin/bash
 #SBATCH --time=00:15:00
 #SBATCH --account=def-someprof
-echo 'Hello, world!'
-sleep 30
+nproc
+free -g

@@ -7,10 +7,7 @@
 #SBATCH --time=00:15:00
 
 set -e
-echo "Date:     $(date)"
-echo "Hostname: $(hostname)"
+echo "$(hostname), $(date)"
 
-# Stage dataset into $SLURM_TMPDIR
-mkdir -p $SLURM_TMPDIR/data
-ln -s /network/datasets/cifar10/cifar-10-python.tar.gz $SLURM_TMPDIR/data/
+tar xzf /network/datasets/cifar10/cifar-10-python.tar.gz -C $SLURM_TMPDIR
 srun uv run python main.py --epochs 1

@@ -5,8 +5,9 @@
 #SBATCH --time=00:30:00
 #SBATCH -p normal
 
-for i in {0..9}; do
-    srun -n 1 --exact ./app $((SLURM_ARRAY_TASK_ID + i)) &
+# ten small programs share each job of the array
+first=$SLURM_ARRAY_TASK_ID
+for k in $(seq "$first" $((first + 9))); do
+    srun -n 1 --exact ./score --case "$k" > "score_$k.txt" &
 done
-
-wait # important: keeps the job alive until background tasks finish
+wait
