@@ -10,5 +10,5 @@
 
 # the working directory is kept: fmriprep passes over what is finished in it
 sub=$(sed -n "${SLURM_ARRAY_TASK_ID}p" subjects.txt)
-exec apptainer run --cleanenv -B "$USER_SCRATCH" fmriprep-23.2.sif bids out participant \
-    --participant-label "$sub" -w "$USER_SCRATCH/work/$sub" --nthreads 8
+out=$USER_SCRATCH/work/$sub
+exec apptainer run --cleanenv -B "$USER_SCRATCH" fmriprep.sif bids out participant --participant-label "$sub" -w "$out"
