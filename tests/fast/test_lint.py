@@ -1,28 +1,16 @@
 """Lint: what batch scripts do otherwise than their author thinks. test_bash_claims.py tries it on bash itself."""
 
-import json
-import time
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
 
-from holdfast import journal
-from holdfast.cli import commands
-from holdfast.cluster import bash, sbatch
+from holdfast.cluster import bash, work
 from holdfast.cluster.batch import Around, read
 from holdfast.cluster.lint import RULES, lint
-
-CLEAN = """\
-#!/bin/bash
-#SBATCH --time=1:00:00
-#SBATCH --requeue --open-mode=append
-#SBATCH --signal=B:USR1@300
-trap '' USR1 USR2; module load anaconda/3
-exec holdfast run -- python train.py
-"""
+from holdfast.cluster.lint_fix import edited
+from lint_faults import CLEAN, FAULTS, LONG, NOTICE, job
 
 # As Mila's guide has it: a handler, and after it exec.
 MILA = """\
@@ -84,198 +72,21 @@ def found(text, **around):
     return {finding.rule: finding.line for finding in lint(text, Around(**around))}
 
 
-def job(body, options="--requeue --open-mode=append --signal=B:USR1@300"):
-    return f"#!/bin/bash\n#SBATCH {options}\n{body}\n"
-
-
 def test_what_holdfast_submit_would_write_has_no_finding():
     """A script that does everything right is left alone."""
     assert {} == found(CLEAN)
 
 
 def test_the_findings_in_milas_script():
-    """Its trap is gone at exec; SIGTERM as a notice looks like a scancel; nothing requeues when the time is over."""
-    assert {
-        "append-missing": 5,
-        "requeue-is-not-for-time": 5,
-        "term-as-notice": 6,
-        "trap-before-exec": 14,
-        "cont-trapped": 14,
-        "copy-cut-short": 21,
-    } == found(MILA)
+    """Its trap is gone at exec, and each start empties the output."""
+    expected = {"append-missing": 5, "trap-before-exec": 14, "cont-trapped": 14, "copy-cut-short": 21}
+    assert expected == found(MILA)
 
 
 def test_the_findings_in_northeasterns_scripts():
-    """Ten tasks start whatever the first did; and the program in the foreground is killed without a word."""
-    assert {"requeue-missing": 1, "append-missing": 1, "chain-goes-on": 6} == found(GROMACS)
-    assert {"requeue-missing": 1, "append-missing": 1, "chain-goes-on": 5, "no-grace": 9} == found(TENSORFLOW)
-
-
-FAULTS = {
-    # name: (rule, script with the fault, line of the finding, script without it)
-    "a notice to a shell that has no trap": (
-        "notice-unheard",
-        job("python train.py"),
-        2,
-        job("exec python train.py", "--no-requeue --signal=B:USR1@300"),
-    ),
-    "a notice to steps, and there are none": (
-        "notice-unheard",
-        job("exec holdfast run -- python train.py", "--requeue --open-mode=append --signal=USR1@300"),
-        2,
-        job("exec holdfast run -- srun python train.py", "--requeue --open-mode=append --signal=USR1@300"),
-    ),
-    "a trap before exec": (
-        "trap-before-exec",
-        job("trap 'touch stop' USR1\nexec holdfast run -- python train.py"),
-        3,
-        job("trap '' USR1\nexec holdfast run -- python train.py"),
-    ),
-    "a trap in a function before exec": (
-        "trap-before-exec",
-        job("listen() { trap 'touch stop' USR1; }\nlisten\nexec holdfast run -- python train.py"),
-        3,
-        job("listen() { trap 'touch stop' USR1; }\nexec holdfast run -- python train.py"),
-    ),
-    "a trap that is set again after it was taken back": (
-        "trap-before-exec",
-        job("trap - USR1\ntrap 'touch stop' USR1\nexec holdfast run -- python train.py"),
-        4,
-        job("trap - USR1\ntrap -p\nexec holdfast run -- python train.py"),
-    ),
-    "a foreground child hides a trap": (
-        "trap-hidden",
-        job("trap 'scontrol requeue $SLURM_JOB_ID' USR1\npython train.py"),
-        4,
-        job("trap 'kill -USR1 $pid; scontrol requeue $SLURM_JOB_ID; wait' USR1\npython train.py & pid=$!\nwait"),
-    ),
-    "a foreground step hides the batch shell's trap": (
-        "trap-hidden",
-        job("trap 'scontrol requeue $SLURM_JOB_ID' SIGUSR1\nsrun python train.py"),
-        4,
-        job("trap 'scontrol requeue $SLURM_JOB_ID; wait' SIGUSR1\nsrun python train.py &\nwait"),
-    ),
-    "a wait that ends at the signal": (
-        "wait-once",
-        job("trap 'kill -USR1 $!; scontrol requeue $SLURM_JOB_ID' USR1\npython train.py &\nwait"),
-        5,
-        job(
-            "trap 'kill -USR1 $!; scontrol requeue $SLURM_JOB_ID' USR1\npython train.py & pid=$!\n"
-            'while kill -0 "$pid" 2>/dev/null; do\n  wait "$pid"\ndone'
-        ),
-    ),
-    "nobody waits at all": (
-        "wait-once",
-        job("trap 'scontrol requeue $SLURM_JOB_ID; wait' USR1\npython train.py &"),
-        4,
-        job("trap 'scontrol requeue $SLURM_JOB_ID; wait' USR1\npython train.py &\nwait"),
-    ),
-    "SIGTERM as a notice": (
-        "term-as-notice",
-        job("exec holdfast run -- python train.py", "--requeue --open-mode=append --signal B:TERM@60"),
-        2,
-        CLEAN,
-    ),
-    "no word about requeue": ("requeue-missing", CLEAN.replace("--requeue ", ""), 1, CLEAN),
-    "output that each start empties": (
-        "append-missing",
-        CLEAN.replace("append", "truncate"),
-        3,
-        CLEAN.replace("--requeue --open-mode=append", "--no-requeue"),
-    ),
-    "requeue relied on for the time limit": (
-        "requeue-is-not-for-time",
-        job("exec python train.py"),
-        2,
-        job("trap 'scontrol requeue $SLURM_JOB_ID; wait' USR1\npython train.py &\nwait"),
-    ),
-    "torchrun's grace": (
-        "torchrun-grace",
-        job("exec torchrun train.py", "--no-requeue --signal=B:TERM@300"),
-        3,
-        job("export PET_SHUTDOWN_TIMEOUT=300\nexec torchrun train.py", "--no-requeue --signal=B:TERM@300"),
-    ),
-    "torchrun dies of the notice": (
-        "torchrun-signal",
-        job("exec torchrun --shutdown-timeout=300 train.py", "--no-requeue --signal=B:USR2@300"),
-        3,
-        job(
-            "exec torchrun --shutdown-timeout=300 --signals-to-handle=SIGTERM,SIGUSR2 train.py",
-            "--no-requeue --signal=B:USR2@300",
-        ),
-    ),
-    "USR1 with NCCL": (
-        "usr1-with-nccl",
-        job("exec holdfast run -- srun python train.py", "--no-requeue --signal=B:USR1@300 --gpus-per-node=4 -n 4"),
-        2,
-        job("exec holdfast run -- srun python train.py", "--no-requeue --signal=B:USR2@300 --gpus-per-node=4 -n 4"),
-    ),
-    "a whole array requeued": (
-        "whole-array-requeued",
-        job("trap 'scontrol requeue $SLURM_JOB_ID; wait' USR1\npython a.py &\nwait", "--requeue --array=1-9"),
-        3,
-        job(
-            "trap 'scontrol requeue ${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}; wait' USR1\npython a.py &\nwait",
-            "--requeue --array=1-9",
-        ),
-    ),
-    "a chain that goes on": (
-        "chain-goes-on",
-        job("exec holdfast run -- python a.py", "--requeue --array=1-9%1"),
-        2,
-        job("exec holdfast run --chain -- python a.py", "--requeue --array=1-9%1"),
-    ),
-    "a directive after a command": (
-        "directive-too-late",
-        CLEAN.replace("module load anaconda/3", "module load anaconda/3\n#SBATCH --mem=16G"),
-        6,
-        CLEAN,
-    ),
-    "a word that is no option": (
-        "script-refused",
-        CLEAN.replace("--requeue", "--requeue stray words"),
-        3,
-        CLEAN.replace("--requeue", "--requeue --job-name words"),
-    ),
-    "an option that there is not": ("script-refused", CLEAN.replace("--requeue", "-! --requeue"), 3, CLEAN),
-    "a notice in the set-up": (
-        "notice-in-set-up",
-        job("module load cuda\nexec holdfast run -- python a.py"),
-        3,
-        job("trap '' USR1\nmodule load cuda\nexec holdfast run -- python a.py"),
-    ),
-    "a notice for a shell that still unpacks": (
-        "notice-in-set-up",
-        job("set -e\ntar -xf x.tar\nexec holdfast run -- python a.py"),
-        4,
-        job("set -e\nexec holdfast run -- python a.py"),
-    ),
-    "an option misspelt": (
-        "script-refused",
-        CLEAN.replace("--time=1:00:00", "--tme=1:00:00"),
-        2,
-        CLEAN.replace("--time", "--tim"),
-    ),
-    "line breaks of DOS": ("script-refused", CLEAN.replace("\n", "\r\n"), 1, CLEAN),
-    "a copy that keeps what was cut short": (
-        "copy-cut-short",
-        CLEAN.replace("module load anaconda/3", "cp -ru /data $SLURM_TMPDIR"),
-        5,
-        CLEAN.replace("module load anaconda/3", "cp -r /data $SLURM_TMPDIR"),
-    ),
-    "a program in the foreground": (
-        "no-grace",
-        job("python train.py", "--no-requeue"),
-        3,
-        job("srun python train.py", "--no-requeue"),
-    ),
-    "a trap for SIGCONT": (
-        "cont-trapped",
-        job("trap 'touch stop; wait' TERM CONT\npython train.py &\nwait", "--no-requeue"),
-        3,
-        job("trap 'touch stop; wait' TERM\npython train.py &\nwait", "--no-requeue"),
-    ),
-}
+    """Ten tasks start whatever the first did; a job of ten minutes may simply run again."""
+    assert {"chain-goes-on": 6, "no-notice": 12} == found(GROMACS)
+    assert {} == found(TENSORFLOW)
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -286,6 +97,144 @@ def test_each_fault_is_found_at_its_line_and_its_cure_is_not(name):
     assert rule not in found(cured)
 
 
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_fix_mends_its_own_script_and_bash_still_reads_it(name):
+    """The edits of a finding take it away. What they do not name stays as it was, byte for byte."""
+    rule, faulty, _, _ = FAULTS[name]
+    for finding in lint(faulty):
+        if finding.rule == rule and finding.edits:
+            mended = edited(faulty, finding.edits)
+            assert finding not in lint(mended)
+            assert rule not in {each.rule for each in lint(mended) if each.what == finding.what}, mended
+            read_by_bash = subprocess.run(["bash", "-n"], input=mended.encode(), capture_output=True, check=False)
+            assert (0, b"") == (read_by_bash.returncode, read_by_bash.stderr), mended
+
+
+def test_most_fixes_are_edits():
+    """The test above would be empty without them."""
+    edits = [
+        rule for rule, faulty, _, _ in FAULTS.values() for each in lint(faulty) if each.rule == rule and each.edits
+    ]
+    assert len(set(edits)) >= 20
+
+
+def test_every_rule_finds_some_fault():
+    """No rule stands there that never went red."""
+    around = Around(exists=lambda _: False, save_s=1e6)
+    more = [job("exec torchrun train.py", f"{LONG} --signal=B:TERM@300")]
+    scripts = [read(text, around) for text in [*(faulty for _, faulty, *_ in FAULTS.values()), *more]]
+    assert [] == [rule.name for rule in RULES if not any(list(rule.check(script)) for script in scripts)]
+
+
+# The work, and how it may be supervised --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        ("python prep.py\npython train.py\npython eval.py", 4),
+        ("gmx grompp -f md\ngmx mdrun -deffnm md -cpi md.cpt\ngmx trjconv -f md", 4),
+        ("python monitor.py &\npython -m pkg.pretrain --eval 1\nkill $!", 4),
+        ("./configure\nmake -j\n./solve input\ngzip out", 5),
+        ("uv sync\nuv run main.py\nhostname", 4),
+        ("mpirun hostname\nmpirun -np 4 uv run main.py", 4),
+        ("work() {\n  python model.py\n}\nwork\npython plot.py", 4),
+    ],
+)
+def test_the_long_one_of_several_programs_is_meant(body, line):
+    """Of `prep; train; eval` it is `train`."""
+    assert {"no-grace": line} == found(job(body, LONG))
+
+
+EXEC = "exec holdfast run -- "
+SUPERVISED = [
+    'A=1 nice -n 5 {}python train.py --name "a  b" >> log 2>&1',
+    "cd /work && {}python train.py \\\n  --lr 1e-4 < in > out",
+    "if [ -e ckpt ]; then\n  {}python train.py --resume\nelse\n  {}./fit\nfi",
+    "{}python train.py <<E\nlr: 1\nE",
+    "{}python train.py\nexit $?",
+]
+
+
+@pytest.mark.parametrize("body", SUPERVISED)
+def test_a_fix_keeps_quotes_redirections_and_line_breaks(body):
+    """It only puts words before the program."""
+    before, after = (job(body.replace("{}", words), LONG) for words in ("", EXEC))
+    (finding,) = (each for each in lint(before) if each.rule == "no-grace")
+    assert after == edited(before, finding.edits)
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ("for seed in 1 2; do\n  python train.py $seed\ndone", "the loop"),
+        ("python train.py\ncp out /home", "lines 3 to the end"),
+        ("train() {\n  python train.py\n}\ntrain", "train() and its calls"),
+        ("python train.py | tee log", "in place of the pipe"),
+        ("(cd a; python train.py)", "the ( ) around it"),
+        ("python train.py &\nwait", "in the background"),
+        ("python train.py && python eval.py", "lines 3 to the end"),
+        ("trap 'rm -f lock' INT\npython train.py", "the trap of line 3"),
+        ("time python train.py", "`time`"),
+        ("while ! python train.py; do echo again; done", "the loop"),
+    ],
+)
+def test_where_exec_would_lose_something_the_fix_says_what_to_restructure(body, what):
+    """Further commands, a loop, a function, a pipe, a trap: nothing is edited."""
+    (finding,) = (each for each in lint(job(body, LONG)) if each.rule == "no-grace")
+    assert () == finding.edits
+    assert what in finding.fix
+    assert "exec holdfast run --" in finding.fix
+
+
+# What lint leaves alone ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        job("exec holdfast run -- python a.py", "--tasks-per-node=4 --output=/scratch/%u/%x.out"),
+        job("cat > next.sh <<END\n#SBATCH --mem=4G\nEND\nmake\ngzip a"),
+        job("trap 'kill $pid; wait $pid; exit 75' USR1\npython train.py & pid=$!\nwait"),
+        job("for f in *.nc; do\n  [ -e $f.png ] && continue\n  python plot.py $f\ndone", LONG),
+        job("timeout 9h python train.py", LONG),
+        job("exec holdfast run -- ./server", "--nodes=1\n#SBATCH hetjob\n#SBATCH --nodes=16"),
+        job("srun python pretrain.py --exit-duration-in-mins 590", LONG),
+        job("srun -n 1 rsync -a a b\nmpirun -np 4 tar cf a b", LONG),
+        job("for s in a b; do\n  [ -e $s.out ] || ./solve $s > $s.out\ndone", LONG),
+        job("exec holdfast run -- python a.py", f"{NOTICE} --array=0-0%1"),
+        job("jupyter lab --no-browser", LONG),
+        job("stop=0\ntrap 'stop=1' USR1\nfor i in 1 2; do\n  [ $stop = 1 ] && exit 75\n  ./piece $i\ndone"),
+        job("srun ./simulate -maxh 9\nsbatch evaluate.sh", LONG),
+        job(
+            "srun python infer.py --checkpoint base.pt --seed $SLURM_ARRAY_TASK_ID",
+            f"{LONG} --signal=USR1@300 --array=1-9",
+        ),
+        job("rm -f out/run.lock\nexec holdfast run -- python train.py --out-dir out", NOTICE),
+        job("trap 'echo $LINENO' ERR\nsnakemake --cores 8 all", LONG),
+        job("exec holdfast run -- python a.py", "--requeue --output=/dev/null"),
+        job("exec > >(tee -a log) 2>&1\nmake\necho done", LONG),
+        job(
+            "stop() { [ $1 = TERM ] || scontrol requeue $SLURM_JOB_ID; touch stop; wait; }\n"
+            "trap 'stop USR1' USR1\ntrap 'stop TERM' TERM\npython train.py &\nwait"
+        ),
+        job("#SBATCH -J x\n# a comment\n\n#SBATCH --mail-type=END,FAIL\nmodule load x\nhostname", LONG),
+        "#!/usr/bin/env python3\n#SBATCH --time=10:00:00\nimport os\nos.system('trap x USR1')\n",
+        "#!/usr/bin/Rscript\n#SBATCH --time=10:00:00 --requeue --open-mode=append\ntrap <- 1\n",
+        "#!/usr/bin/env -S bash -l\n#SBATCH --time=30\n./a.out\n",
+    ],
+)
+def test_what_is_right_is_left_alone(text):
+    """All of these had findings once."""
+    assert {} == found(text)
+
+
+def test_only_directives_of_a_python_script_are_judged():
+    """What stands below is no shell."""
+    text = "#!/usr/bin/env python3\n#SBATCH --tme=5\n#SBATCH --requeue\nwhile True: pass\n"
+    assert {"script-refused": 2, "append-missing": 3} == found(text)
+
+
 def test_a_misspelt_option_is_told_with_the_one_that_was_meant():
     """One like none is told as well; what sbatch or a plugin of many sites takes is not."""
 
@@ -293,32 +242,15 @@ def test_a_misspelt_option_is_told_with_the_one_that_was_meant():
         text = CLEAN.replace("--requeue", f"--requeue {option}")
         return [(each.what, each.fix) for each in lint(text) if each.rule == "script-refused"]
 
-    assert [("--ouput is no option of sbatch", "write --output")] == fixes("--ouput=x")
-    assert [("--qqq is no option of sbatch", "remove it")] == fixes("--qqq")
+    refused = "sbatch refuses the script: it has no option"
+    assert [(f"{refused} --ouput", "write --output")] == fixes("--ouput=x")
+    assert [(f"{refused} --qqq", "take it out, unless a plugin of this cluster knows it")] == fixes("--qqq")
+    assert ["write --mem"] == [fix for _, fix in fixes("\u2013mem=4G")]
     for option in ("-D x", "--gpus 1", "--x11", "--container-image=x", "--ntasks-per-n=2", "--mail-type=END", "-H"):
         assert [] == fixes(option)
 
 
-def test_every_rule_finds_some_fault():
-    """No rule stands there that never went red."""
-    texts = [faulty for _, faulty, *_ in FAULTS.values()] + [CLEAN.replace("--requeue", "--requeue -o logs/x")]
-    around = Around(exists=lambda _: False, save_s=1e6)
-    scripts = [read(text, around) for text in texts]
-    assert [] == [rule.__name__ for rule in RULES if not any(list(rule(script)) for script in scripts)]
-
-
-def test_a_script_that_uses_holdfast_requeues_by_itself():
-    """Run asks for it in time: the program is read, not run."""
-    text = job("exec python train.py")
-    assert "requeue-is-not-for-time" in found(text, read=lambda _: "import holdfastened\n")
-    assert "requeue-is-not-for-time" not in found(text, read=lambda _: "import os\nfrom holdfast import Run\n")
-
-
-def test_usr1_is_fine_for_one_task_whatever_gpus_it_has():
-    """NCCL is for several."""
-    options = "--no-requeue --signal=B:USR1@300 --gpus-per-node=4 --nodes=1 --cpus-per-task=8"
-    assert {} == found(job("exec holdfast run -- python train.py", options))
-    assert ["usr1-with-nccl"] == list(found(job("exec holdfast run -- srun python a.py", f"{options} -n 1-4")))
+# What was measured -----------------------------------------------------------------------------------------------
 
 
 def test_a_lead_shorter_than_the_measured_save_is_found():
@@ -327,11 +259,18 @@ def test_a_lead_shorter_than_the_measured_save_is_found():
     assert {41.0: False, 250.0: True, None: False} == finds
 
 
-def test_torchruns_grace_is_enough_for_a_save_that_is_fast():
-    """What was measured is believed."""
-    text = job("exec torchrun train.py", "--no-requeue --signal=B:TERM@300")
-    assert "torchrun-grace" not in found(text, save_s=10.0)
-    assert "torchrun-grace" in found(text, save_s=25.0)
+def test_a_job_shorter_than_one_save_is_found():
+    """It gets nowhere, however often it is started."""
+    text = CLEAN.replace("12:00:00", "10")
+    finds = {save_s: "time-below-save" in found(text, save_s=save_s) for save_s in (41.0, 500.0, None)}
+    assert {41.0: False, 500.0: True, None: False} == finds
+
+
+def test_torchruns_grace_is_compared_with_the_measured_save():
+    """Torchrun waits 30 s."""
+    text = job("exec torchrun train.py", f"{LONG} --signal=B:TERM@300")
+    finds = {save_s: "torchrun-grace" in found(text, save_s=save_s) for save_s in (10.0, 25.0, None)}
+    assert {10.0: False, 25.0: True, None: False} == finds
     deaf = text.replace("B:TERM", "B:USR2")
     assert "torchrun-signal" in found(deaf, save_s=10.0)
     assert "torchrun-signal" not in found(deaf.replace("exec torchrun", "exec holdfast run -- torchrun"), save_s=10.0)
@@ -339,183 +278,58 @@ def test_torchruns_grace_is_enough_for_a_save_that_is_fast():
 
 @pytest.mark.parametrize(
     ("option", "finds"),
-    [("--output=logs/%j.out", True), ("-o there/%j.out", False), ("-e %x/err", True), ("--output=%j.out", False)],
+    [
+        ("--output=logs/%j.out", True),
+        ("-o there/%j.out", False),
+        ("-e %x/err", False),
+        ("-J there -e %x/err", False),
+        ("-J none -e %x/err", True),
+        ("-e %u/err", True),
+        ("-e %j/err", True),
+        ("--output=%j.out", False),
+    ],
 )
-def test_a_log_folder_that_is_not_there_is_found_also_when_the_script_makes_it(option, finds):
-    """Slurm opens the output before the first line of the script runs."""
-    text = CLEAN.replace("module load", "mkdir -p logs\nmodule load").replace("--requeue", f"--requeue {option}")
-    around = Around(exists=lambda folder: folder == "there")
-    whys = [each.why for each in lint(text, around) if each.rule == "log-folder-missing"]
-    assert finds == bool(whys)
-    assert all("mkdir in the script comes too late" in why for why in whys)
-    without = [each.why for each in lint(text.replace("mkdir -p logs\n", ""), around)]
-    assert not any("too late" in why for why in without)
+def test_a_log_folder_that_is_not_there_is_found(option, finds):
+    """Slurm opens the output before the first line of the script runs. %u and %x are filled in."""
+    text = CLEAN.replace("--requeue", f"--requeue {option}")
+    assert finds == ("log-folder-missing" in found(text, exists=lambda folder: folder == "there", user="me"))
 
 
 def test_a_comment_switches_a_rule_off():
     """For what lint cannot see: a program that requeues by other means."""
-    text = job("# requeues by itself: holdfast: allow x\nexec python train.py")
-    assert ["requeue-is-not-for-time"] == list(found(text))
-    assert {} == found(text.replace("allow x", "allow requeue-is-not-for-time, append-missing"))
+    text = job("# comes back by other means: holdfast: allow x\nexec python train.py", f"{NOTICE} --requeue")
+    assert ["append-missing"] == list(found(text))
+    assert {} == found(text.replace("allow x", "allow wait-once, append-missing"))
 
 
-# The command ----------------------------------------------------------------------------------------------------
+def test_a_script_whose_program_uses_holdfast_is_supervised():
+    """The program is read, not run."""
+    script = job("exec python train.py")
+    assert not read(script, Around(read=lambda _: "import holdfastened\n")).supervised
+    assert read(script, Around(read=lambda _: "import os\nfrom holdfast import Run\n")).supervised
 
 
-def invoke(*words):
-    return CliRunner().invoke(commands, ["lint", *map(str, words)])
+def test_the_documentation_names_each_rule_with_its_severity():
+    """In the order of the table."""
+    page = (Path(__file__).parents[2] / "docs/lint.md").read_text()
+    assert [(rule.name, rule.severity) for rule in RULES] == re.findall(
+        r"^\| `([a-z0-9-]+)` \| ([a-z ]+) \|", page, re.MULTILINE
+    )
 
 
-def test_the_command_says_file_line_what_why_and_fix(tmp_path, monkeypatch):
-    """Exit 1 with findings, 0 without, 2 for a file that is not there."""
-    monkeypatch.chdir(tmp_path)
-    Path("job.sh").write_text(CLEAN.replace("append", "truncate"))
-    Path("clean.sh").write_text(CLEAN)
-    result = invoke("job.sh", "clean.sh")
-    assert 1 == result.exit_code
-    assert (
-        "job.sh:3: no --open-mode=append: each start of the job empties its output: "
-        "what the earlier ones said is lost; write #SBATCH --open-mode=append [append-missing]\n"
-    ) == result.stdout
-    assert (0, "") == (invoke("clean.sh").exit_code, invoke("clean.sh").stdout)
-    assert 2 == invoke("nowhere.sh").exit_code
-    assert 2 == invoke().exit_code
-    Path("job.py").write_text("#!/usr/bin/env python3\n#SBATCH --time=5\n")
-    assert (2, 1) == (invoke("job.py").exit_code, len(invoke("job.py").stderr.splitlines()))
-    Path("job.zsh").write_text(CLEAN.replace("/bin/bash", "/usr/bin/env zsh"))
-    assert 0 == invoke("job.zsh").exit_code
-    assert 3 == invoke("clean.sh", "--run", "nowhere").exit_code
-
-
-def test_the_command_prints_json(tmp_path):
-    """The same facts, for programs."""
-    script = tmp_path / "job.sh"
-    script.write_text(CLEAN.replace("append", "truncate"))
-    (finding,) = json.loads(invoke(script, "--json").stdout)["findings"]
-    assert {"file", "line", "rule", "what", "why", "fix"} == set(finding)
-    assert (str(script), 3, "append-missing") == (finding["file"], finding["line"], finding["rule"])
-    script.write_text(CLEAN)
-    assert {"findings": []} == json.loads(invoke(script, "--json").stdout)
-
-
-def test_the_command_knows_what_saves_of_the_scripts_own_run_took(tmp_path, monkeypatch):
-    """`holdfast run --run DIR` says where to look; --run says it otherwise."""
-    monkeypatch.chdir(tmp_path)
-    history = Path("runs/x/history")
-    history.mkdir(parents=True)
-    (history / "attempt-1.jsonl").write_bytes(journal.lines([{"event": "saved", "step": 1, "save_s": 400.0}]))
-    Path("job.sh").write_text(CLEAN)
-    assert 0 == invoke("job.sh").exit_code
-    assert "a save took 400 s; write @631 [lead-too-short]" in invoke("job.sh", "--run", "runs/x").stdout
-    Path("job.sh").write_text(CLEAN.replace("holdfast run --", "holdfast run --run runs/x --"))
-    assert "a save took 400 s; write @631 [lead-too-short]" in invoke("job.sh").stdout
-    Path("job.sh").write_text(CLEAN.replace("holdfast run --", "holdfast run --run=runs/x -- foo --run=y"))
-    assert "a save took 400 s; write @631 [lead-too-short]" in invoke("job.sh").stdout
-
-
-def test_the_command_reads_the_program_that_the_script_starts(tmp_path, monkeypatch):
-    """Beside the script, or where the job will run."""
-    monkeypatch.chdir(tmp_path)
-    Path("jobs").mkdir()
-    Path("jobs/job.sh").write_text(job("exec python train.py"))
-    assert 1 == invoke("jobs/job.sh").exit_code
-    Path("jobs/train.py").write_text("from holdfast import Run\n")
-    assert 0 == invoke("jobs/job.sh").exit_code
-
-
-# Reading bash ---------------------------------------------------------------------------------------------------
-
-
-def test_commands_are_read_as_bash_splits_them():
-    """Quotes, substitutions, here-documents, redirections, functions, groups, loops and the background."""
-    text = r"""
-first "a b" 'c;d' e\ f "$(date; wc | x)" `y; z` $((1 + 2)) ${v:-(} # comment
-cat > out.txt <<'END' && second
-not a command
-END
-third &> log 2>&1 < in &
-( fourth; fifth ) & { sixth; } &
-f() { inside; }
-function g { within
-}
-while kill -0 $pid; do seventh; done; for x in 1 2; do each $x; done
-if [[ a && -n b ]]; then eighth; fi; x=(1 2) ninth --a=b#c \
-   continued
-case $x in a|b) tenth ;; *) eleventh ;; esac
-"""
-    commands = bash.commands(text)
-    words = [command.words[0] for command in commands]
-    assert (
-        "first cat second third fourth fifth sixth inside within kill seventh each [[ eighth x=(1 2) tenth eleventh"
-    ) == " ".join(words)
-    assert ("first", "a b", "c;d", "e f", "$(date; wc | x)", "`y; z`", "$((1 + 2))", "${v:-(}") == commands[0].words
-    assert ["third", "fourth", "fifth", "sixth"] == [each.words[0] for each in commands if each.background]
-    assert {"inside": "f", "within": "g"} == {each.words[0]: each.function for each in commands if each.function}
-    assert ["kill", "seventh", "each"] == [each.words[0] for each in commands if each.loop]
-    assert [12, 14, 14] == [each.line for each in commands[-3:]]
-    assert ("x=(1 2)", "ninth", "--a=b#c", "continued") == commands[-3].words
-
-
-def test_directives_are_read_as_sbatch_reads_them():
-    """Short names become long ones, and a comment may follow."""
-    for line, options in {
-        "--time=10 --mem 4G": ["--time=10", "--mem=4G"],
-        "-t 10 -N2 -plong": ["--time=10", "--nodes=2", "--partition=long"],
-        "-HW -J x": ["--hold", "--wait", "--job-name=x"],
-        "--comment='a b' # no --more": ['--comment="a b"'],
-        r'--comment="say \"x\" #1" -n 3': [r'--comment="say \"x\" #1"', "--ntasks=3"],
-    }.items():
-        assert options == [str(option) for option in sbatch.directives(f"#!/bin/bash\n#SBATCH {line}\n").options], line
-
-
-def test_the_signal_is_read_as_sbatch_reads_it():
-    """sbatch(1): without a number it comes 60 s before the end; the last one counts."""
-    for line, signal in {
-        "#SBATCH --signal=B:USR1@120": ("USR1", True, 120),
-        "#SBATCH --requeue --signal=SIGUSR2@90": ("USR2", False, 90),
-        "#SBATCH --signal B:10@30": ("USR1", True, 30),
-        '#SBATCH --signal="RB:TERM@300"': ("TERM", True, 300),
-        "#SBATCH --signal=USR2@9 --signal=usr1": ("USR1", False, 60),
-        "# SBATCH --signal=USR1@5": None,
-        "echo --signal=USR1@5": None,
-    }.items():
-        assert signal == sbatch.signal(sbatch.directives(f"#!/bin/bash\n{line}\nexec x\n").options), line
-
-
-PIECES = [
-    *"'\"`)}{\n&|(#\\ ",
-    *["$(", "${", "((", "[[", "]]", "<<E", ";;", "esac", "for", "do", "done", "f()", "wait", "E"],
-]
-PIECES += ["case x in", "exec x", "trap 'a' USR1", "#SBATCH -x --y=z\n"]
-
-
-@given(st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=30).map("".join))
-def test_whatever_the_text_is_it_is_read_to_its_end(text):
-    """Half a script, or none at all: no error, and no line that is not there."""
-    lines = text.count("\n") + 1
-    assert all(1 <= command.line <= lines and command.words for command in bash.commands(text))
-    assert all(1 <= finding.line <= lines for finding in lint(text))
-
-
-# What is claimed of bash, tried ---------------------------------------------------------------------------------
-
-
-RUBBISH = {
-    "brackets": "(" * 20_000,
-    "substitutions": "$(" * 20_000,
-    "quoted substitutions": '"$(' * 20_000,
-    "arrays": "a=(" * 20_000,
-    "comments": "#" * 50_000,
-    "permissions": "# holdfast: allow " * 3_000,
-    "background": "a & " * 5_000,
-    "directives": "#SBATCH --a='" * 10_000,
-    "a function that calls itself": "f() {\n" + "f\n" * 100 + "}\n" + "f\n" * 20,
-}
-
-
-@pytest.mark.parametrize("what", RUBBISH)
-def test_rubbish_is_read_to_its_end_in_time(what):
-    """No recursion, and nothing that grows with the square of a line."""
-    began = time.monotonic()
-    lint(f"#!/bin/bash\n{RUBBISH[what]}\n")
-    assert time.monotonic() - began < 2
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("A=1 nice -n 5 python -u train.py --x", "python train.py"),
+        ("python -m pkg.train", "python pkg.train"),
+        ("python scripts/train.py data.csv", "python train.py"),
+        ("/opt/bin/gmx mdrun -deffnm md", "gmx mdrun"),
+        ("srun -n 4 --label torchrun a.py", "srun torchrun"),
+        ("srun --mpi=pmix ./solver in.txt", "srun solver"),
+        ("Trinity --seqType fq", "Trinity"),
+        ("./a.out < in", "a.out"),
+    ],
+)
+def test_a_program_is_called_what_people_call_it(command, name):
+    """In every message."""
+    assert name == work.name(bash.commands(command)[0])

@@ -111,7 +111,7 @@ def commands(ctx: click.Context) -> None:
     """Look at runs and tend them. RUN is a run's directory, a checkpoint's, or a copy of either.
 
     Exit codes: 0 done, 1 failed or different, 2 wrong use, 3 not found, 4 damaged, 6 the scheduler refused, 7 no space.
-    8 the command failed for good, 9 superseded, 75 stopped: run me again.
+    8 the command failed for good, 9 superseded, 11 a script loses work, 75 stopped: run me again.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,46 +13,75 @@ from ..cluster import batch, lint
 from ..cluster.batch import Around
 from ..errors import NotFound, UsageError
 from . import measured, options
-from .shown import report
+from .shown import echo, report
+
+LOSES_WORK = 11
+_CODES = {"style": 0, "may lose work": 1, "loses work": LOSES_WORK}
+_UNREAD = 2
 
 
 @click.command()
-@click.argument("scripts", metavar="SCRIPT...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
+@click.argument("scripts", metavar="SCRIPT...", nargs=-1, required=True, type=click.Path())
 @click.option("--run", metavar="RUN", shell_complete=options.directories, help="Judge by what RUN's saves took.")
 @options.as_json
 def command(scripts: tuple[str, ...], run: str | None, as_json: bool) -> int:
     """Find, in Slurm batch scripts, signals that reach nobody, output that is lost, requeues that do not come.
 
-    Each finding has its reason and its fix; nothing is run. Folders are looked for where you are, as sbatch would. A
-    comment "# holdfast: allow RULE" in a script switches a rule off. Exit 0: nothing found, 1: findings.
+    Each finding says what is lost, and its fix; nothing is run. Folders are looked for where you are, as sbatch would.
+    A comment "# holdfast: allow RULE" in a script switches a rule off. Exit 0: nothing but style, 1: work may be lost,
+    11: work is lost, 2: a file could not be read.
     """
     if run is not None and not os.path.isdir(run):
         raise NotFound(f"{run}: no such directory; expected a run's")
-    found = [{"file": script, **each} for script in scripts for each in findings(Path(script), run)]
-    report({"findings": found}, map(line, found), as_json=as_json)
-    return 1 if found else 0
+    found: list[dict[str, Any]] = []
+    unread: list[dict[str, str]] = []
+    for script in scripts:
+        try:
+            found += [{"file": script, **each} for each in findings(Path(script), run)]
+        except (OSError, UsageError) as error:
+            unread.append({"file": script, "why": getattr(error, "strerror", None) or str(error)})
+    report({"findings": found, "unread": unread}, [text for each in found for text in lines(each)], as_json=as_json)
+    for each in unread:
+        echo(f"holdfast: {each['file']}: {each['why']}", err=True)
+    codes = [_CODES[each["severity"]] for each in found]
+    return max([*codes, _UNREAD if unread else 0])
 
 
-def line(finding: dict[str, Any]) -> str:
-    """Return one finding in the format of compilers."""
-    return "{file}:{line}: {what}: {why}; {fix} [{rule}]".format(**finding)
+def lines(finding: dict[str, Any]) -> list[str]:
+    """Return one finding: in the format of compilers, and its fix below."""
+    return ["{file}:{line}: {severity}: {what} [{rule}]".format(**finding), f"    fix: {finding['fix']}"]
 
 
 def findings(script: Path, run: str | None = None) -> list[dict[str, Any]]:
-    """Return the faults of the script in this file, if it is submitted from here."""
-    text = script.read_text(encoding="utf-8", errors="replace")
-    interpreter = re.match(r"#![ \t]*(\S+)(?:[ \t]+(\S+))?", text)
-    if interpreter is None or not (interpreter[2] or interpreter[1]).endswith("sh"):
-        raise UsageError(f"{script}: not a shell script; its first line should be #!/bin/bash")
+    """Return the faults of the script in this file, if it is submitted from here.
+
+    Raises:
+        OSError: the file cannot be read.
+        UsageError: it is no batch script.
+    """
+    text = script.read_bytes().decode("utf-8", errors="replace")
+    if "\0" in text or ("#SBATCH" not in text and batch.interpreter(text) not in batch.SHELLS | batch.C_SHELLS):
+        raise UsageError("not a batch script; its first line should be #!/bin/bash")
     read = batch.read(text, Around())
     place = Path(read.chdir or ".")
     directory = run or read.directory
     around = Around(
-        exists=lambda folder: (place / folder).is_dir(),
+        exists=lambda folder: _exists(place / folder),
         read=lambda name: _text(place / name) or _text(script.parent / name),
         save_s=measured.save_s(place / directory) if directory else None,
+        user=getpass.getuser(),
     )
-    return [each._asdict() for each in lint.lint(text, around)]
+    return [_as_json(each) for each in lint.lint(text, around)]
+
+
+def _as_json(finding: lint.Finding) -> dict[str, Any]:
+    return {**finding._asdict(), "edits": [edit._asdict() for edit in finding.edits]}
+
+
+def _exists(folder: Path) -> bool | None:
+    """Whether a folder exists; None: it lies on a file system that this machine does not have, like /scratch."""
+    elsewhere = folder.is_absolute() and not Path(*folder.parts[:2]).is_dir()
+    return None if elsewhere else folder.is_dir()
 
 
 def _text(path: Path) -> str:

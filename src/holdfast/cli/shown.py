@@ -26,8 +26,8 @@ def safe(text: object) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in plain)
 
 
-def echo(text: object = "") -> None:
-    click.echo(safe(text))
+def echo(text: object = "", *, err: bool = False) -> None:
+    click.echo(safe(text), err=err)
 
 
 def echo_json(value: Any) -> None:

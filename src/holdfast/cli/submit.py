@@ -225,7 +225,8 @@ def _continue(directory: Path, words: SubmitArguments, *, as_json: bool) -> None
 
 def _warn(file: Path, text: str) -> None:
     for finding in lint.lint(text):
-        click.echo(f"holdfast: warning: {safe(told.line({'file': str(file), **finding._asdict()}))}", err=True)
+        first, second = told.lines({"file": str(file), **finding._asdict()})
+        click.echo(f"holdfast: warning: {safe(first)}\n{safe(second)}", err=True)
 
 
 def lead_s(wanted: int | None, given: list[Option], save_s: float | None) -> int:

@@ -4,47 +4,47 @@ from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
-from . import bash, sbatch
+from . import bash, sbatch, variables, work
 from .bash import ShellCommand
+from .work import program
 
-# Commands that prepare or tidy up. Any other program that a script starts is its work.
-_QUICK = """
-. : [ [[ alias basename break builtin cat cd chmod complete conda continue cp curl cut date declare df dirname du
-echo env eval exit export false find free grep head hostname hash id kill let ln local ls mamba mkdir mktemp module
-ml mv nproc nvidia-smi pip popd printenv printf pushd pwd python3-config read readonly return rm rmdir rsync sacct
-sbatch scancel scontrol sed seq set shift shopt sinfo sleep sort source squeue sstat stage tail tar tee test touch
-trap true type ulimit umask unalias uname unset unzip wait wc wget which
-"""
-QUICK = frozenset(_QUICK.split())
+SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh"})  # those with the grammar that is read here
+C_SHELLS = frozenset({"csh", "tcsh"})  # of these only simple commands are read
+_C_BLOCK = re.compile(r"^[ \t]*(?:foreach|while|switch|case|else if|if\b.*\bthen|set\b.*\().*$", re.MULTILINE)
 _DEEPEST = 3  # nesting of functions that call one another
 
 
 class Around(NamedTuple):
     """Facts besides the script that a rule may use."""
 
-    exists: Callable[[str], bool] = lambda _: True  # whether a folder exists, seen from the job's directory
+    exists: Callable[[str], bool | None] = lambda _: None  # whether a folder exists, seen from the job; None: unknown
     read: Callable[[str], str | None] = lambda _: None  # the text of a file that the script starts
     save_s: float | None = None  # how long a save took when it was measured
+    user: str = "user"
 
 
 class Trap(NamedTuple):
     line: int
-    handler: str  # "" where the signal is ignored
+    handler: str  # "" where the signals are ignored
     signals: tuple[str, ...]
 
 
-class Script(NamedTuple):
+@dataclass(frozen=True)
+class Script:
     """A parsed batch script."""
 
     text: str
     options: Sequence[sbatch.Option]
     late: Sequence[int]  # #SBATCH lines that sbatch does not read
     refused: Mapping[int, str]  # line -> why sbatch refuses the script because of it
+    last: int  # line after which another directive may stand
     signal: sbatch.Signal | None
-    commands: Sequence[ShellCommand]
+    commands: Sequence[ShellCommand]  # none, unless a shell reads the script
     around: Around
 
     def option(self, *names: str) -> sbatch.Option | None:
@@ -56,13 +56,19 @@ class Script(NamedTuple):
         option = self.option(*names)
         return option.line if option else 1
 
-    @property
+    @cached_property
     def body(self) -> list[ShellCommand]:
         """The commands in the order in which they run; a function's commands stand where it is called."""
-        functions = self._functions()
-        outside = functions.pop(None, [])
-        return [inner for command in outside for inner in _called(command, functions)]
+        outside = self._functions.get(None, ())
+        called = [inner for command in outside for inner in _called(command, self._functions)]
+        return [variables.resolved(command, self.known) for command in called]
 
+    @cached_property
+    def known(self) -> dict[str, str]:
+        """The values that the script gives to variables, as they are written."""
+        return variables.assigned(self.commands)
+
+    @cached_property
     def _functions(self) -> dict[str | None, list[ShellCommand]]:
         """Return the commands of each function; key None holds those outside of functions."""
         found: dict[str | None, list[ShellCommand]] = {}
@@ -70,25 +76,27 @@ class Script(NamedTuple):
             found.setdefault(command.function, []).append(command)
         return found
 
-    @property
+    @cached_property
     def work(self) -> ShellCommand | None:
-        """The last program that the script starts: the job's purpose."""
-        return next((command for command in reversed(self.body) if is_work(command)), None)
+        """The program that the job is for."""
+        return next((command for command in self.body if is_holdfast(command)), None) or work.chief(self.body)
 
-    @property
+    @cached_property
     def traps(self) -> list[Trap]:
+        if interpreter(self.text) in C_SHELLS:
+            return []  # they have none
         return [trap for command in self.body if (trap := _trap(command)) is not None]
 
     def handler(self, trap: Trap) -> list[ShellCommand]:
         """Return the commands of a trap, including those of functions that it calls."""
-        return [inner for command in _handling(trap) for inner in _called(command, self._functions())]
+        return [inner for command in _handling(trap) for inner in _called(command, self._functions)]
 
-    @property
+    @cached_property
     def everything(self) -> list[ShellCommand]:
         """All commands, including those of traps."""
         return [*self.commands, *(each for trap in self.traps for each in _handling(trap))]
 
-    @property
+    @cached_property
     def supervised(self) -> bool:
         """Whether `holdfast run`, or a Python script that uses Holdfast, does the work."""
         return any(is_holdfast(command) or self._uses_holdfast(command) for command in self.body)
@@ -112,53 +120,59 @@ class Script(NamedTuple):
         option = self.option("chdir")
         return option.value if option else None
 
-    @property
+    @cached_property
     def requeues(self) -> list[ShellCommand]:
         return [command for command in self.everything if command.words[:2] == ("scontrol", "requeue")]
 
     @property
     def chained(self) -> sbatch.Option | None:
         """The option `--array=1-10%1` and its like, which runs one task after the other."""
+        return self.array if self.array and (self.array.value or "").endswith("%1") else None
+
+    @property
+    def array(self) -> sbatch.Option | None:
+        """The option `--array` with several tasks."""
         array = self.option("array")
-        return array if array and (array.value or "").endswith("%1") else None
+        alone = array is None or re.fullmatch(r"(\d+)(-\1)?(%\d+)?", array.value or "")
+        return None if alone else array
 
-    @property
-    def restartable(self) -> bool:
-        """Whether Slurm may start the same job again."""
-        said = self.option("requeue", "no-requeue")
-        return said is None or said.name == "requeue" or bool(self.requeues)
+    def all_after(self, command: ShellCommand | None) -> list[ShellCommand]:
+        """Return the commands behind this one."""
+        return self.body[self.body.index(command) + 1 :] if command is not None else []
 
-    @property
-    def gpus(self) -> bool:
-        return any(option.name.startswith("gpu") or "gpu" in (option.value or "") for option in self.options)
-
-    @property
-    def several_tasks(self) -> bool:
-        counts = (option.value for option in self.options if option.name in ("ntasks", "ntasks-per-node", "nodes"))
-        return any((value or "1").split("-")[-1] != "1" for value in counts)
+    def after(self, command: ShellCommand) -> ShellCommand | None:
+        """Return the first command that may run after this one; the end of the script is none."""
+        return next(
+            (each for each in self.all_after(command) if each.words[0] != "exit" and not exclusive(command, each)), None
+        )
 
 
 def read(text: str, around: Around) -> Script:
-    """Parse the script `text`."""
-    options, late, refused = sbatch.directives(text)
-    return Script(text, options, late, refused, sbatch.signal(options), bash.commands(text), around)
+    """Parse the script `text`. Of one that no shell reads, only the directives are looked at."""
+    found = sbatch.directives(text)
+    in_c_shell = interpreter(text) in C_SHELLS
+    parsed = bash.parse(_C_BLOCK.sub(lambda line: " " * len(line[0]), text) if in_c_shell else text)
+    is_shell = in_c_shell or interpreter(text) in SHELLS
+    late = [line for line in found.late if not is_shell or line in parsed.comments]
+    commands = parsed.commands if is_shell else []
+    signal = sbatch.signal(found.options)
+    return Script(text, found.options, late, found.refused, found.last, signal, commands, around)
 
 
-def program(command: ShellCommand) -> tuple[str, ...]:
-    """Return the command's words, without assignments and without `exec` and its like before the program."""
-    words = list(command.words)
-    while words and (re.match(r"\w+(\[\w+\])?\+?=", words[0]) or words[0] in ("exec", "command", "nohup", "time")):
-        words.pop(0)
-    return tuple(words)
+def interpreter(text: str) -> str:
+    """Return the name of the program that reads the script: "bash", "python3"; "" if its first line names none.
+
+    `env` and the options between are skipped: `#!/usr/bin/env -S bash -l`.
+    """
+    first, *_ = text.split("\n", 1)
+    words = first[2:].split() if first.startswith("#!") else []
+    if words and os.path.basename(words[0]) == "env":
+        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word] or words
+    return os.path.basename(words[0]) if words else ""
 
 
 def is_exec(command: ShellCommand) -> bool:
     return "exec" in command.words[:1] and len(program(command)) > 0
-
-
-def is_work(command: ShellCommand) -> bool:
-    words = program(command)
-    return bool(words) and words[0] not in QUICK and not words[0].startswith("((")
 
 
 def is_holdfast(command: ShellCommand) -> bool:
@@ -166,6 +180,23 @@ def is_holdfast(command: ShellCommand) -> bool:
     if words[1:4] == ("-m", "holdfast", "run"):
         return True
     return len(words) > 1 and os.path.basename(words[0]) == "holdfast" and words[1] == "run"
+
+
+def starts(command: ShellCommand, name: str) -> bool:
+    """Whether the command starts a program of that name, directly or through another program."""
+    return any(os.path.basename(word) == name for word in program(command)) or (
+        name == "torchrun" and any("torch.distributed.run" in word for word in command.words)
+    )
+
+
+def exclusive(one: ShellCommand, other: ShellCommand) -> bool:
+    """Whether at most one of the two runs: they are branches of one `if` or `case`."""
+    parts = {each.number: each.part for each in one.within}
+    for each in other.within:
+        mine = parts.get(each.number, each.part)
+        if mine != each.part and (each.kind == "case" or (each.kind == "if" and mine % 2 and each.part % 2)):
+            return True
+    return False
 
 
 def _called(
@@ -179,7 +210,16 @@ def _called(
     if name in inside or len(inside) >= _DEEPEST:
         return [command]
     expanded = [nested for each in functions.get(name, ()) for nested in _called(each, functions, (*inside, name))]
-    return [each._replace(background=each.background or command.background) for each in expanded] or [command]
+    return [_as_called(each, command) for each in expanded] or [command]
+
+
+def _as_called(command: ShellCommand, caller: ShellCommand) -> ShellCommand:
+    return command._replace(
+        background=command.background or caller.background,
+        piped=command.piped or caller.piped,
+        joined=command.joined or caller.joined,
+        within=(*caller.within, *command.within),
+    )
 
 
 def _handling(trap: Trap) -> list[ShellCommand]:
@@ -192,22 +232,3 @@ def _trap(command: ShellCommand) -> Trap | None:
     if words[0] != "trap" or len(words) < 3 or words[1] in ("-", "-l", "-p"):
         return None
     return Trap(command.line, words[1], tuple(sbatch.signal_name(word) for word in words[2:]))
-
-
-def starts(command: ShellCommand, name: str) -> bool:
-    """Whether the command starts a program of that name, directly or through another program."""
-    return any(os.path.basename(word) == name for word in program(command)) or (
-        name == "torchrun" and any("torch.distributed.run" in word for word in command.words)
-    )
-
-
-class Fault(NamedTuple):
-    """What is wrong at a line, why, and what to write instead."""
-
-    line: int
-    what: str
-    why: str
-    fix: str
-
-
-Rule = Callable[[Script], Iterator[Fault]]

@@ -8,28 +8,9 @@ from typing import NamedTuple
 
 from ..errors import UsageError
 from . import bash
+from .sbatch_options import ALONE, LONG, NAMES, canonical, kind
 
-# Source: sbatch(1), OPTIONS.
-_LETTERS = """
-A account   a array   B extra-node-info   b begin   C constraint   c cpus-per-task   d dependency   D chdir   e error
-F nodefile   G gpus   H hold   i input   J job-name   k no-kill   L licenses   M clusters   m distribution   N nodes
-n ntasks   O overcommit   o output   p partition   Q quiet   q qos   S core-spec   s oversubscribe   t time   v verbose
-W wait   w nodelist   x exclude
-"""
-# Source: sbatch(1) of 22.05, and additions of later versions. x11 and umask are accepted although undocumented.
-_NAMES = """
-acctg-freq bb bbf cluster-constraint comment container container-id contiguous cores-per-socket cpu-freq cpus-per-gpu
-deadline delay-boot exclusive export export-file external get-user-env gid gpu-bind gpu-freq gpus-per-node
-gpus-per-socket gpus-per-task gres gres-flags help hint ignore-pbs kill-on-invalid-dep mail-type mail-user mcs-label mem
-mem-bind mem-per-cpu mem-per-gpu mincpus network nice no-requeue ntasks-per-core ntasks-per-gpu ntasks-per-node
-ntasks-per-socket oom-kill-step open-mode parsable power prefer priority profile propagate reboot requeue reservation
-resv-ports segment signal sockets-per-node spread-job stepmgr switches test-only thread-spec threads-per-core time-min
-tmp tres-bind tres-per-task uid umask usage use-min-nodes version wait-all-nodes wckey wrap x11
-"""
-LONG = dict(zip(_LETTERS.split()[::2], _LETTERS.split()[1::2], strict=True))
-NAMES = frozenset([*LONG.values(), *_NAMES.split()])
-ALONE = "HkOQsvW"  # letters that take no value
-DIRECTIVE = re.compile(r"#SBATCH(?=[ \t])")
+DIRECTIVE = "#SBATCH"  # whatever follows it is read
 
 
 class Option(NamedTuple):
@@ -52,28 +33,28 @@ class Signal(NamedTuple):
 
 
 def parse(words: Sequence[str], *, line: int = 0) -> list[Option]:
-    """Return the options in `words`, in order; a word without a dash is the value of the option before it.
+    """Return the options in `words`, in order, under their full names; read as getopt_long reads them.
 
     Raises:
         UsageError: a word belongs to no option.
     """
     found: list[Option] = []
-    for word in words:
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word == "--" and not rest:
+            break
         if word.startswith("--") and len(word) > 2:
             name, equals, value = word[2:].partition("=")
-            found.append(Option(name, value if equals else None, line))
-        elif word.startswith("-") and len(word) > 1:
+            found.append(Option(canonical(name), value if equals else None, line))
+        elif word.startswith("-") and word.strip("-"):
             found += _short(word[1:], line)
-        elif found and found[-1].value is None:
-            found[-1] = found[-1]._replace(value=word)
         else:
             raise UsageError(f"{word!r} is neither an option nor the value of one")
+        takes = kind(found[-1].name)
+        if found[-1].value is None and rest and (takes == "required" or (not takes and rest[0][:1] != "-")):
+            found[-1] = found[-1]._replace(value=rest.pop(0))
     return found
-
-
-def is_known(name: str) -> bool:
-    """Whether sbatch accepts `--name`, which may be abbreviated. Options of Pyxis, which many sites have, count."""
-    return name.startswith("container-") or any(each.startswith(name) for each in NAMES)
 
 
 def merged(*layers: Iterable[Option]) -> list[Option]:
@@ -92,6 +73,7 @@ class Directives(NamedTuple):
     options: list[Option]
     late: list[int]  # lines that sbatch ignores because they come after a command
     refused: dict[int, str]  # lines for which it refuses the script, and what is wrong with them
+    last: int  # line after which another directive may stand
 
 
 def directives(text: str) -> Directives:
@@ -102,19 +84,23 @@ def directives(text: str) -> Directives:
     found: list[Option] = []
     late: list[int] = []
     refused: dict[int, str] = {}
-    begun = False
-    for number, line in enumerate(text.splitlines(), 1):
-        if match := DIRECTIVE.match(line):
+    begun, last, first = False, 1, True
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.startswith(DIRECTIVE):
             if begun:
                 late.append(number)
                 continue
+            first = first and line.split()[1:2] not in (["hetjob"], ["packjob"])
+            if not first:
+                continue  # another component of the job; the script runs in the first
+            last = number
             try:
-                found += parse(_words(line[match.end() :]), line=number)
+                found += parse(_words(line.removeprefix(DIRECTIVE)), line=number)
             except UsageError as error:
                 refused[number] = str(error)
         elif line.strip() and not line.lstrip().startswith("#"):
             begun = True
-    return Directives(found, late, refused)
+    return Directives(found, late, refused, last)
 
 
 def with_options(text: str, options: Sequence[Option]) -> str:
@@ -126,7 +112,7 @@ def with_options(text: str, options: Sequence[Option]) -> str:
         rest = [f"#SBATCH {option}" for option in kept if option.line == number and option.name not in ours]
         lines[number - 1 : number] = rest
     late = directives("\n".join(lines)).late
-    last = max((at for at, line in enumerate(lines, 1) if DIRECTIVE.match(line) and at not in late), default=1)
+    last = max((at for at, line in enumerate(lines, 1) if line.startswith(DIRECTIVE) and at not in late), default=1)
     lines[last:last] = [f"#SBATCH {option}" for option in options]
     return "\n".join(lines) + "\n"
 
@@ -179,6 +165,8 @@ def _short(letters: str, line: int) -> list[Option]:
     """Return the options in a word of short ones: -N2, -p long, -HW."""
     letter, rest = letters[0], letters[1:]
     name = LONG.get(letter)
+    if letters.partition("=")[0] in NAMES:
+        raise UsageError(f"-{letters} has one dash; an option of several letters has two")
     if name is None:
         raise UsageError(f"-{letter} is no option of sbatch")
     if letter in ALONE and rest:
@@ -193,10 +181,12 @@ def _quoted(value: str) -> str:
 
 
 def _words(text: str) -> list[str]:
-    """Split a directive as sbatch does: quotes, backslashes, and a comment where a word would begin."""
+    """Split a directive as sbatch does: quotes, and a comment wherever a # stands outside of them."""
     words: list[str] = []
-    for match in re.finditer(r"""(#.*)|((?:\\.|"(?:\\.|[^"\\])*"|'[^']*'|[^\s\\])+)""", text):
+    for match in re.finditer(r"""(#.*)|((?:\\\S|\\|"(?:\\.|[^"\\])*"|'[^']*'|[^\s\\#])+)""", text):
         if match[1]:
             break
+        if re.search(r"""["']""", re.sub(r"""\\\S|"(?:\\.|[^"\\])*"|'[^']*'""", "", match[2])):
+            raise UsageError(f"a quote is not closed: {match[2]}")
         words.append(bash.plain(match[2], "."))
     return words

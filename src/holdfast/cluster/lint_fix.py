@@ -1,0 +1,158 @@
+"""Fixes of lint's findings: edits of a script's text where an edit is right, else what to restructure. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from .bash import ShellCommand
+from .batch import C_SHELLS, Script, exclusive, interpreter, is_exec
+from .work import is_work, program_at
+
+PREFIX = "exec holdfast run -- "
+STEPS = (
+    "put {what} into work.sh below the line: trap 'exit 75' TERM; "
+    "end this script with: exec holdfast run -- bash work.sh"
+)
+
+
+class Edit(NamedTuple):
+    """Replace the characters from `start` to `end`."""
+
+    start: int
+    end: int
+    new: str
+
+
+class Fix(NamedTuple):
+    """What to do, in words; and the edits that do it, if edits of this file can."""
+
+    text: str
+    edits: tuple[Edit, ...] = ()
+
+
+def edited(text: str, edits: Iterable[Edit]) -> str:
+    """Return the text with the edits made."""
+    for edit in sorted(edits, reverse=True):
+        text = text[: edit.start] + edit.new + text[edit.end :]
+    return text
+
+
+def supervise(script: Script, command: ShellCommand) -> Fix:
+    """Let `holdfast run` take the place of the shell to run the command: where nothing else would be lost."""
+    obstacle = _obstacle(script, command)
+    if obstacle:
+        return Fix(obstacle)
+    branches = [each for each in script.body if is_work(each) and not is_exec(each) and exclusive(each, command)]
+    alike = [each for each in (command, *branches) if not _obstacle(script, each)]
+    places = sorted({each.places[program_at(each)] for each in alike})
+    lines = " and ".join(str(line) for line in sorted({each.line for each in alike}))
+    text = f"begin line {lines} with: {PREFIX.strip()}" if len(alike) == 1 else f"in lines {lines}: {PREFIX}..."
+    return Fix(text, tuple(Edit(place, place, PREFIX) for place in places))
+
+
+def replace_shell(script: Script, command: ShellCommand) -> Fix:
+    """Write `exec` before a command that runs in the foreground: where nothing else would be lost."""
+    obstacle = _obstacle(script, command)
+    if obstacle:
+        return Fix(obstacle)
+    place = command.places[program_at(command)]
+    return Fix(f"begin line {command.line} with: exec", (Edit(place, place, "exec "),))
+
+
+def _obstacle(script: Script, command: ShellCommand) -> str:
+    """Return what to restructure before an `exec` can run the command; empty: nothing is in its way."""
+    if interpreter(script.text) in C_SHELLS:
+        return "write the script for bash, and end it with: exec holdfast run -- ..."
+    if command.piped:
+        return "write its output to a file (> log 2>&1) in place of the pipe, then: exec holdfast run -- ..."
+    if any(each.kind == "loop" for each in command.within):
+        return STEPS.format(what="the loop")
+    if command.function is not None:
+        return STEPS.format(what=f"{command.function}() and its calls")
+    if any(each.kind == "(" for each in command.within) or command.background:
+        return STEPS.format(what="what runs in the background" if command.background else "the ( ) around it")
+    after = script.after(command)
+    if after is not None:
+        return STEPS.format(what=f"lines {min(command.line, after.line)} to the end")
+    ending = next((trap for trap in script.traps if trap.handler and set(trap.signals) - {"ERR", "DEBUG"}), None)
+    if ending is not None:
+        return f"take the trap of line {ending.line} out (exec ends it), then: exec holdfast run -- ..."
+    if command.prefix or any(word in ("time", "command", "env") for word in command.words[: program_at(command)]):
+        return f"take the `{command.prefix or command.words[0]}` away, then: exec holdfast run -- ..."
+    return ""
+
+
+def wait_beside(script: Script, command: ShellCommand) -> Fix:
+    """Run the command in the background and wait for it, so that a trap can run meanwhile."""
+    loop = 'while kill -0 "$pid" 2>/dev/null; do wait "$pid" || true; done'
+    text = f"run it with & pid=$!, then: {loop}"
+    text_after = script.text[command.end :].lstrip(" \t")
+    whole = not (command.piped or command.joined or command.prefix or command.background or is_condition(command))
+    if not whole or any("<<" in each for each in command.operators) or text_after[:1] not in ("\n", ";", ""):
+        return Fix(text)
+    return Fix(text, (Edit(command.end, command.end, f' & pid=$!\n{loop}\nwait "$pid"'),))
+
+
+def is_condition(command: ShellCommand) -> bool:
+    """Whether the command decides an `if` or a loop, or might."""
+    return any(
+        each.kind == "loop" or (each.kind == "if" and each.part % 2 == 0) or each.kind in ("(", "{")
+        for each in command.within
+    )
+
+
+def wait_on(command: ShellCommand) -> Fix:
+    """Repeat a `wait` until the child has ended."""
+    alive = f"kill -0 {command.words[1]} 2>/dev/null" if len(command.words) == 2 else '[ -n "$(jobs -pr)" ]'
+    what = f"wait {command.words[1]}" if len(command.words) == 2 else "wait"
+    if len(command.words) == 2 and '"' not in what:
+        alive, what = (re.sub(r"(\$\S+)", r'"\1"', each, count=1) for each in (alive, what))
+    loop = f"while {alive}; do {what} || true; done"
+    alone = len(command.words) <= 2 and not (command.piped or command.joined or command.prefix or command.operators)
+    return Fix(f"write in place of it: {loop}", (Edit(command.start, command.end, loop),) if alone else ())
+
+
+def directive(script: Script, words: str) -> Fix:
+    """Add a directive below the others."""
+    lines = script.text.split("\n")[: script.last]
+    place = len("\n".join(lines))
+    return Fix(f"write #SBATCH {words}", (Edit(place, place, f"\n#SBATCH {words}"),))
+
+
+def revalue(script: Script, name: str, new: str) -> Fix:
+    """Give the last option of that name another value."""
+    option = script.option(name)
+    text = f"write --{name}={new}"
+    if option is None or not option.value:
+        return Fix(text)
+    start, end = _line(script.text, option.line)
+    place = script.text.rfind(option.value, start, end)
+    return Fix(text, (Edit(place, place + len(option.value), new),) if place >= 0 else ())
+
+
+def without_line(script: Script, number: int, text: str) -> Fix:
+    """Take a line out."""
+    start, end = _line(script.text, number)
+    return Fix(text, (Edit(start, min(end + 1, len(script.text)), ""),))
+
+
+def before_line(script: Script, number: int, new: str) -> Fix:
+    """Add a line before another one."""
+    start, _ = _line(script.text, number)
+    return Fix(f"write before it: {new}", (Edit(start, start, new + "\n"),))
+
+
+def replace_in_line(script: Script, number: int, old: str, new: str) -> tuple[Edit, ...]:
+    """Return the edit that replaces the first `old` of a line; none if it is not there."""
+    start, end = _line(script.text, number)
+    place = script.text.find(old, start, end)
+    return (Edit(place, place + len(old), new),) if place >= 0 and old else ()
+
+
+def _line(text: str, number: int) -> tuple[int, int]:
+    """Return where the line begins and ends, without its line break."""
+    lines = text.split("\n")
+    start = sum(len(line) + 1 for line in lines[: number - 1])
+    return start, start + len(lines[number - 1])

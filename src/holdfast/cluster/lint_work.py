@@ -1,0 +1,182 @@
+"""Lint's rules about the program that a job is for: whether it can save, and what happens at its next start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from . import sbatch, work
+from .bash import ShellCommand
+from .batch import Script, is_exec, is_holdfast
+from .lint_fix import Edit, Fix, replace_shell, supervise
+from .lint_rule import Fault, Rule
+from .work import program
+
+_TASK = "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
+
+
+def no_grace(script: Script) -> Iterator[Fault]:
+    """With proctrack/cgroup a plain child gets no signal: SIGTERM ends the shell, and the child is killed at once."""
+    chief = _unwarned(script)
+    if chief is None or is_exec(chief) or program(chief)[0] == "srun":
+        return
+    if not any(trap.handler and "TERM" in trap.signals for trap in script.traps):
+        yield Fault(
+            chief.line,
+            f"{work.name(chief)} is killed without a signal when the job's time is over: it cannot save",
+            supervise(script, chief),
+        )
+
+
+def no_notice(script: Script) -> Iterator[Fault]:
+    """A program that gets SIGTERM at its limit has KillWait seconds to save, 30 by default."""
+    chief = _unwarned(script)
+    if chief is not None and (is_exec(chief) or program(chief)[0] == "srun") and not script.traps:
+        yield Fault(
+            chief.line,
+            f"{work.name(chief)} hears of the job's end 30 s before it is killed: that may be too short for a save",
+            Fix("let it save at SIGUSR1, and ask for that: #SBATCH --signal=USR1@300; or: exec holdfast run -- ..."),
+        )
+
+
+def _unwarned(script: Script) -> ShellCommand | None:
+    """Return the work of a long job that asks for no notice, unless what it loses is little."""
+    chief = script.work
+    if chief is None or is_holdfast(chief) or script.signal or work.stops_itself(chief):
+        return None
+    if sbatch.limit_s(script.options) <= work.SHORT_S or in_pieces(script, chief):
+        return None
+    if script.option("time") is None and not work.looks_long(chief):
+        return None
+    return chief
+
+
+def in_pieces(script: Script, command: ShellCommand) -> bool:
+    """Whether the work is a loop over pieces, and those that are done are passed over."""
+    passes_over = r"--resume-failed|(^| )(snakemake|cromwell) |nextflow .*-resume"
+    if re.search(passes_over, " ".join(command.words)):
+        return True
+    within = [each.words[0] for each in script.body if each.loop]
+    asked = command.joined and bool({"[", "[[", "test"} & set(within))
+    return command.loop and ("continue" in within or asked)
+
+
+def holdfast_not_exec(script: Script) -> Iterator[Fault]:
+    """A supervisor that is a child of the batch shell is killed with it."""
+    for command in script.body:
+        alone = not command.background or not script.traps
+        if is_holdfast(command) and not is_exec(command) and not command.piped and alone:
+            yield Fault(
+                command.line,
+                "without `exec` before it, `holdfast run` is killed together with the shell: nothing is saved",
+                replace_shell(script, command),
+            )
+
+
+def holdfast_piped(script: Script) -> Iterator[Fault]:
+    """A supervisor in a pipeline is a child of the batch shell, and its reader dies first."""
+    for command in script.body:
+        if is_holdfast(command) and command.piped:
+            yield Fault(
+                command.line,
+                "`holdfast run` in a pipe is killed together with the shell: nothing is saved",
+                Fix("take the pipe out and write: exec holdfast run ... > log 2>&1 (--output keeps it anyway)"),
+            )
+
+
+def after_exec(script: Script) -> Iterator[Fault]:
+    """What follows an `exec` never runs."""
+    for command in script.body:
+        conditional = command.piped or command.background or command.joined
+        inner = any(each.kind in ("(", "case", "if") for each in command.within)
+        if not is_exec(command) or conditional or inner:
+            continue
+        later = script.after(command)
+        if later is not None:
+            yield Fault(
+                later.line,
+                f"this never runs: `exec` in line {command.line} replaces the shell",
+                Fix("put both into work.sh below the line: trap 'exit 75' TERM; exec that here"),
+            )
+            return
+
+
+def array_shares_run(script: Script) -> Iterator[Fault]:
+    """The tasks of an array need a run each. Without --run each has one of its own."""
+    directory = script.directory
+    if script.array is None or script.chained or directory is None or _own(directory):
+        return
+    for command in script.body:
+        if is_holdfast(command) and "--chain" not in command.words:
+            new = f"{directory}-$SLURM_ARRAY_TASK_ID"
+            place = script.text.find(directory, command.start, command.end)
+            yield Fault(
+                command.line,
+                f"all tasks of the array use the run {directory}: all but one are refused",
+                Fix(f"write --run {new}", (Edit(place, place + len(directory), new),) if place >= 0 else ()),
+            )
+
+
+def _own(directory: str) -> bool:
+    """Whether the name differs from task to task."""
+    return "$" in re.sub(r"\$\{?SLURM_ARRAY_JOB_ID\}?", "", directory)
+
+
+def whole_array_requeued(script: Script) -> Iterator[Fault]:
+    """An array's own id, and that of its last task, refer to all of its tasks."""
+    for command in script.requeues if script.array else ():
+        target = command.words[-1]
+        if not re.search(r"SLURM_ARRAY_JOB_ID\}?_\$", target):
+            yield Fault(
+                command.line,
+                f"`scontrol requeue {target}` can start the whole array again: its last task has the array's id",
+                Fix(f"write: scontrol requeue {_TASK}", _requeue_task(script, command, target)),
+            )
+
+
+def _requeue_task(script: Script, command: ShellCommand, target: str) -> tuple[Edit, ...]:
+    lines = script.text.split("\n")
+    start = sum(len(line) + 1 for line in lines[: command.line - 1])
+    place = script.text.find(target, start, start + len(lines[command.line - 1]))
+    return (Edit(place, place + len(target), _TASK),) if place >= 0 and target.startswith("$") else ()
+
+
+def chain_goes_on(script: Script) -> Iterator[Fault]:
+    """The script lets the remaining tasks of an array run after the work is done."""
+    chained = script.chained
+    ends = any(command.words[0] in ("scancel", "exit") for command in script.everything)
+    ends = ends or any(is_holdfast(command) and "--chain" in command.words for command in script.body)
+    tasks = any("SLURM_ARRAY_TASK_ID" in word for command in script.everything for word in command.words)
+    asks = any(each.words[0] in ("[", "[[", "test") and {"-e", "-f", "-s"} & set(each.words) for each in script.body)
+    if chained and not ends and not tasks and not asks:
+        yield Fault(
+            chained.line,
+            f"all tasks of --array={chained.value} start, also when an earlier one has finished the work",
+            Fix("use holdfast submit --chain, which cancels the rest"),
+        )
+
+
+def copy_cut_short(script: Script) -> Iterator[Fault]:
+    """With --update, cp regards the incomplete copy of an interrupted start as a newer file and keeps it."""
+    for command in script.body:
+        words = program(command)
+        option = next((word for word in words if re.fullmatch(r"--update|-[a-zA-Z]*u[a-zA-Z]*", word)), None)
+        if words[:1] == ("cp",) and option:
+            yield Fault(
+                command.line,
+                "cp --update keeps a copy that an interrupted start has cut short: it is newer than the source",
+                Fix("use rsync --archive, or holdfast submit --stage"),
+            )
+
+
+RULES: Sequence[Rule] = (
+    Rule("may lose work", no_grace, once=True),
+    Rule("may lose work", no_notice, once=True),
+    Rule("loses work", holdfast_not_exec),
+    Rule("loses work", holdfast_piped),
+    Rule("may lose work", after_exec),
+    Rule("loses work", array_shares_run),
+    Rule("loses work", whole_array_requeued),
+    Rule("may lose work", chain_goes_on),
+    Rule("may lose work", copy_cut_short),
+)
