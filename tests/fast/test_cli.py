@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import click
 import ml_dtypes
 import msgspec
 import numpy as np
@@ -490,6 +491,17 @@ def test_a_model_is_exported_for_safetensors_numpy_and_torch(run, tmp_path):
     assert found["fc.weight"].data_ptr() == found["head.weight"].data_ptr()
 
 
+def test_the_model_to_export_is_named_where_it_has_another_name(tmp_path):
+    """As in Northeastern's guide, which calls it net; a store of one's own has no model to name."""
+    facts = Facts(document={"model": {"nets/g": {}}})
+    Store(tmp_path / "run").save({"nets": {"g": {"w": torch.ones(2)}}}, step=1, facts=facts)
+    Store(tmp_path / "store").save({"x": torch.ones(2)}, step=1)
+    for place, words in ("run", "it has: nets; say --part nets, or --all"), ("store", "x; say --part NAME, or --all"):
+        result = invoke("export", tmp_path / place, "-o", tmp_path / "m.npz")
+        assert result.exit_code == 3
+        assert words in result.stderr
+
+
 class Tied(torch.nn.Module):
     """An output layer with the input's weight, as language models have it. Its state is not in order of the names."""
 
@@ -584,6 +596,9 @@ def test_each_command_has_help_and_json():
         told = done(name, "--help")
         assert "--json" in told, name
         assert not re.search(rf"[^:\s] +holdfast {name}\b", told), name
+        text = commands.get_command(click.Context(commands), name).help
+        shown = [line.strip() for line in told.splitlines()]
+        assert [] == [line for line in re.findall(r"^ +(holdfast .*)$", text, re.MULTILINE) if line not in shown]
 
 
 def test_names_from_files_cannot_command_the_terminal(tmp_path):

@@ -167,6 +167,8 @@ def test_weights_are_read_without_a_run(tmp_path):
         load_into(state["optimizer"], tmp_path)
     with pytest.raises(Mismatch, match="strict=False reads what fits"):
         load_into(torch.nn.Linear(1, 1), tmp_path)
+    with pytest.raises(NotFound, match="holds no 'net', only model; say name='model'"):
+        load_into(model, tmp_path, "net")
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def command(as_json: bool, command: tuple[str, ...], **chosen: Any) -> None:
 
         holdfast drill --kills 20 -- python train.py --lr 0.1
 
-        holdfast drill --signals KILL,TERM,RANK -- torchrun --standalone --nproc-per-node 4 train.py
+        holdfast drill --signals RANK -- torchrun --nproc-per-node 4 train.py
 
     KILL strikes every process that COMMAND has started, RANK one of its ranks only, the others COMMAND itself.
 

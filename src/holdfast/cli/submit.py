@@ -82,7 +82,9 @@ def command(words: SubmitArguments, /, again: str | None, dry_run: bool, as_json
     """Submit COMMAND to Slurm, in a script that survives preemption, lost nodes and the time limit.
 
         holdfast submit --time 12:00:00 --gpus 1 -- python train.py
-        holdfast submit --time 1:00:00 --array 1-20%5 -- python train.py --seed {task}
+
+        holdfast submit --array 1-20%5 -- python train.py --seed {task}
+
         holdfast submit --continue .holdfast/train-1
 
     Each submission has a directory of its own. Whatever is not listed here goes to sbatch. The words of COMMAND reach

@@ -70,8 +70,9 @@ def chosen(checkpoint: Checkpoint, part: str | None) -> Chosen:
     tree = checkpoint.tree
     members = (nodes.opened(tree).members if isinstance(tree, dict) else None) or {}
     if part is not None and part not in members:
-        names = ", ".join(members) or "none"
-        raise NotFound(f"{checkpoint.path}: no part {part!r}; it has: {names} (name one with --part, or say --all)")
+        has = f"no part {part!r}; it has: {', '.join(members) or 'none'}"
+        named = next((model.partition("/")[0] for model in checkpoint.models()), "NAME")
+        raise NotFound(f"{checkpoint.path}: {has}; say --part {named}, or --all")
     found = _tensors(checkpoint, tree if part is None else members[part], joint="/" if part is None else ".")
     if not found.tensors:
         raise UsageError(f"{checkpoint.path}: it holds no tensor; files that a program wrote can be copied as they are")

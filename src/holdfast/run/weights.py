@@ -80,7 +80,15 @@ def load_into(
     """
     if weights_for(model) is None:
         raise UsageError(f"load_into reads into a model, not into a {type(model).__qualname__}")
-    return _Reading(lambda _: {name: model}, rename or {}, strict=strict).read(path, step)[name]
+
+    def wanted(checkpoint: Checkpoint) -> dict[str, Any]:
+        stored = checkpoint.parts()
+        if stored and name.partition("/")[0] not in stored:
+            known = checkpoint.models() or stored
+            raise NotFound(f"{checkpoint.path}: holds no {name!r}, only {', '.join(known)}; say name={known[0]!r}")
+        return {name: model}
+
+    return _Reading(wanted, rename or {}, strict=strict).read(path, step)[name]
 
 
 def begin_from(source: StartFrom, objects: Mapping[str, Any]) -> dict[str, Report]:

@@ -134,6 +134,11 @@ class Checkpoint:
         """Who saved it, and with what: host, command, git commit, library versions, hyperparameters, model."""
         return self.head.document
 
+    def models(self) -> list[str]:
+        """Return the names of the models that a run tracked; of a state that was saved without a run, none."""
+        found = self.document.get("model")
+        return [*found] if isinstance(found, dict) else []
+
     @property
     def size_bytes(self) -> int:
         """The size of all its files in bytes, shared files included, the manifest excluded."""
