@@ -16,7 +16,7 @@ from holdfast.cluster.batch import Around
 from holdfast.cluster.lint import lint
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SCRIPTS = sorted(EXAMPLES.glob("*/*.sh"))
+SCRIPTS = sorted([*EXAMPLES.rglob("*.sh"), *EXAMPLES.rglob("*.bash")])
 
 
 def loaded(path):
@@ -55,7 +55,7 @@ def code(path):
 
 def test_lint_finds_nothing_in_the_examples():
     """With the files that lie beside them."""
-    assert len(SCRIPTS) >= 3
+    assert len(SCRIPTS) >= 4
     for script in SCRIPTS:
         here = {path.name: path.read_text() for path in script.parent.iterdir() if path.is_file()}
         assert [] == lint(script.read_text(), Around(read=here.get)), script
