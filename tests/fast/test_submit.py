@@ -258,6 +258,9 @@ def test_a_sweep_that_cannot_be_is_refused(place):
     assert 0 == submit("--array", "1-1000", "--", "python", "a.py", "{task}").exit_code
     told = submit("--array", "1-2", "--", "python", "a.py").stderr
     assert "no word of the command holds {task}" in told
+    assert "--chain" not in told
+    told = submit("--array", "1-10%1", "--", "python", "a.py").stderr
+    assert "one after the other at one work: --chain 10 instead of --array" in told
 
 
 # What would fail at its start is not submitted ---------------------------------------------------------------------
@@ -293,6 +296,26 @@ def test_a_program_that_is_not_on_path_needs_a_line_that_brings_it(place):
         assert "namd3 is not on PATH here" in result.stderr
 
 
+def test_a_batch_script_as_the_command_is_told_that_its_options_are_not_read(place):
+    """As somebody would try who has one for sbatch; the job asks for nothing of what it says."""
+    (place / "job.sh").write_text("#!/bin/bash\n#SBATCH --mem=16G\npython a.py\n")
+    (place / "job.sh").chmod(0o755)
+    for words in (["./job.sh"], ["bash", "job.sh"]):
+        result = submit("--", *words)
+        assert result.exit_code == 0
+        assert "job.sh: its #SBATCH lines do not count here: write them before --, or sbatch it itself" in result.stderr
+    assert "#SBATCH" not in submit("--", "python", "a.py").stderr
+
+
+def test_what_is_to_be_staged_and_is_not_here_is_told(place):
+    """It may be on the nodes alone."""
+    (place / "here").touch()
+    result = submit("--stage", "here", "--stage", "away/set.tar", "--", "python", "a.py")
+    assert result.exit_code == 0
+    assert f"--stage {place}/away/set.tar: it is not on this machine" in result.stderr
+    assert f"{place}/here" not in result.stderr
+
+
 def test_a_set_up_line_is_one_that_bash_can_read(place):
     """And says so before the queue."""
     for line in ("if true; then", "echo 'a", "cat <<X", "a \\", "for"):
@@ -324,7 +347,7 @@ def test_wrong_use_is_one_line_and_exit_2(place):
     is_refused(place, ["-t", "60"], "what shall be run?")
     is_refused(place, ["-t", "60", "--"], "what shall be run?")
     for words, why in {
-        "stray": "'stray' is neither an option nor the value of one",
+        "stray": "'stray' is neither an option nor the value of one; what shall run stands after --",
         "-t 60 more": "'more' is neither",
         "-!": "-! is no option of sbatch",
         "--chain 1": "--chain",

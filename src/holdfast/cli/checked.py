@@ -32,6 +32,8 @@ def command(order: JobRequest, words: Sequence[str], base: Path) -> None:
     file = script_file(words) if certain else None
     if file is not None and not (base / file).exists():
         raise UsageError(f"{base / file} does not exist, and the job would fail of it; nothing was submitted")
+    if file is not None and _has_directives(base / file):
+        warn(f"{file}: its #SBATCH lines do not count here: write them before --, or sbatch it itself")
     if "/" in words[0] or shutil.which(words[0]):
         return
     if not order.setup and not any(option.name == "export" for option in order.options):
@@ -40,6 +42,35 @@ def command(order: JobRequest, words: Sequence[str], base: Path) -> None:
             "or the line that brings it: --setup 'module load ...'"
         )
     warn(f"{words[0]} is not on PATH here; the set-up lines must bring it")
+
+
+def _has_directives(file: Path) -> bool:
+    try:
+        if not file.is_file():
+            return False  # a pipe would be waited for
+        with file.open("rb") as opened:
+            head = opened.read(65536)
+    except OSError:
+        return False
+    return head.startswith(b"#!") and b"\n#SBATCH " in head
+
+
+def tells_tasks_apart(words: Sequence[str], tasks: sweep.Tasks) -> None:
+    """Warn when each task of a sweep would run the same command."""
+    if any(sweep.TASK in word for word in words):
+        return
+    chain = f"; one after the other at one work: --chain {len(tasks.numbers)} instead of --array"
+    warn(
+        f"no word of the command holds {sweep.TASK}: each task runs the same, and only ${sweep.VARIABLE} tells it "
+        f"which it is{chain if tasks.at_once == 1 else ''}"
+    )
+
+
+def staged(paths: Sequence[str]) -> None:
+    """Warn of what is not there, here: the job ends at once if its node does not have it either."""
+    for path in paths:
+        if not os.path.exists(path):
+            warn(f"--stage {path}: it is not on this machine; if the job's node does not have it either, the job ends")
 
 
 def script_file(words: Sequence[str]) -> str | None:

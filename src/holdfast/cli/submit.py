@@ -27,7 +27,7 @@ from ..errors import ClusterError, NoSpace, UsageError
 from ..interval import enough_s
 from ..provenance import redact
 from ..supervise import submission
-from ..terminal import say, warn
+from ..terminal import say
 from . import checked, measured, options
 from . import lint as told
 from .shown import report, safe
@@ -103,17 +103,16 @@ def command(words: SubmitArguments, /, again: str | None, dry_run: bool, as_json
     text = script.script(order)
     checked.set_up(order.setup)
     if order.array is not None:
-        checked.array(sweep.tasks(order.array))
-        if not lines and not any(sweep.TASK in word for word in order.command):
-            warn(
-                f"no word of the command holds {sweep.TASK}: each task runs the same, and only ${sweep.VARIABLE} "
-                "tells it which it is"
-            )
+        tasks = sweep.tasks(order.array)
+        checked.array(tasks)
+        if not lines:
+            checked.tells_tasks_apart(order.command, tasks)
     if dry_run:
         click.echo(text, nl=False)
         return
     for each in [order.command] if order.command else map(shlex.split, lines):
         checked.command(order, each, base)
+    checked.staged(order.stage)
     _submit_new(order, base, lines, named=chosen["directory"], as_json=as_json)
 
 

@@ -45,7 +45,10 @@ def sort(args: list[str], known: list[str]) -> SubmitArguments:
         if word.startswith("-") and word != "-":
             target = ours if word.partition("=")[0] in known else theirs
         target.append(word)
-    return SubmitArguments(ours, sbatch.parse(theirs), args[end + 1 :])
+    try:
+        return SubmitArguments(ours, sbatch.parse(theirs), args[end + 1 :])
+    except UsageError as error:
+        raise UsageError(f"{error}; what shall run stands after --") from error
 
 
 def from_table(given: Any) -> list[Option]:
