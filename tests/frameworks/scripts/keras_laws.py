@@ -239,12 +239,12 @@ if keras.backend.backend() != "jax":
     made = counting()
     refused("enough", ValueError, lambda: fit(made, Holdfast("counting", every=Every(steps=1)), Fails()))
     made = counting()
-    assert "learning rate" not in said(lambda: fit(made, Holdfast("counting")))
+    assert "learning_rate" not in said(lambda: fit(made, Holdfast("counting")))
     assert made.calls == 12
     assert list(made.done) == [*range(1, 13)]
     made = counting(0.5)
     line = said(lambda: fit(made, Holdfast("counting"), epochs=3))
-    assert "the script's learning rate was 0.01 and is 0.5; that of the checkpoint is used" in line
+    assert "learning_rate is 0.5 here and 0.01 in the checkpoint, which is used" in line
     assert made.optimizer.learning_rate == np.float32(0.01)
 
 
