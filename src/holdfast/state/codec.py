@@ -290,8 +290,7 @@ def checked_size(stored: LeafReader, itemsize: int) -> None:
 
 
 def is_stored(value: Any) -> TypeGuard[LeafReader]:
-    kind = type(value)  # of a tensor in pieces the value itself would read the parts of other ranks
-    return hasattr(kind, "read_into") and hasattr(kind, "size_bytes")
+    return hasattr(value, "read_into") and hasattr(value, "size_bytes")
 
 
 def is_leaf(value: Any) -> bool:
