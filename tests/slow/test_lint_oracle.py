@@ -181,7 +181,7 @@ $N
 """
 
 
-def refused(slurm, script):
+def sbatch_refuses(slurm, script):
     """Whether sbatch refuses it, and why."""
     done = subprocess.run(
         ["sbatch", "--test-only", script], check=False, capture_output=True, text=True, env=slurm.environment
@@ -198,7 +198,7 @@ def test_lint_refuses_the_directives_that_sbatch_refuses(slurm, tmp_path):
     lines += ["#SBATCH\t--requeue", "#sbatch --qqq", "#SBATCH hetjob", "#SBATCH --mem=1 --mem-per-cpu=1"]
     for line in lines:
         script.write_text(f"#!/bin/bash\n{line}\nsleep 1\n")
-        answer, why = refused(slurm, script)
+        answer, why = sbatch_refuses(slurm, script)
         answers.append(answer)
         says = [each for each in lint(script.read_text()) if each.rule in ("script-refused", "variable-in-directive")]
         if answer != bool(says):
@@ -224,7 +224,7 @@ def test_lint_refuses_the_first_lines_that_sbatch_refuses(slurm, tmp_path):
         "#!/bin/bash\r\nsleep 1\r\n",
     ):
         script.write_bytes(text.encode())
-        answer, why = refused(slurm, script)
+        answer, why = sbatch_refuses(slurm, script)
         answers.append(answer)
         assert answer == any(each.rule == "script-refused" for each in lint(text)), (text, why)
     assert {True, False} == set(answers)
