@@ -252,6 +252,38 @@ def _remove_abandoned(path: Path) -> None:
         os.close(descriptor)
 
 
+def create_shared(name: str, size_bytes: int) -> int:
+    """Return a descriptor of memory that other processes open by way of /proc; it goes with its last user."""
+    descriptor = os.memfd_create(name)
+    try:
+        os.ftruncate(descriptor, size_bytes)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_shared(path: Path, *, append: bool = False) -> int:
+    """Open, for reading and writing, memory that another process has created with `create_shared`.
+
+    Raises:
+        NotPlain: there is something else.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise NotPlain(errno.EINVAL, "not memory", str(path))
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_APPEND if append else 0))
+
+
+def nowhere() -> int:
+    """Return a descriptor that takes everything that is written to it, and keeps nothing."""
+    return os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+
+
+def empty_shared(descriptor: int) -> None:
+    """Drop what was written to memory of `create_shared`."""
+    os.ftruncate(descriptor, 0)
+
+
 def free_bytes(path: Path) -> int:
     """Return the bytes that this user may still write on the file system of `path`."""
     facts = os.statvfs(path)

@@ -96,3 +96,22 @@ def test_times_are_said_in_two_units():
     """As people say them."""
     said = {0.2: "0 s", 50: "50 s", 60: "1 min", 250: "4 min 10 s", 7205: "2 h", 90000: "1 d 1 h", 3661: "1 h 1 min"}
     assert said == {seconds: starts.span(seconds) for seconds in said}
+
+
+def test_a_start_that_was_ended_because_it_hung_says_so():
+    """Whether it saved or was killed; another start of the same run does not."""
+    logs = [
+        log(1, at(90, 17), at(100, 17, "stop", reason="SIGTERM", phase="step")),
+        log(2, at(250, 30), began=200, restored=17),
+        log(3, at(350, 40), began=300, restored=20),
+        log(4, at(450, 50, "end"), began=400, restored=40),
+    ]
+    told = [
+        at(101, 0, "exit", verdict="stopped", code=75, hung="step 17"),
+        at(260, 0, "exit", verdict="failed", code=-9, hung="step 30"),
+        at(360, 0, "exit", verdict="failed", code=-9, hung=""),
+        at(451, 0, "exit", verdict="done", code=0, hung=""),
+    ]
+    assert ["hang", "hang", "killed", "done"] == [each.cause for each in starts.of_run(logs, told)]
+    command = [event for exit_ in told for event in (at(exit_["time"] - 9, 0, "start"), exit_)]
+    assert ["hang", "hang", "killed", "done"] == [each.cause for each in starts.of_command(command)]

@@ -123,6 +123,22 @@ def test_a_program_that_the_file_names_whole_needs_no_command(tmp_path, words, c
     assert said == it.said.splitlines()
 
 
+@pytest.mark.parametrize("sent", ["TERM", "INT"])
+def test_ctrl_c_is_said_only_of_ctrl_c(tmp_path, sent):
+    """Also of a program that is stopped with SIGINT whatever came."""
+    loop = "trap 'exit 3' INT; echo ready; while :; do sleep 0.05; done"
+    (tmp_path / "app.toml").write_text(
+        f'start = ["bash", "-c", "{loop}"]\ncheckpoint = ["state.*"]\nresume = ["true", "{{checkpoint}}"]\n'
+        'stop = "INT"\nfinished = { files = ["result"] }\n'
+    )
+    with Watched(tmp_path, "app.toml", []) as it:
+        until(lambda: "ready" in it.printed, "its first words")
+        it.send(sent)
+        it.end()
+    assert ["INT"] == [event["signal"].removeprefix("SIG") for event in it.events("handed")]
+    assert (sent == "INT") == ("Ctrl-C" in it.said)
+
+
 OWN = """
 import json, os, random, sys, time
 state = json.load(open("state.json")) if os.path.exists("state.json") else {"step": 0, "sum": 0.0}

@@ -286,6 +286,20 @@ def test_a_script_that_starts_us_in_the_background_makes_no_command_deaf(tmp_pat
     assert [signal.SIGHUP] == [number for number in kinds if ignored >> (number - 1) & 1]
 
 
+def test_what_our_caller_ignores_is_not_ignored_by_the_command(tmp_path):
+    """Every signal there is. With SIGCHLD the kernel would reap the command, and nobody learn how it ended."""
+
+    def ignore():
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_IGN)
+
+    words = [*HOLDFAST, "--", "grep", "SigIgn", "/proc/self/status"]
+    done = subprocess.run(
+        words, cwd=tmp_path, preexec_fn=ignore, restore_signals=False, capture_output=True, text=True, check=True
+    )
+    assert 1 << (signal.SIGHUP - 1) == int(done.stdout.split()[1], 16)
+
+
 def test_a_batch_script_may_ignore_the_notice_until_it_is_heard(tmp_path):
     """`trap '' USR1; exec holdfast run -- ...`: the supervisor and its command hear it all the same."""
     command = "trap 'echo got USR1; exit 75' USR1; echo ready; while :; do sleep 0.05; done"

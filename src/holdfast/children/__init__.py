@@ -3,4 +3,5 @@
 child       the command, seen by its starter
 warden      the process in between
 processes   reads /proc
+steps       memory in which a run writes how far it is, for its supervisor
 """

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Self
 
 from ..errors import ChildError, UsageError
-from . import warden
+from . import processes, warden
 from .warden import Streams
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP)
@@ -29,6 +29,8 @@ class Child:
         self.code: int | None = None  # set when the command itself has ended; in subprocess's notation
         self.gone = False  # nothing that it started is left either
         self._heard = b""
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # our caller's; the kernel would reap for us
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         ours, theirs = socket.socketpair()
         self._link = ours
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -74,6 +76,10 @@ class Child:
         """
         with suppress(OSError):
             self._link.send(bytes([number | (warden.ALONE if alone else 0)]))
+
+    def processes(self) -> list[int]:
+        """Return the processes of the command."""
+        return processes.descendants(self._warden)
 
     def look(self) -> None:
         """Note what has happened since the last call."""

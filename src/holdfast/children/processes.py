@@ -46,6 +46,59 @@ def heed(pids: Iterable[int], number: int) -> bool:
     return any(not _has(pid, "SigIgn", number) for pid in pids)
 
 
+def knows(pid: int, number: int) -> bool:
+    """Whether the process catches, ignores or blocks the signal."""
+    return any(_has(pid, mask, number) for mask in ("SigCgt", "SigIgn", "SigBlk"))
+
+
+def traced(pid: int) -> bool:
+    """Whether a debugger holds the process."""
+    return bool(_field(f"{pid}/status", "TracerPid", 10))
+
+
+def runs(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    return _field_text(f"{pid}/status", "State") not in {"", "Z", "X"}
+
+
+def stopped(pid: int) -> bool:
+    """Whether a signal has stopped the process."""
+    return _field_text(f"{pid}/status", "State") == "T"
+
+
+def maps(pid: int, name: str) -> bool:
+    """Whether the process has memory or a file of that name in its address space."""
+    return name in _read(f"{pid}/maps")
+
+
+def program(pid: int) -> str:
+    """Return the path of the program that the process runs; "" if it is not known."""
+    try:
+        return os.readlink(f"/proc/{pid}/exe")
+    except OSError:
+        return ""
+
+
+def command(pid: int) -> list[str]:
+    """Return the words with which the process was started."""
+    return _read(f"{pid}/cmdline").split("\0")[:-1]
+
+
+def shown(pid: int) -> str:
+    """Return for people what the process does: its state, and where in the kernel each thread waits."""
+    lines = [f"state: {_field_text(f'{pid}/status', 'State')}"]
+    for thread in sorted(_listed(f"/proc/{pid}/task"), key=int):
+        where = " < ".join(line.split()[-1] for line in _read(f"{pid}/task/{thread}/stack").splitlines())
+        lines.append(f"thread {thread}: {_read(f'{pid}/task/{thread}/comm').strip()}: {where or waits_in(pid, thread)}")
+    return "\n".join(lines)
+
+
+def waits_in(pid: int, thread: int | str = "") -> str:
+    """Return the name of the kernel's function in which a thread waits; "" if it runs, or the kernel does not say."""
+    found = _read(f"{pid}/task/{thread or pid}/wchan")
+    return "" if found == "0" else found
+
+
 def writes(pids: Collection[int], files: Collection[Path]) -> bool:
     """Whether one of the processes has one of the files open for writing."""
     wanted = {found for path in files if (found := _identity(path))}
@@ -88,8 +141,12 @@ def _writes(pid: int, number: str, wanted: Collection[tuple[int, int]]) -> bool:
 
 def _field(path: str, name: str, base: int) -> int:
     """Return the number in the line `name: 17` of a file in /proc; 0 without such a line."""
+    return int(_field_text(path, name) or "0", base)
+
+
+def _field_text(path: str, name: str) -> str:
     found = re.search(rf"^{name}:\s*(\w+)", _read(path), re.MULTILINE)
-    return int(found[1], base) if found else 0
+    return found[1] if found else ""
 
 
 def _read(path: str) -> str:

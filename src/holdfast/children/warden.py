@@ -26,10 +26,10 @@ from . import processes
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 _ROUND_MS = 20
 ALONE = 0x80
-# Shells that are not interactive start what ends with `&` deaf to these: Ctrl-C and Ctrl-\ at the terminal are not for
-# it. They never reach the command, which is in a group of its own: whoever sends it one means it. SIGHUP stays ignored,
-# because nohup asks for that.
-FROM_SHELL = {signal.SIGINT, signal.SIGQUIT}
+# What our caller ignores was meant for our caller. Shells start what ends with `&` deaf to Ctrl-C and Ctrl-\, and those
+# of the terminal never reach the command, which is in a group of its own. SIGHUP stays ignored: nohup asks for that.
+STAYS_IGNORED = {signal.SIGHUP}
+_UNCHANGED = {signal.SIGKILL, signal.SIGSTOP}
 _prctl: Any = getattr(ctypes.CDLL(None), "prctl", lambda *_: -1)
 
 
@@ -99,8 +99,8 @@ def _start(
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != warden:
             os._exit(1)
-        for number in signal.valid_signals():
-            if callable(signal.getsignal(number)) or number in FROM_SHELL:
+        for number in signal.valid_signals() - _UNCHANGED:
+            if callable(signal.getsignal(number)) or number not in STAYS_IGNORED:
                 signal.signal(number, signal.SIG_DFL)
         if streams.terminal:
             signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a background process may then write to the terminal

@@ -20,6 +20,7 @@ from ..run.settings import is_drilled
 from ..supervise.limits import LEAD_S
 from ..supervise.place import await_turn
 from ..supervise.supervise import SupervisorOptions, supervise
+from ..supervise.watching import HangOptions, require_a_place
 from ..terminal import say, warn
 from . import options
 from .shown import json_line, safe
@@ -29,6 +30,7 @@ NO_DRILL = (
     "and compare its files: docs/scientific-languages.md, Prove it"
 )
 RUN_DIR = click.Path(path_type=Path, file_okay=False)
+FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command(
@@ -45,6 +47,13 @@ RUN_DIR = click.Path(path_type=Path, file_okay=False)
 )
 @options.option("--requeue/--no-requeue", default=True, help="Carry the job on when its time is up.")
 @click.option("--spot", type=click.Choice(sorted(CLOUDS)), help="Stop when this cloud takes the machine back.")
+@options.option(
+    "--on-hang", type=click.Choice(["tell", "restart"]), default="tell", help="Restart: end it, and start it once more."
+)
+@click.option(
+    "--hang-after", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="A step that takes longer hangs."
+)
+@click.option("--alive", type=FILE, metavar="FILE", help="What COMMAND touches as long as it is alive.")
 @click.option("--chain", is_flag=True, help="This job is one of an array that does the work in turn; needs --run.")
 @options.as_json
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
@@ -67,8 +76,9 @@ def command(app: str | None, chain: bool, as_json: bool, command: tuple[str, ...
     if chain and _is_over(chosen["directory"]):
         say(f"{chosen['directory']}: an earlier task of this array has finished the work; nothing is left to do")
         return
-    directory = chosen["directory"]
-    settings = SupervisorOptions(keeps=app is not None, name=Path(app).stem if app else None, chain=chain, **chosen)
+    directory, hangs = chosen["directory"], _hangs(chosen)
+    name = Path(app).stem if app else None
+    settings = SupervisorOptions(keeps=app is not None, name=name, chain=chain, hangs=hangs, **chosen)
     try:
         outcome = supervise(command, lambda place: _program(app, place), settings)
     except ChildError as error:
@@ -86,6 +96,13 @@ def command(app: str | None, chain: bool, as_json: bool, command: tuple[str, ...
         click.echo(json_line(outcome._asdict() | {"directory": str(outcome.directory)}))
     if outcome.exit_code:
         raise click.exceptions.Exit(outcome.exit_code)
+
+
+def _hangs(chosen: dict[str, Any]) -> HangOptions:
+    """Take what the options say about hangs out of `chosen`."""
+    restart, after_s, file = chosen.pop("on_hang") == "restart", chosen.pop("hang_after"), chosen.pop("alive")
+    require_a_place(file)
+    return HangOptions(restart, after_s, file and file.absolute(), chosen["grace_s"])
 
 
 def _is_over(directory: Path | None) -> bool:

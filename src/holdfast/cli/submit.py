@@ -33,7 +33,8 @@ from . import lint as told
 from .shown import report, safe
 from .submit_words import Passing, SubmitArguments
 
-SUPERVISOR = ("app", "retries", "max_no_progress", "max_requeues", "grace")  # these are passed on to `holdfast run`
+# These are passed on to `holdfast run`.
+SUPERVISOR = ("app", "retries", "max_no_progress", "max_requeues", "grace", "on_hang", "hang_after", "alive")
 
 
 @click.command(cls=Passing, options_metavar="[SBATCH OPTIONS] [OPTIONS] -- COMMAND...")
@@ -76,6 +77,9 @@ SUPERVISOR = ("app", "retries", "max_no_progress", "max_requeues", "grace")  # t
 @click.option("--max-no-progress", type=int, metavar="N", help="As in holdfast run.")
 @click.option("--max-requeues", type=int, metavar="N", help="As in holdfast run.")
 @click.option("--grace", type=float, metavar="SECONDS", help="As in holdfast run.")
+@click.option("--on-hang", type=click.Choice(["tell", "restart"]), help="As in holdfast run.")
+@click.option("--hang-after", type=float, metavar="SECONDS", help="As in holdfast run.")
+@click.option("--alive", metavar="FILE", help="As in holdfast run.")
 @options.as_json
 @click.pass_obj
 def command(words: SubmitArguments, /, again: str | None, dry_run: bool, as_json: bool, **chosen: Any) -> None:

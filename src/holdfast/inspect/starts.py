@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from .. import journal, owner
 from ..journal import AFTERWARDS, CLOSING, Event, Log
 
-DONE, KILLED = "done", "killed"
+DONE, KILLED, HANG = "done", "killed", "hang"
 _SAID = {"time limit": "time limit", "preempted": "preempted", "cancelled": "cancelled", "requeued": "requeued"}
 _REASONS = {"SIGINT": "Ctrl-C", "deadline": "deadline"}
 
@@ -36,6 +36,7 @@ def of_run(logs: Sequence[Log], supervisor: Sequence[Event] = ()) -> list[Start]
     begun = [log for log in logs if log.restored is not None]
     told = [event for log in logs for event in log.events if event["event"] in AFTERWARDS]
     told += [event for event in supervisor if event["event"] in AFTERWARDS]
+    hung = [_time(event) for event in supervisor if event["event"] == "exit" and event.get("hung")]
     found = []
     for log, after in itertools.zip_longest(begun, begun[1:]):
         job, restart = owner.job_of(log.owner)
@@ -49,7 +50,11 @@ def of_run(logs: Sequence[Log], supervisor: Sequence[Event] = ()) -> list[Start]
             at_s = max((_time(event) for event in log.events if _stands(event, resumed)), default=began_s)
             if last > resumed:
                 start = start._replace(lost_s=max(0.0, seen_s - at_s), lost_steps=last[0] - resumed[0])
-        found.append(start._replace(cause=_cause(log.last, start, told, over=after is not None), why=_error(log.last)))
+        cause = _cause(log.last, start, told, over=after is not None)
+        until_s = min(map(_time, after.events), default=began_s) if after is not None else float("inf")
+        if cause != DONE and any(seen_s <= each <= until_s for each in hung):  # the supervisor has ended it for that
+            cause = HANG
+        found.append(start._replace(cause=cause, why=_error(log.last)))
     return found
 
 
@@ -113,6 +118,8 @@ def _of_exit(event: Event, start: Start, told: Iterable[Event]) -> str:
     verdict, code = event.get("verdict"), event.get("code")
     if verdict == DONE:
         return DONE
+    if event.get("hung"):
+        return HANG
     if event.get("cause"):
         return str(event["cause"])
     if event.get("told") or verdict == "stopped":

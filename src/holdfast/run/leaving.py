@@ -9,6 +9,7 @@ from opcode import opname
 from types import CodeType, FrameType
 from typing import NamedTuple
 
+from ..children import steps
 from ..errors import StoreError, Superseded
 from ..store import format
 from ..terminal import say, warn
@@ -44,6 +45,7 @@ def end_outer(session: Session) -> dict[str, float]:
 def finish(session: Session) -> None:
     """Finish after the block or loop: save a state that is not saved yet, and stop if requested."""
     session.require_alive()
+    session.alive.mark(steps.CLOSING, session.position.step)
     session.progress.walks.close_inside()
     metrics = end_outer(session)
     saves = session.saves

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from ..children import steps
 from ..data.order import key
 from ..errors import Mismatch, UsageError
 from ..legible import is_text
@@ -79,6 +80,7 @@ def _begin_here(session: Session, start_from: StartFrom | None) -> None:
     if session.leads:
         session.begin_board()
     session.progress.restart_clock()
+    session.alive.mark(steps.FIRST, session.position.step)
 
 
 def settle(session: Session, *, ready: bool = True) -> None:

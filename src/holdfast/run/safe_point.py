@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ..children import steps
 from ..errors import UsageError
 from ..state.tree import flatten
 from ..terminal import say
@@ -46,6 +47,7 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
     reason = wanted or saves.reason(metrics, order, epoch, final=final)
     session.display.update(step=session.position.step, metrics=metrics)
     if reason and saves.saved != session.here:
+        session.alive.mark(steps.SAVE, session.position.step)
         saves.save(reason, metrics, epoch, at_once=drilled.is_at_once(session))
     if wanted:
         stop_now(session, wanted)
@@ -54,6 +56,7 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
         _lead(session, session.windows)
     session.show()
     progress.restart_clock()
+    session.alive.mark(steps.EPOCH if phase == "end" else steps.STEP, session.position.step)
 
 
 def passed(session: Session) -> None:
@@ -125,6 +128,7 @@ def stop_now(session: Session, reason: str) -> None:
         Stopped: always.
         StoreError: the save in flight, of this same step, failed.
     """
+    session.alive.mark(steps.CLOSING, session.position.step)
     session.saves.secure(reason, {})
     ranks, why = session.ranks, f"{reason} at step {session.position.step}; saved"
     with parting(ranks, GOOD_BYE_S + 3 * session.progress.step_s):  # some ranks may be steps behind

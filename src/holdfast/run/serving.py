@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from ..children import steps
 from ..data.facts import Feed, FeedPosition
 from ..data.feed import feed_for
 from ..errors import UsageError
@@ -110,6 +111,8 @@ class Serving(Iterator[Any]):
         """Mark a step that consumed `batches` more: a safe point."""
         self.consume(batches)
         step_done(self._session, final=final)
+        if self._ended and self.consumed == self.taken:
+            self._mark_end()
 
     def consume(self, batches: int) -> None:
         """Note that `batches` more of those given out are done.
@@ -136,6 +139,11 @@ class Serving(Iterator[Any]):
     def end(self) -> None:
         """End the loader for this epoch: what remains of it is skipped, also after a resume."""
         self._session.progress.end_serving(self.name, self._feed.position(self.taken), self.taken)
+        self._mark_end()
+
+    def _mark_end(self) -> None:
+        """Note that no batch is left: what comes now, an evaluation perhaps, is no step."""
+        self._session.alive.mark(steps.AFTER_BATCHES, self._session.position.step)
 
     def close(self) -> None:
         """Give no more batches, and let go of what the loader holds, its workers for one."""

@@ -29,6 +29,7 @@ from ..store.store import Facts, Store
 from ..terminal import Progress as Display
 from ..terminal import say, speak_for, warn
 from . import fingerprint, settings
+from .alive import Alive
 from .metrics import Metrics
 from .objects import STEERED, adapter_for, model_facts
 from .position import Position, Progress
@@ -110,7 +111,7 @@ class Session:
         self.watch = Watch(tracked, variables)
         self.ranks = here()
         speak_for(self.ranks.rank)
-        self.origin, self.progress = Origin(), Progress(options.seed)
+        self.origin, self.progress, self.alive = Origin(), Progress(options.seed), Alive()
         self._agree()
         self._claim()
         self.metrics, self.saves = Metrics(self), Saves(self)
@@ -177,6 +178,8 @@ class Session:
     def begin_listening(self, standing: Standing | None) -> None:
         """Handle the signals, and keep them from the workers of loaders. `standing`: the run has no block."""
         self.standing = standing
+        self.alive.begin(self.ranks.rank, self.ranks.world)
+        self.around.callback(self.alive.end)
         if standing is None:
             self.around.enter_context(self.stop)
         else:

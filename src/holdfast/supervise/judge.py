@@ -32,6 +32,7 @@ class CommandAttempt(NamedTuple):
     held: bool = False
     lacks: str = ""  # what was missing although the exit code was 0
     refused: str = ""  # why the run did not begin, and would not the next time
+    hung: str = ""  # where it hung, if it was ended for that
 
 
 class Next(NamedTuple):
@@ -59,6 +60,8 @@ def judge(attempts: Sequence[CommandAttempt], retries: int = 0, no_progress: int
         return Next("fail", "while it was told to stop")
     if last.told is not None:
         return Next("leave", f"told to stop by {last.told}")
+    if last.hung:
+        return _after_a_hang(attempts)
     if last.verdict == "damaged":
         return Next("again", "it could not go on from its checkpoint")
     without_gain = _without_gain(attempts)
@@ -78,6 +81,16 @@ def judge(attempts: Sequence[CommandAttempt], retries: int = 0, no_progress: int
     if last.held:
         return Next("fail", "held, so it is not tried again")
     return Next("retry", f"retry {crashes} of {retries}", _growing(FIRST_S, crashes - 1))
+
+
+def _after_a_hang(attempts: Sequence[CommandAttempt]) -> Next:
+    """Start it once more; not if it hangs at the same step again."""
+    last = attempts[-1]
+    if sum(each.hung == last.hung for each in attempts) > 1:
+        return Next("fail", f"it hung twice at {last.hung}")
+    if last.held or last.late:
+        return Next("leave", HELD if last.held else LATE)
+    return Next("again", f"it hung at {last.hung}", AGAIN_S)
 
 
 def was_leaving(code: int, told: str | None, told_unix_s: float, event: str, event_unix_s: float) -> bool:

@@ -11,7 +11,7 @@ import select
 import stat
 from typing import Self
 
-from .. import terminal
+from .. import disk, terminal
 from ..children.warden import Streams
 
 TAIL_BYTES = 16 << 10
@@ -24,6 +24,9 @@ class _File:
     def __init__(self, number: int) -> None:
         self._path = f"/proc/self/fd/{number}"
         self._start = os.fstat(number).st_size
+
+    def volume(self) -> int:
+        return os.stat(self._path).st_size
 
     def tail(self) -> bytes:
         try:
@@ -43,6 +46,7 @@ class _Pipe:
         self.source, self.sink = os.pipe()  # the command writes to the sink
         os.set_blocking(self.source, False)
         self._waiting = b""
+        self._moved = 0
         self._tail = bytearray()
         self.open = True
 
@@ -63,6 +67,7 @@ class _Pipe:
             return
         if not self._waiting:
             self.close()
+        self._moved += len(self._waiting)
         self._tail += self._waiting
         del self._tail[:-TAIL_BYTES]
 
@@ -71,8 +76,23 @@ class _Pipe:
             self.open = False
             os.close(self.source)
 
+    def volume(self) -> int:
+        return self._moved
+
+    @property
+    def unread(self) -> bool:
+        """Whether our reader does not take what the command has written."""
+        return self.open and bool(self._waiting) and not accepts(self.number)
+
     def tail(self) -> bytes:
         return bytes(self._tail)
+
+
+def accepts(number: int) -> bool:
+    """Whether a line can be written to a descriptor without waiting for a reader."""
+    poller = select.poll()
+    poller.register(number, select.POLLOUT)
+    return bool(poller.poll(0))
 
 
 def fill_gaps() -> None:
@@ -108,6 +128,25 @@ class Output:
     def pipes(self) -> list[_Pipe]:
         """The pipes that are still open."""
         return [each for each in self._behind.values() if isinstance(each, _Pipe) and each.open]
+
+    @property
+    def volume(self) -> int | None:
+        """Return a number that grows with the output; None if none of it can be seen."""
+        return sum(each.volume() for each in self._behind.values()) if self._behind else None
+
+    @property
+    def unread(self) -> bool:
+        """Whether the command cannot write, because our reader does not read."""
+        return any(pipe.unread for pipe in self.pipes)
+
+    def drop_what_nobody_reads(self) -> bool:
+        """Write nowhere, from now on, what would go into a full pipe; return whether there is one."""
+        full = [number for number in (1, 2) if not accepts(number)]
+        for number in full:
+            nothing = disk.nowhere()
+            os.dup2(nothing, number)
+            os.close(nothing)
+        return bool(full)
 
     @property
     def tail(self) -> str:

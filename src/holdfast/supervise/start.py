@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ..apps.program import Program
-from ..children import processes
+from ..children import processes, warden
 from ..children.child import LOST_S, Child
 from ..cluster import slurm
 from ..cluster.cause import SPOT
@@ -22,6 +22,7 @@ from ..terminal import say, warn
 from .limits import Time
 from .output import Output
 from .signals import STOPS, SignalInbox
+from .watching import HangWatch
 
 LEFTOVERS_S = 5.0  # how long processes that the command left behind may run, unless a signal sets another limit
 LISTENS_S = 10.0  # within this time after its start a program that uses `Run` installs its signal handlers
@@ -52,6 +53,7 @@ class CommandProcess:
     listens_s: float = PERHAPS_S
     notices: Notices | None = None
     beat: Callable[[], bool] = lambda: False  # gives a sign of life; whether a later start wants this one to leave
+    hangs: HangWatch | None = None
     killed: bool = False
     tail: str = ""
     elsewhere: str = ""  # the part of its output that the user does not see above our own messages
@@ -68,6 +70,8 @@ class CommandProcess:
         Raises:
             UsageError: it cannot be started.
         """
+        if self.hangs is not None:
+            self.hangs.begin()
         with Output() as output, Child(self.command, self.environment, output.streams) as child:
             output.started()
             self.note("start", pid=child.pid)
@@ -81,7 +85,7 @@ class CommandProcess:
                     self._ended_s = time.monotonic()
                 self._hand_on(child)
                 self._press(child)
-                self._attend(child)
+                self._attend(child, output)
             self._forget_asking()
             self.tail, self.elsewhere = output.tail, output.elsewhere
             return child.code if child.code is not None else -signal.SIGKILL
@@ -89,7 +93,7 @@ class CommandProcess:
     def _flowing(self, output: Output) -> bool:
         """Whether output still has to reach our reader. A reader that does not read delays no stop."""
         return bool(output.pipes) and not (
-            self.signals.told and time.monotonic() > (self._ended_s or 0.0) + LEFTOVERS_S
+            (self.signals.told or self._hung) and time.monotonic() > (self._ended_s or 0.0) + LEFTOVERS_S
         )
 
     def _wait(self, child: Child, output: Output) -> None:
@@ -112,6 +116,8 @@ class CommandProcess:
             return CLOSE_S
         now = time.monotonic()
         dues = [self.time.patience_ends_s(self.signals) if self.signals.told else self.time.stop_due_s()]
+        if self.hangs is not None:
+            dues.append(self.hangs.due_s)
         if self.notices is not None and not self.signals.told:
             dues.append(self.notices.due_s)
         due_s = min(now + ROUND_S, self._looked_s + self.look_s, *(due for due in dues if due is not None))
@@ -219,6 +225,8 @@ class CommandProcess:
                 child,
                 f"not ended {now - min(self.signals.told_s.values(), default=now):.0f} s after it was told to: killed",
             )
+        if self._hung and not self.killed and self.hangs is not None and now >= self.hangs.patience_ends_s():
+            self._kill(child, "it still hangs: killed")
         if self._ended_s is not None and not child.gone and not self.killed:
             self._tidy(child, now)
 
@@ -243,8 +251,21 @@ class CommandProcess:
         self.note("killed", why=why)
         warn(why)
 
-    def _attend(self, child: Child) -> None:
+    def _end_hung(self, child: Child) -> None:
+        """Tell a command that hangs to save and end, if it still can. One that was stopped goes on for that."""
+        say("the command is told to save and end, if it still can")
+        self._waiting.append(signal.SIGTERM)
+        warden.send(child.processes(), signal.SIGCONT)
+
+    @property
+    def _hung(self) -> bool:
+        return self.hangs is not None and bool(self.hangs.hung)
+
+    def _attend(self, child: Child, output: Output) -> None:
         self.time.watch.look()
+        watched = child.code is None and self.signals.told is None  # a stop has a limit of its own: the grace time
+        if watched and self.hangs is not None and self.hangs.look(child.processes, output):
+            self._end_hung(child)
         if child.code is None and time.monotonic() >= self._looked_s + self.look_s:
             self.look_s = self.look(lambda: processes.descendants(os.getpid()))
             self._looked_s = time.monotonic()

@@ -35,6 +35,7 @@ from .output import fill_gaps
 from .place import BEAT_S, SupervisorDirectory, called, enter, name_of
 from .signals import SignalInbox
 from .start import LISTENS_S, PERHAPS_S, ROUND_S, SUPERSEDED, CommandProcess
+from .watching import HANGS, HangOptions, HangWatch
 from .witness import ProgressWitness, Said
 
 SHOWN_LINES = 20
@@ -65,6 +66,7 @@ class SupervisorOptions:
     requeue: bool = True
     chain: bool = False  # another task of the array continues the work
     spot: str | None = None  # the cloud that may take this machine back
+    hangs: HangOptions = HANGS
 
 
 class Outcome(NamedTuple):
@@ -111,6 +113,7 @@ class _Supervisor:
     measured_s: float = 0.0
     notices: Notices | None = None
     witness: ProgressWitness = field(init=False)
+    hangs: HangWatch = field(init=False)
     job_end: JobEnd = field(init=False)
     time: Time = field(init=False)
     environment: dict[str, str] = field(init=False)
@@ -125,6 +128,8 @@ class _Supervisor:
                     self.place.close("stop", reason=judge.HELD, exit_code=RUN_ME_AGAIN)
                     say(hold.not_started(held))
                     return Outcome(RUN_ME_AGAIN, 0, "stop", judge.HELD, None, self.place.path)
+                self.hangs = HangWatch(self.options.hangs, self.place.path, self.place.record)
+                around.callback(self.hangs.close)
                 if _is_held(self.place.path):  # a run prints this itself
                     say(hold.on_hold(self.place.path))
                 chosen = self.options
@@ -203,6 +208,7 @@ class _Supervisor:
             LISTENS_S if self.witness.run is not None else PERHAPS_S,
             self.notices,
             self.place.beat,
+            self.hangs,
         )
         code = start.run()
         if self.signals.told is None and code != 0:
@@ -250,6 +256,7 @@ class _Supervisor:
             late=self._is_late(time_left_s),
             held=self.held,
             refused=said.refused,
+            hung=self.hangs.hung_at(step),
             lacks=self.program.lacks if code == 0 and isinstance(self.program, AppFile) else "",
         )
         self.place.record("exit", step=step, **attempt._asdict())

@@ -1,0 +1,96 @@
+"""Alive: tells the supervisor of this process how far the run is. Without one, it does nothing."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .. import disk, legible, owner
+from ..children import processes, steps
+from ..children.steps import Claimed
+from ..cluster import job_leader
+
+ANNOUNCED = "steps.json"  # in the supervisor's directory: where its memory is
+DEBUGGERS = {"pdb", "bdb", "IPython.core.debugger"}
+_listening: list[int] = []  # the signal upon which this process writes its stacks
+
+
+class _Announced(msgspec.Struct, frozen=True):
+    steps: str
+    stacks: str
+    owner: dict[str, Any]  # the supervisor: /proc shows its memory only to processes beside it
+
+
+def announce(directory: Path, memory: Path, stacks: Path) -> None:
+    """Write where runs find the supervisor's memory. Without that file, it judges by the output."""
+    facts = _Announced(str(memory), str(stacks), owner.process(os.getpid()))
+    with suppress(OSError):
+        disk.replace_with(directory / ANNOUNCED, [legible.json_bytes(facts) + b"\n"])
+
+
+def claim(directory: Path, rank: int, world: int) -> Claimed | None:
+    """Claim a slot of the supervisor in `directory`; None if it has none, or runs on another machine."""
+    try:
+        found = msgspec.json.decode((directory / ANNOUNCED).read_bytes(), type=_Announced)
+        if not _is_beside(found.owner):
+            return None
+        slot = Claimed(Path(found.steps), rank, world)
+        with suppress(OSError):
+            slot.listens(_listen(Path(found.stacks)))
+    except (OSError, msgspec.DecodeError):
+        return None
+    if _is_debugged():
+        slot.debugged()
+    return slot
+
+
+def _is_beside(supervisor: Mapping[str, Any]) -> bool:
+    pid = supervisor.get("pid")
+    return isinstance(pid, int) and owner.process(pid) == supervisor
+
+
+def _listen(stacks: Path) -> int:
+    """Write the stacks of all threads into `stacks` whenever a signal that nobody uses comes; return the signal."""
+    if not _listening:
+        taken = {number for number in signal.valid_signals() if processes.knows(os.getpid(), number)}
+        free = [number for number in range(signal.SIGRTMAX - 4, signal.SIGRTMIN, -1) if number not in taken]
+        faulthandler.register(free[0], disk.open_shared(stacks, append=True))
+        _listening.append(free[0])
+    return _listening[0]
+
+
+def _is_debugged() -> bool:
+    """Whether a debugger may hold this process without the kernel's knowledge."""
+    tracer = getattr(sys.gettrace(), "__self__", None)
+    return "pydevd" in sys.modules or type(tracer).__module__ in DEBUGGERS
+
+
+class Alive:
+    """The signs of life of one attempt."""
+
+    def __init__(self) -> None:
+        self._slot: Claimed | None = None
+
+    def begin(self, rank: int, world: int) -> None:
+        """Find the supervisor, and tell it that the run opens."""
+        directory = job_leader.supervisor()
+        self._slot = None if directory is None else claim(directory, rank, world)
+        self.mark(steps.OPENING, 0)
+
+    def mark(self, phase: int, step: int) -> None:
+        """Note that this phase begins, after so many steps."""
+        if self._slot is not None:
+            self._slot.mark(phase, step)
+
+    def end(self) -> None:
+        """Note that the run is over. What the process does from now on is its own."""
+        self.mark(steps.OVER, 0)
+        self._slot = None

@@ -1,0 +1,170 @@
+"""Hang: decides from looks at a program's signs of life whether it hangs. Pure.
+
+A phase has a limit. It counts only the time in which the supervisor itself looked: a suspended job, Ctrl-Z or a
+sleeping laptop stops both. A slow step is the slowest so far, or what the spread of the steps makes likely: until some
+dozens are known, the spread is taken for wide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+FLOOR_S = 600.0  # no limit is shorter, unless the user gives one
+TIMES = 10.0  # the slowest so far
+COMPILED = 3.0  # the first step: what was compiled then may be compiled again, for another shape
+RARE = 3.0  # times the floor, for phases that come seldom
+UNKNOWN = 12.0  # times the floor, for what nothing is known of: the restore, the first step with its compilation
+LOOK_S, LEAST_LOOK_S = 5.0, 0.1
+SLACK_S = 1.0  # by which a look may be late and still count in full
+_LIKELY = 6.5  # standard deviations of the logarithm: one step of 10^10 is slower
+_PRIOR_STEPS, _PRIOR_SPREAD = 10, 1.0  # what is assumed of the spread before steps are known
+
+
+class Look(NamedTuple):
+    """What one look found at one place: a rank of the run, the output, or a file."""
+
+    place: Hashable
+    beats: int  # grows with each sign of life
+    phase: str
+    ended: Sequence[tuple[str, float]] | None = None  # phases since the last look, with seconds; None: not known
+    excused: bool = False  # its time does not count: a debugger holds it
+
+
+class Phase(NamedTuple):
+    """How a phase is judged."""
+
+    floor: float = RARE  # times the floor of all
+    spread: bool = False  # its limit comes from the spread, too
+    after: str = ""  # COMPILED times the slowest of this phase is allowed
+    least: int = 0  # until it was seen so often in this start, its limit is UNKNOWN times the floor
+    silent: bool = False  # until then it has no limit, unless the user has given one
+    judged: bool = True
+
+
+class Hang(NamedTuple):
+    """A place without a sign of life for longer than its limit."""
+
+    place: Hashable
+    phase: str
+    stuck_s: float
+    limit_s: float
+
+
+class Pace:
+    """The durations of one phase."""
+
+    def __init__(self) -> None:
+        self.count, self.slowest_s = 0, 0.0
+        self._mean, self._squares = 0.0, 0.0  # of the logarithm
+
+    def take(self, seconds: float) -> None:
+        self.count += 1
+        self.slowest_s = max(self.slowest_s, seconds)
+        value = math.log(max(seconds, 1e-6))
+        away = value - self._mean
+        self._mean += away / self.count
+        self._squares += away * (value - self._mean)
+
+    @property
+    def likely_s(self) -> float:
+        """A duration that no step of this spread exceeds."""
+        if not self.count:
+            return 0.0
+        squares = self._squares + _PRIOR_STEPS * _PRIOR_SPREAD**2
+        spread = math.sqrt(squares / (self.count + _PRIOR_STEPS))
+        return math.exp(min(self._mean + _LIKELY * spread, 30.0))
+
+
+@dataclass
+class _Stay:
+    """How long a place has shown no sign of life."""
+
+    beats: int
+    seconds: float = 0.0
+    told: bool = False
+    broken: bool = False  # it includes time that does not count: its duration is no pace
+
+
+@dataclass
+class Judge:
+    """Looks at all places in turn. The paces outlive a restart of the command."""
+
+    phases: dict[str, Phase]
+    after_s: float | None = None  # the user's limit
+    paces: dict[str, Pace] = field(default_factory=dict)
+    _stays: dict[Hashable, _Stay] = field(default_factory=dict)
+    _here: Counter[str] = field(default_factory=Counter)  # phases of this start that have ended
+    _looked_s: float | None = None
+
+    @property
+    def look_s(self) -> float:
+        """Seconds between two looks."""
+        return min(LOOK_S, max(LEAST_LOOK_S, (self.after_s or FLOOR_S) / 20))
+
+    def begin(self) -> None:
+        """The command is started anew."""
+        self._stays.clear()
+        self._here.clear()
+        self._looked_s = None
+
+    def limit_s(self, phase: str) -> float | None:
+        """Return how long a phase may last; None: for ever."""
+        kind, pace = self.phases[phase], self.paces.get(phase, Pace())
+        begins = self._here[phase] < kind.least
+        if not kind.judged or (begins and kind.silent and self.after_s is None):
+            return None
+        if begins:
+            return max(UNKNOWN * (self.after_s or FLOOR_S), TIMES * pace.slowest_s)
+        if self.after_s is not None and kind.floor == 1:
+            return self.after_s
+        floor_s = kind.floor * (self.after_s or FLOOR_S)
+        first_s = COMPILED * self.paces[kind.after].slowest_s if kind.after in self.paces else 0.0
+        return max(floor_s, TIMES * pace.slowest_s, pace.likely_s if kind.spread else 0.0, first_s)
+
+    def look(self, now_s: float, looks: Sequence[Look]) -> list[Hang]:
+        """Return the places that hang, each once until it shows a sign of life again."""
+        since_s = 0.0 if self._looked_s is None else now_s - self._looked_s
+        self._looked_s = now_s
+        counted_s = min(since_s, self.look_s + SLACK_S)
+        whole = counted_s == since_s
+        for gone in self._stays.keys() - {look.place for look in looks}:
+            del self._stays[gone]
+        return [hang for look in looks if (hang := self._judge(look, counted_s, whole=whole)) is not None]
+
+    def stuck_s(self, place: Hashable) -> float:
+        """Return for how long a place has shown no sign of life."""
+        return self._stays[place].seconds if place in self._stays else 0.0
+
+    def goes_on(self, place: Hashable) -> bool:
+        """Whether a place that was told to hang has shown a sign of life since, or is gone."""
+        return place not in self._stays or not self._stays[place].told
+
+    def _judge(self, look: Look, counted_s: float, *, whole: bool) -> Hang | None:
+        stay = self._stays.get(look.place)
+        if stay is None or stay.beats != look.beats:
+            self._take(look, stay, counted_s, whole=whole)
+            self._stays[look.place] = _Stay(look.beats, broken=look.excused)
+            return None
+        if look.excused or not whole:
+            stay.broken = True
+        stay.seconds += 0.0 if look.excused else counted_s
+        limit_s = self.limit_s(look.phase)
+        if stay.told or limit_s is None or stay.seconds <= limit_s:
+            return None
+        stay.told = True
+        return Hang(look.place, look.phase, stay.seconds, limit_s)
+
+    def _take(self, look: Look, stay: _Stay | None, counted_s: float, *, whole: bool) -> None:
+        """Learn from the phases that have ended."""
+        known = [] if stay is None else [(look.phase, stay.seconds + counted_s)]
+        ended = known if look.ended is None else [*look.ended]
+        if stay is not None and stay.broken:
+            ended = ended[1:]  # a look lay in the first only
+        for phase, seconds in ended:
+            self._here[phase] += 1
+            if whole or seconds <= counted_s:
+                self.paces.setdefault(phase, Pace()).take(seconds)

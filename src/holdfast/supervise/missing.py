@@ -1,0 +1,56 @@
+"""Missing: which rank the others wait for, and what else /proc says about a hang. Pure but for `cause`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..children import processes
+from ..children.steps import OVER, Seen
+from .output import Output
+from .stacks import waits_for_others
+
+
+def ranks(seen: Sequence[Seen], stacks: Mapping[int, str]) -> list[Seen]:
+    """Return the ranks that the others wait for: those behind, else those that are in no collective.
+
+    None if that does not tell them apart. The other ranks may be on other nodes.
+    """
+    here = sorted((each for each in seen if each.phase != OVER), key=lambda each: (each.step, each.rank))
+    world = max((each.world for each in here), default=1)
+    if world == 1:
+        return []
+    behind = [each for each in here if each.step < here[-1].step]
+    behind = behind or [each for each in here if waits_for_others(stacks.get(each.pid, "")) is False]
+    return behind if len(behind) < world else []
+
+
+def sentence(missed: Sequence[Seen], seen: Sequence[Seen]) -> str:
+    """Return what to say of the ranks."""
+    world = max((each.world for each in seen), default=1)
+    if world == 1:
+        return ""
+    if missed:
+        names = ", ".join(f"{each.rank} (pid {each.pid}, after step {each.step})" for each in missed)
+        return f"of {world} ranks, the others wait for {names}"
+    if len(seen) < world:
+        return f"of {world} ranks, all that this node has wait: {_named([each.rank for each in seen])}"
+    return f"all {world} ranks wait"
+
+
+def _named(numbers: Sequence[int]) -> str:
+    first, last = min(numbers), max(numbers)
+    whole = len(numbers) > 2 and sorted(numbers) == [*range(first, last + 1)]
+    return f"{first} to {last}" if whole else ", ".join(map(str, sorted(numbers)))
+
+
+def cause(pids: Sequence[int], output: Output) -> str:
+    """Return what holds the command, if the system tells."""
+    stopped = [pid for pid in pids if processes.stopped(pid)]
+    if stopped:
+        return f"process {stopped[0]} was stopped by a signal (kill -CONT {stopped[0]})"
+    if output.unread:
+        return "its output is full: nobody reads what `holdfast run` prints"
+    full = [pid for pid in pids if "pipe_write" in processes.waits_in(pid)]
+    if full:
+        return f"process {full[0]} waits to write into a pipe that nobody reads"
+    return ""

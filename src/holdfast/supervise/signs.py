@@ -1,0 +1,55 @@
+"""Signs: what shows that a command is alive, read into looks for the judge of hangs.
+
+The steps of a `Run` come first. Without one: the file that the user named, or else the output.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ..children import processes, steps
+from ..children.steps import Seen
+from .hang import UNKNOWN, Look, Phase
+
+OUTPUT, FILE = "its output", "the file that it touches"
+_REGULAR = 30  # changes after which an output counts as regular
+_RARE = Phase()
+
+PHASES = {
+    **dict.fromkeys(steps.PHASES, _RARE),
+    **dict.fromkeys((steps.PHASES[steps.OPENING], steps.PHASES[steps.FIRST]), Phase(UNKNOWN)),
+    steps.PHASES[steps.STEP]: Phase(1.0, spread=True, after=steps.PHASES[steps.FIRST], least=1),
+    steps.PHASES[steps.OVER]: Phase(judged=False),  # what a script does after its run is its own
+    OUTPUT: Phase(1.0, spread=True, least=_REGULAR, silent=True),
+    FILE: Phase(1.0, spread=True, least=1),
+}
+
+
+def of_ranks(seen: list[Seen]) -> list[Look]:
+    """Return a look for each rank."""
+    return [
+        Look(
+            each.slot,
+            each.beats,
+            steps.PHASES[each.phase],
+            [(steps.PHASES[phase], seconds) for phase, seconds in each.ended],
+            excused=each.debugged or processes.traced(each.pid),
+        )
+        for each in seen
+    ]
+
+
+def of_file(path: Path) -> list[Look]:
+    """Return a look at a file; one that does not exist has shown no sign yet."""
+    try:
+        facts = os.stat(path)
+        count = hash((facts.st_mtime_ns, facts.st_size, facts.st_ino))
+    except OSError:
+        count = 0
+    return [Look(FILE, count, FILE)]
+
+
+def of_output(volume: int, *, traced: bool = False) -> list[Look]:
+    """Return a look at the output, of which so many bytes have been seen. `traced`: a debugger holds the command."""
+    return [Look(OUTPUT, volume, OUTPUT, excused=traced)]

@@ -1,0 +1,110 @@
+"""Stacks: where the processes of a command are, as text for people. Nothing here changes what they do.
+
+A run writes the stacks of its threads itself, upon a signal that only a process gets that catches it. py-spy shows
+other Python processes, if it is installed and the system allows it. /proc shows all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from .. import disk
+from ..children import processes, steps
+from ..children.warden import send
+from ..provenance import redact
+
+ANSWER_S, QUIET_S = 1.0, 0.05  # for one process's stacks to come, and to be whole
+ALL_S = 10.0  # for the stacks of all processes; after that only /proc is read
+MOST = 256  # processes whose stacks are kept
+STOPPED, ON_GPU = "state: T", "uses a GPU"  # lines of the text
+_LIBRARY = re.compile(r"/(site|dist)-packages/|<frozen|/lib/python\d")
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)')
+
+
+class Stacks:
+    """Memory into which runs write their stacks."""
+
+    def __init__(self) -> None:
+        """
+        Raises:
+            OSError: the system has no such memory.
+        """
+        self._descriptor = disk.create_shared("holdfast-stacks", 0)
+        self.path = Path(f"/proc/{os.getpid()}/fd/{self._descriptor}")
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def take(self, pids: Sequence[int], signals: Mapping[int, int]) -> dict[int, str]:
+        """Return the stacks of these processes. `signals`: on which each slot's process writes its own."""
+        until = time.monotonic() + ALL_S
+        known = {number for number in signals.values() if number}
+        found: dict[int, str] = {}
+        for pid in pids[:MOST]:
+            text = ""
+            if time.monotonic() < until and not processes.stopped(pid) and not processes.traced(pid):
+                number = next((each for each in known if self._answers(pid, each)), None)
+                text = self._ask(pid, number) if number is not None else _py_spy(pid, until - time.monotonic())
+            command = " ".join(redact(processes.command(pid)))
+            gpu = ON_GPU if processes.maps(pid, "/dev/nvidia") else ""
+            found[pid] = "\n".join(filter(None, [command, gpu, text.strip(), processes.shown(pid)]))
+        return found
+
+    def _answers(self, pid: int, number: int) -> bool:
+        """Whether the process is a run or a fork of one, and catches the signal."""
+        return processes.maps(pid, steps.MEMORY) and processes.catch([pid], number)
+
+    def _ask(self, pid: int, number: int) -> str:
+        disk.empty_shared(self._descriptor)
+        send([pid], number)
+        until, size, since = time.monotonic() + ANSWER_S, 0, time.monotonic()
+        while time.monotonic() < until and not (size and time.monotonic() > since + QUIET_S):
+            time.sleep(0.01)
+            now = os.fstat(self._descriptor).st_size
+            if now != size:
+                size, since = now, time.monotonic()
+        return os.pread(self._descriptor, size, 0).decode(errors="replace")
+
+
+def _py_spy(pid: int, limit_s: float) -> str:
+    """Return what py-spy prints of a Python process; "" if there is no py-spy, or it may not look."""
+    tool = shutil.which("py-spy") or shutil.which("py-spy", path=sysconfig.get_path("scripts"))
+    if tool is None or "python" not in processes.program(pid):
+        return ""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        words = [tool, "dump", "--nonblocking", "--pid", str(pid)]
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s, check=False
+        )
+        return done.stdout if done.returncode == 0 else ""
+    return ""
+
+
+def place(text: str) -> str:
+    """Return the innermost line of the user's own code in the last thread of these stacks, which is the main one."""
+    frames = [match for part in text.split("\n\n")[-1:] for match in _FRAME.finditer(part)]
+    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    own = (match for match in frames if not _LIBRARY.search(match["file"]) and not match["file"].startswith(ours))
+    found = next(own, None)
+    return f"{os.path.basename(found['file'])}, line {found['line']}" if found else ""
+
+
+def waits_for_others(text: str) -> bool | None:
+    """Whether the main thread is in a collective, or in the backward pass, which holds DDP's; None: it does not show.
+
+    With a GPU a collective only begins there: whatever the thread does next may wait for it.
+    """
+    if STOPPED in text:
+        return False
+    main = text.rpartition("\n\n")[2]
+    if _FRAME.search(main) is None or ON_GPU in text:
+        return None
+    return "torch/distributed/" in main or "torch/autograd/" in main

@@ -1,0 +1,197 @@
+"""Watching: tells once when the command hangs, keeps the stacks, and says whether to end it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .. import disk
+from ..children import processes
+from ..children.steps import Memory, Seen
+from ..errors import UsageError
+from ..run import alive
+from ..terminal import say, warn
+from . import missing, signs
+from .hang import Hang, Judge, Look
+from .output import Output, accepts
+from .stacks import Stacks, place
+
+GRACE_S = 60.0  # for a command that hangs: from the last sign of life after SIGTERM to SIGKILL
+MOST_GRACE_S = 600.0  # as long as it gives signs of life
+STACKS = "hang-{}.txt"
+
+
+@dataclass(frozen=True)
+class HangOptions:
+    """What the user has said about hangs."""
+
+    restart: bool = False
+    after_s: float | None = None
+    file: Path | None = None  # that the command touches while it is alive
+    grace_s: float | None = None
+
+
+HANGS = HangOptions()
+
+
+@dataclass
+class HangWatch:
+    """The supervisor's watch, over all starts of the command."""
+
+    options: HangOptions
+    directory: Path
+    note: Callable[..., None]  # writes events to the journal
+    due_s: float = 0.0
+    hung: str = ""  # where the present start has hung, if it is to be ended; equal for two hangs at the same step
+    _memory: Memory | None = None
+    _stacks: Stacks | None = None
+    _told: list[tuple[Hang, float]] = field(default_factory=list)  # and when
+    _unsaid: str = ""
+    _own: int = 0  # bytes of the output that are ours: they are no sign of life
+    _alive_s: float = 0.0  # when a command that is being ended last showed a sign of life
+    _hung_s: float = 0.0
+    _counts: dict[object, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._judge = Judge(signs.PHASES, self.options.after_s)
+        with suppress(OSError):  # without such memory the output decides
+            self._memory, self._stacks = Memory(), Stacks()
+            alive.announce(self.directory, self._memory.path, self._stacks.path)
+
+    def begin(self) -> None:
+        """The command is about to be started."""
+        self.hung, self._alive_s, self.due_s, self._own = "", 0.0, 0.0, 0
+        self._told.clear()
+        self._judge.begin()
+        if self._memory is not None:
+            self._memory.clear()
+
+    def hung_at(self, checkpoint: int | None) -> str:
+        """Return where the present start has hung, if it was ended for that; of an app, after which checkpoint."""
+        return f"{self.hung}, after its checkpoint {checkpoint}" if self.hung and checkpoint is not None else self.hung
+
+    def close(self) -> None:
+        """Free what is shared with the command, which has ended."""
+        for shared in (self._memory, self._stacks):
+            if shared is not None:
+                shared.close()
+        self._memory = self._stacks = None
+
+    def look(self, pids: Callable[[], Sequence[int]], output: Output) -> bool:
+        """Look for signs of life if it is time; return whether the command is to be ended now."""
+        now = time.monotonic()
+        if now < self.due_s:
+            return False
+        self.due_s = now + self._judge.look_s
+        self._say_late(output)
+        seen = [each for each in (self._memory.look() if self._memory is not None else []) if processes.runs(each.pid)]
+        looks = self._looks(seen, pids, output)
+        self._see_it_live(looks, now)
+        hangs = self._judge.look(now, looks)
+        self._see_it_go_on(output)
+        if hangs and not self.hung and not self._told:  # else the other ranks are told, too, one after the other
+            self._tell(hangs[0], seen, [*pids()], output)
+            return bool(self.hung)
+        return False
+
+    def patience_ends_s(self) -> float:
+        """Return when a command that is being ended because it hangs is killed, unless it shows a sign of life."""
+        grace_s = GRACE_S if self.options.grace_s is None else self.options.grace_s
+        return min(self._alive_s + grace_s, self._hung_s + max(MOST_GRACE_S, grace_s))
+
+    def _looks(self, seen: list[Seen], pids: Callable[[], Sequence[int]], output: Output) -> list[Look]:
+        if self.options.file is not None:
+            return signs.of_file(self.options.file)
+        if seen or output.volume is None:
+            return signs.of_ranks(seen)
+        volume = output.volume - self._own
+        silent = volume == self._counts.get(signs.OUTPUT)  # to look at all processes costs a look at all of the machine
+        return signs.of_output(volume, traced=silent and any(map(processes.traced, pids())))
+
+    def _see_it_live(self, looks: list[Look], now: float) -> None:
+        counts = {look.place: look.beats for look in looks}
+        if counts != self._counts:
+            self._counts, self._alive_s = counts, now
+
+    def _see_it_go_on(self, output: Output) -> None:
+        for hang, told_s in [*self._told]:
+            if self._judge.goes_on(hang.place) and not self.hung:
+                self._told.remove((hang, told_s))
+                stuck_s = hang.stuck_s + time.monotonic() - told_s
+                self.note("hang_over", stuck_s=round(stuck_s, 3))
+                self._say(f"it goes on after {_span(stuck_s)}", output)
+
+    def _tell(self, hang: Hang, seen: list[Seen], pids: list[int], output: Output) -> None:
+        """Keep the stacks, and tell of the hang."""
+        found = {} if self._stacks is None else self._stacks.take(pids, {each.pid: each.signal for each in seen})
+        file = self._keep(found, output)
+        missed, cause = missing.ranks(seen, found), missing.cause(pids, output)
+        stuck = next((each for each in [*missed, *seen] if missed or each.slot == hang.place), None)
+        where = place(found.get(stuck.pid, "")) if stuck is not None else ""
+        self.note(
+            "hang",
+            step=stuck.step if stuck is not None else None,
+            during=hang.phase,
+            stuck_s=round(hang.stuck_s, 3),
+            limit_s=round(hang.limit_s, 3),
+            missing=[each.rank for each in missed] or None,
+            where=where or None,
+            cause=cause or None,
+            stacks=str(file) if file is not None else None,
+        )
+        self._told.append((hang, time.monotonic()))
+        span, at = _span(hang.stuck_s), f"step {stuck.step}" if stuck is not None else hang.phase
+        what = f"{span} in {hang.phase}, after {at}" if stuck is not None else f"{span}: {at} does not change"
+        parts = [f"no sign of life for {what}", missing.sentence(missed, seen), where and f"it is at {where}", cause]
+        self._say("; ".join(filter(None, [*parts, f"stacks: {file}" if file is not None else ""])), output)
+        if self.options.restart:
+            self._give_up(at, output)
+
+    def _give_up(self, at: str, output: Output) -> None:
+        self.hung, self._alive_s = at, time.monotonic()
+        self._hung_s = self._alive_s
+        if output.drop_what_nobody_reads():
+            self.note("dropped", why="nobody reads the output")
+            self._say("what the command prints from now on is dropped: nobody reads it", output)
+
+    def _keep(self, found: dict[int, str], output: Output) -> Path | None:
+        number = 1
+        while (file := self.directory / STACKS.format(number)).exists():
+            number += 1
+        text = "\n\n".join(f"--- process {pid} ---\n{text}" for pid, text in found.items())
+        try:
+            disk.write(file, [f"{text}\n".encode()])
+        except OSError as error:
+            self._say(f"{file}: {os.strerror(error.errno or 0)}; the stacks are not kept", output)
+            return None
+        return file
+
+    def _say(self, line: str, output: Output) -> None:
+        self._unsaid = "\n".join(filter(None, [self._unsaid, line]))
+        self._say_late(output)
+
+    def _say_late(self, output: Output) -> None:
+        """Say what has to be said once our reader reads: a full pipe must not stop the supervisor, too."""
+        if self._unsaid and accepts(2):
+            before = output.volume or 0
+            for line in self._unsaid.splitlines():
+                (say if line.startswith("it goes on") else warn)(line)
+            self._unsaid = ""
+            self._own += (output.volume or 0) - before
+
+
+def require_a_place(file: Path | None) -> None:
+    """
+    Raises:
+        UsageError: the file that the command is to touch cannot be there.
+    """
+    if file is not None and not file.parent.is_dir():
+        raise UsageError(f"--alive {file}: there is no directory {file.parent}")
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
