@@ -88,8 +88,8 @@ def test_a_command_without_a_run_is_told_from_the_supervisors_journal():
         at(330, 12, "exit", verdict="done", code=0),
     ]
     found = starts.of_command(events)
-    assert ["time limit", "killed", "killed", "error", "done"] == [each.cause for each in found]
-    assert "5 starts (2 killed, 1 time limit, 1 error)" == starts.summary(found)
+    assert ["time limit", "node lost", "killed", "error", "done"] == [each.cause for each in found]
+    assert "5 starts (1 time limit, 1 node lost, 1 killed, 1 error)" == starts.summary(found)
 
 
 def test_times_are_said_in_two_units():

@@ -69,9 +69,9 @@ def test_a_crash_after_a_gain_is_the_first():
 
 
 def test_waits_grow_and_have_an_end():
-    """1, 2, 4 ... 300 s between crashes; nothing but a moment after 75, unless nothing ever comes of it."""
-    waits = [judge([CRASH] * n, retries=99, no_progress=99).wait_s for n in range(1, 12)]
-    assert [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300] == waits
+    """None, 1, 2, 4 ... 300 s between crashes; nothing but a moment after 75, unless nothing ever comes of it."""
+    waits = [judge([CRASH] * n, retries=99, no_progress=99).wait_s for n in range(1, 13)]
+    assert [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300] == waits
     assert 0 == judge([AGAIN]).wait_s
     assert [0.05, 0.1, 0.2] == [round(judge([QUICK] * n).wait_s, 3) for n in (1, 2, 3)]
     assert 0 == judge([QUICK, QUICK._replace(progressed=True)]).wait_s

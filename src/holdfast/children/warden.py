@@ -85,6 +85,7 @@ def serve(
         _say(link, f"error {getattr(error, 'errno', None) or 0}")
         return
     streams.close(sources=True)  # only the command holds its ends: they close when it ends
+    _forget({link.fileno(), ours.fileno(), theirs.fileno()})
     _say(link, f"pid {process.pid}")
     _attend(link, ours, process.pid)
 
@@ -116,6 +117,16 @@ def _start(
         process_group=0,
         preexec_fn=settle,  # noqa: PLW1509  there is only one thread
     )
+
+
+def _forget(kept: Collection[int]) -> None:
+    """Close what our starter keeps for itself: its ends of other commands' pipes close when it ends, not when we do."""
+    with suppress(OSError):
+        for number in map(int, os.listdir("/proc/self/fd")):
+            if number > 2 and number not in kept:
+                with suppress(OSError):  # the descriptor that was the list itself
+                    if not os.get_inheritable(number):
+                        os.close(number)
 
 
 def _attend(link: socket.socket, wakeup: socket.socket, pid: int) -> None:

@@ -54,6 +54,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
     "--hang-after", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="A step that takes longer hangs."
 )
 @click.option("--alive", type=FILE, metavar="FILE", help="What COMMAND touches as long as it is alive.")
+@click.option("--standby", is_flag=True, help="Do the next start's imports in advance; for `python script.py`.")
 @click.option("--chain", is_flag=True, help="This job is one of an array that does the work in turn; needs --run.")
 @options.as_json
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from ..inspect import beginnings
 from ..inspect.starts import Start, span
 from ..supervise import status
 from ..supervise.status import Status
@@ -38,7 +39,15 @@ def command(path: str, watch: bool, as_json: bool) -> None:
         if silent:
             warn(f"{silent}; what waits in the queue is not known")
         if as_json:
-            echo_json([{**each._asdict(), "starts": [start._asdict() for start in each.starts]} for each in found])
+            echo_json(
+                [
+                    {
+                        **each._asdict(),
+                        "starts": [start._asdict() | {"spent": dict(start.spent)} for start in each.starts],
+                    }
+                    for each in found
+                ]
+            )
         elif len(found) == 1:
             _one(found[0])
         else:
@@ -95,6 +104,8 @@ def _start(start: Start) -> str:
     steps = f"steps {start.first or 0:,} to {start.last:,}, " if start.last is not None else ""
     lost = f"; {span(start.lost_s)} of it done again" if start.lost_s >= 1 else ""
     why = f": {start.why}" if start.why else ""
+    took = beginnings.shown(start.spent)
+    lost += f"; {took}" if took else ""
     return f"{job} on {start.host}: {steps}{span(start.seen_s - start.began_s)}: {start.cause or 'at work'}{why}{lost}"
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from .. import journal, owner
 from ..journal import AFTERWARDS, CLOSING, Event, Log
+from . import beginnings
 
-DONE, KILLED, HANG = "done", "killed", "hang"
+DONE, KILLED, ERROR, NODE_LOST, HANG = "done", "killed", "error", "node lost", "hang"
 _SAID = {"time limit": "time limit", "preempted": "preempted", "cancelled": "cancelled", "requeued": "requeued"}
 _REASONS = {"SIGINT": "Ctrl-C", "deadline": "deadline"}
 
@@ -29,6 +32,7 @@ class Start(NamedTuple):
     why: str = ""  # an error's text
     lost_s: float = 0.0  # the part of its time whose work the next start did again
     lost_steps: int = 0
+    spent: Mapping[str, float] = MappingProxyType({})  # seconds of each part of its beginning
 
 
 def of_run(logs: Sequence[Log], supervisor: Sequence[Event] = ()) -> list[Start]:
@@ -51,10 +55,15 @@ def of_run(logs: Sequence[Log], supervisor: Sequence[Event] = ()) -> list[Start]
             if last > resumed:
                 start = start._replace(lost_s=max(0.0, seen_s - at_s), lost_steps=last[0] - resumed[0])
         cause = _cause(log.last, start, told, over=after is not None)
-        until_s = min(map(_time, after.events), default=began_s) if after is not None else float("inf")
+        until_s = min(map(_time, after.events), default=began_s) if after is not None else math.inf
+        if cause in {"", KILLED, ERROR}:
+            cause = _seen_from_outside(supervisor, start, until_s) or cause
+        if cause == KILLED and after is not None and _was_lost(start, owner.job_of(after.owner), supervisor):
+            cause = NODE_LOST
         if cause != DONE and any(seen_s <= each <= until_s for each in hung):  # the supervisor has ended it for that
             cause = HANG
-        found.append(start._replace(cause=cause, why=_error(log.last)))
+        spent = beginnings.spent(log, supervisor)
+        found.append(start._replace(cause=cause, why=_error(log.last), spent=spent))
     return found
 
 
@@ -77,7 +86,9 @@ def of_command(supervisor: Sequence[Event]) -> list[Start]:
             last = closing.get(str(begin.get("supervisor")), {})
             found[-1], open_ = ended._replace(cause=_of_exit(event, ended, told), why=_error(last)), False
     return [
-        start._replace(cause=KILLED) if not start.cause and after is not None else start
+        start._replace(cause=NODE_LOST if _was_lost(start, (after.job, after.restart), supervisor) else KILLED)
+        if not start.cause and after is not None
+        else start
         for start, after in itertools.zip_longest(found, found[1:])
     ]
 
@@ -108,7 +119,7 @@ def _cause(last: Event, start: Start, told: Iterable[Event], *, over: bool) -> s
     if kind == "end":
         return DONE
     if kind == "failed":
-        return "error"
+        return ERROR
     if kind == "stop":
         return _stopped(str(last.get("reason", "")), start, told)
     return KILLED if over else ""
@@ -124,7 +135,29 @@ def _of_exit(event: Event, start: Start, told: Iterable[Event]) -> str:
         return str(event["cause"])
     if event.get("told") or verdict == "stopped":
         return _stopped(str(event.get("told") or event.get("reason") or ""), start, told)
-    return KILLED if isinstance(code, int) and code < 0 else "error"
+    return KILLED if isinstance(code, int) and code < 0 else ERROR
+
+
+def _seen_from_outside(supervisor: Iterable[Event], start: Start, until_s: float) -> str:
+    """Return the cause that the supervisor saw when the start ended; "" if it saw none."""
+    ends = (event for event in supervisor if event["event"] == "exit" and start.began_s <= _time(event) <= until_s)
+    return str(next(ends, {}).get("cause", ""))
+
+
+def _was_lost(start: Start, after: tuple[str | None, int], supervisor: Sequence[Event]) -> bool:
+    """Whether the scheduler has started the job again, and the supervisor of the start before knew of no reason.
+
+    Before any other end the scheduler signals the supervisor, which notes that. A start without one stays unclear.
+    """
+    again = start.job is not None and after[0] == start.job and after[1] > start.restart
+    begun = [event for event in supervisor if event["event"] == "begin"]
+    ours = [owner.job_of(_mapping(event.get("owner"))) == (start.job, start.restart) for event in begun]
+    if not again or not any(ours):
+        return False
+    first = begun[ours.index(True)]
+    later = supervisor[list(supervisor).index(first) + 1 :]
+    while_it_ran = list(itertools.takewhile(lambda event: event["event"] != "begin", later))
+    return not any(event["event"] in {"signal", *CLOSING, *AFTERWARDS} for event in while_it_ran)
 
 
 def _stopped(reason: str, start: Start, told: Iterable[Event]) -> str:

@@ -88,6 +88,8 @@ def say_failed(session: Session, error: BaseException) -> None:
         session.attempt.close(
             "failed",
             step=session.position.step,
+            kind=type(error).__name__,
+            place=_place(error),
             error=blamed(session.ranks, error, resume.describe(error)),
             script=resume.script(),
             checkpoint=checkpoint.path.name if checkpoint else None,
@@ -98,6 +100,14 @@ def say_failed(session: Session, error: BaseException) -> None:
             "resumed inside an epoch; if it was after the last batch, the loop's body has not run, and what only "
             "the body sets has no value: keep it in run.vars"
         )
+
+
+def _place(error: BaseException) -> str:
+    """Return the line that raised: "train.py:17"."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}" if traceback is not None else ""
 
 
 def _land_quietly(session: Session) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
@@ -43,6 +44,7 @@ def begin(session: Session) -> None:
         if options.go_back is not None and session.leads:
             resume.go_back_once(session, options.go_back)
         types = session.types()
+    session.begin_restoring()
     resume.restore_newest(session, types)
     if origin.checkpoint is None and options.branch_from is not None:
         checkpoint = Checkpoint(_place(ranks, options.branch_from))
@@ -134,7 +136,7 @@ def require_settled(session: Session) -> None:
 
 def _begin_fresh(session: Session, source: StartFrom | None) -> None:
     session.progress.choose_seed(next((int(module.initial_seed()) for module in framework_modules()), 0))
-    session.record("restored", checkpoint=None, rejected=session.origin.rejected)
+    _record_restored(session, None)
     say(f"{session.path}: starts fresh (attempt {session.attempt.number}){_rejected(session)}")
     if source is not None:
         for name, report in weights.begin_from(source, session.tracked.inside()).items():
@@ -171,7 +173,7 @@ def _restore_own(session: Session, checkpoint: Checkpoint, memory: dict[str, Any
 
 
 def _announce(session: Session, checkpoint: Checkpoint) -> None:
-    session.record("restored", checkpoint=checkpoint.name, rejected=session.origin.rejected)
+    _record_restored(session, checkpoint.name)
     attempt = f"(attempt {session.attempt.number})"
     finished_s = summary.finished_s(session) if session.leads else None
     if finished_s is not None:
@@ -180,6 +182,11 @@ def _announce(session: Session, checkpoint: Checkpoint) -> None:
         saved = f"from {checkpoint.name}, saved {summary.ago(format.seconds(checkpoint.head.created))}"
         where = f"resumes at {session.place()} {attempt}, {saved}"
     say(f"{session.path}: {where}{_rejected(session)}")
+
+
+def _record_restored(session: Session, name: str | None) -> None:
+    took_s = round(time.monotonic() - session.restoring_s, 4)
+    session.record("restored", checkpoint=name, rejected=session.origin.rejected, restore_s=took_s)
 
 
 def _rejected(session: Session) -> str:

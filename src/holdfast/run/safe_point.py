@@ -8,7 +8,7 @@ from ..children import steps
 from ..errors import UsageError
 from ..state.tree import flatten
 from ..terminal import say
-from . import drilled
+from . import drilled, first_step
 from .ranks import GOOD_BYE_S, parting
 from .session import Session
 from .tracked import RESERVED, framework_modules
@@ -83,6 +83,8 @@ def passed(session: Session) -> None:
     except UsageError as error:
         session.store.ranks.report("a save", error)  # the other ranks wait for this message
         raise
+    if number == 1:
+        first_step.done(session)
     if number == 3 or number & (number - 1) == 0:
         for lost in session.watch.lost():
             session.tell(lost.line, kind=lost.kind, name=lost.name)

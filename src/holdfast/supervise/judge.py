@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple
 
 from ..apps.command import RUN_ME_AGAIN
 from ..apps.program import Verdict
+from . import causes
 
 QUICK_S = 10.0  # an attempt of unknown progress counts as no progress if it was shorter
-FIRST_S, MOST_S = 1.0, 300.0  # wait before a restart after a crash
 AGAIN_S = 0.05  # wait if the command only asked for a restart
 LEAVING_S = 5.0  # a process killed by a signal this soon after its run ended was only exiting
 HELD, LATE = "held", "the job's end being near"
@@ -33,6 +33,7 @@ class CommandAttempt(NamedTuple):
     lacks: str = ""  # what was missing although the exit code was 0
     refused: str = ""  # why the run did not begin, and would not the next time
     hung: str = ""  # where it hung, if it was ended for that
+    cause: str = ""  # why it failed, in the words of `causes`
 
 
 class Next(NamedTuple):
@@ -75,12 +76,14 @@ def judge(attempts: Sequence[CommandAttempt], retries: int = 0, no_progress: int
             return Next("leave", HELD)
         # whatever the cause, never restart in a tight loop
         return Next("again", _why_again(last), _growing(AGAIN_S, len(without_gain) - 1))
+    if causes.action(last.cause) == "leave":
+        return Next("fail", f"{last.cause}: another start would end like this one")
     crashes = _crashes(attempts)
     if crashes > retries:
         return Next("fail", f"no retry left of {retries}" if retries else "")
     if last.held:
         return Next("fail", "held, so it is not tried again")
-    return Next("retry", f"retry {crashes} of {retries}", _growing(FIRST_S, crashes - 1))
+    return Next("retry", f"retry {crashes} of {retries}", causes.wait_s(last.cause, crashes))
 
 
 def _after_a_hang(attempts: Sequence[CommandAttempt]) -> Next:
@@ -122,8 +125,15 @@ def describe(code: int) -> str:
         return f"killed by signal {-code}"
 
 
+def how(attempt: CommandAttempt) -> str:
+    """Return in words how an attempt ended."""
+    cause = f" ({attempt.cause})" if attempt.cause in {causes.MEMORY, causes.DISK} else ""
+    lacks = f", but `finished` does not hold: {attempt.lacks}" if attempt.lacks else ""
+    return describe(attempt.code) + cause + lacks
+
+
 def _growing(first_s: float, times: int) -> float:
-    return min(first_s * 2.0 ** min(times, 30), MOST_S) if times >= 0 else 0.0
+    return min(first_s * 2.0 ** min(times, 30), causes.MOST_S) if times >= 0 else 0.0
 
 
 def _got_further(attempt: CommandAttempt) -> bool:

@@ -23,7 +23,11 @@ class _File:
 
     def __init__(self, number: int) -> None:
         self._path = f"/proc/self/fd/{number}"
-        self._start = os.fstat(number).st_size
+        self._start = 0
+        self.begin()
+
+    def begin(self) -> None:
+        self._start = os.stat(self._path).st_size
 
     def volume(self) -> int:
         return os.stat(self._path).st_size
@@ -123,6 +127,12 @@ class Output:
         """Close our copies of the command's ends, once it has them."""
         self.streams.close(sources=False)
         self.streams = Streams(None, None, None)
+
+    def begin(self) -> None:
+        """Take for the command's only what is written from now on."""
+        for each in self._behind.values():
+            if isinstance(each, _File):
+                each.begin()
 
     @property
     def pipes(self) -> list[_Pipe]:

@@ -22,12 +22,14 @@ from ..terminal import say, warn
 from .limits import Time
 from .output import Output
 from .signals import STOPS, SignalInbox
+from .standby import Ready, Standby
 from .watching import HangWatch
 
 LEFTOVERS_S = 5.0  # how long processes that the command left behind may run, unless a signal sets another limit
 LISTENS_S = 10.0  # within this time after its start a program that uses `Run` installs its signal handlers
 PERHAPS_S = 1.0  # the same for any other program
 ROUND_S = 5.0
+STANDBY_S = 1.0  # between two looks whether one is to be started
 CLOSE_S = 0.05
 DEADLINE = "deadline"
 SUPERSEDED = "a later start of this job"
@@ -54,7 +56,9 @@ class CommandProcess:
     notices: Notices | None = None
     beat: Callable[[], bool] = lambda: False  # gives a sign of life; whether a later start wants this one to leave
     hangs: HangWatch | None = None
+    standby: Standby | None = None
     killed: bool = False
+    pid: int = 0  # of the command
     tail: str = ""
     elsewhere: str = ""  # the part of its output that the user does not see above our own messages
     _waiting: list[int] = field(default_factory=list)  # signals to forward
@@ -72,9 +76,13 @@ class CommandProcess:
         """
         if self.hangs is not None:
             self.hangs.begin()
-        with Output() as output, Child(self.command, self.environment, output.streams) as child:
+        if self.standby is not None:
+            self.look_s = min(self.look_s, STANDBY_S)
+        ready = self.standby.take(self.command, self.environment) if self.standby is not None else None
+        with ready.output if ready is not None else Output() as output, self._child(ready, output) as child:
             output.started()
-            self.note("start", pid=child.pid)
+            self.pid = child.pid
+            self.note("start", pid=child.pid, standby=ready is not None or None)
             self._waiting = [*self.signals.told_s]
             self._looked_s = time.monotonic()
             while not (child.gone and not self._flowing(output)):
@@ -89,6 +97,9 @@ class CommandProcess:
             self._forget_asking()
             self.tail, self.elsewhere = output.tail, output.elsewhere
             return child.code if child.code is not None else -signal.SIGKILL
+
+    def _child(self, ready: Ready | None, output: Output) -> Child:
+        return ready.child if ready is not None else Child(self.command, self.environment, output.streams)
 
     def _flowing(self, output: Output) -> bool:
         """Whether output still has to reach our reader. A reader that does not read delays no stop."""
@@ -268,4 +279,7 @@ class CommandProcess:
             self._end_hung(child)
         if child.code is None and time.monotonic() >= self._looked_s + self.look_s:
             self.look_s = self.look(lambda: processes.descendants(os.getpid()))
+            if self.standby is not None:
+                self.standby.look(child.pid, self.command, self.environment)
+                self.look_s = min(self.look_s, STANDBY_S)
             self._looked_s = time.monotonic()

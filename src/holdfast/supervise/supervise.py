@@ -8,12 +8,11 @@ import select
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from .. import journal
 from ..apps.command import RUN_ME_AGAIN
 from ..apps.file import AppFile
 from ..apps.program import Program, ProgramExit
@@ -21,19 +20,21 @@ from ..apps.take import looks
 from ..cluster import hold, job_leader, requeue
 from ..cluster.notices import Notices, cloud
 from ..errors import ChildError, UsageError
-from ..inspect import starts
 from ..job import Job, job
 from ..provenance import redact
 from ..store.checkpoint import Checkpoint
 from ..terminal import say
 from . import judge
+from .diagnosis import Diagnosis
 from .job_end import JobEnd
 from .judge import CommandAttempt, Next
 from .keep import LEFT, LEFT_WORD, Kept, cut_short
+from .last_line import last_line, parting
 from .limits import LEAD_S, PATIENCE_S, Time
 from .output import fill_gaps
 from .place import BEAT_S, SupervisorDirectory, called, enter, name_of
 from .signals import SignalInbox
+from .standby import Standby, require_script
 from .start import LISTENS_S, PERHAPS_S, ROUND_S, SUPERSEDED, CommandProcess
 from .watching import HANGS, HangOptions, HangWatch
 from .witness import ProgressWitness, Said
@@ -67,6 +68,7 @@ class SupervisorOptions:
     chain: bool = False  # another task of the array continues the work
     spot: str | None = None  # the cloud that may take this machine back
     hangs: HangOptions = HANGS
+    standby: bool = False  # the next start's imports are done in advance
 
 
 class Outcome(NamedTuple):
@@ -89,6 +91,8 @@ def supervise(command: Sequence[str], program: Callable[[Path], Program], option
         StoreError: its checkpoints cannot be kept, or none of them is usable.
     """
     here = job()
+    if options.standby:
+        require_script(command, keeps=options.keeps)
     begin = {"command": redact(command), "cwd": str(_here()), "job": here._asdict() if here else None}
     fill_gaps()
     with SignalInbox() as signals:
@@ -112,8 +116,10 @@ class _Supervisor:
     elsewhere: str = ""  # the part of the tail that the user does not see above our own messages
     measured_s: float = 0.0
     notices: Notices | None = None
+    standby: Standby | None = None
     witness: ProgressWitness = field(init=False)
     hangs: HangWatch = field(init=False)
+    diagnosis: Diagnosis = field(default_factory=Diagnosis)
     job_end: JobEnd = field(init=False)
     time: Time = field(init=False)
     environment: dict[str, str] = field(init=False)
@@ -121,6 +127,7 @@ class _Supervisor:
     def run(self) -> Outcome:
         with ExitStack() as around:
             around.callback(self._close_store)
+            around.callback(self.diagnosis.close)
             try:
                 self.witness = ProgressWitness(self.place.path)
                 held = next(filter(_is_held, self._places), None)
@@ -144,6 +151,10 @@ class _Supervisor:
                     **os.environ,
                     **around.enter_context(job_leader.announced(self.place.path)),
                 }
+                if self.options.standby:
+                    self.standby = Standby(self.place.path, self._name, self.place.record)
+                    around.callback(self.standby.close)
+                    self.environment = self.standby.wanted(self.environment)
                 return self._leave(self._until_over())
             except BaseException as error:
                 said = error.reason if isinstance(error, ChildError) else str(error)
@@ -194,6 +205,7 @@ class _Supervisor:
         if self.kept is not None:
             self.kept.begin()
         self.witness.before()
+        self.diagnosis.begin()
         self.time.save_s = self.witness.save_s
         began_s, began_unix_s = time.monotonic(), time.time()
         start = CommandProcess(
@@ -209,6 +221,7 @@ class _Supervisor:
             self.notices,
             self.place.beat,
             self.hangs,
+            self.standby,
         )
         code = start.run()
         if self.signals.told is None and code != 0:
@@ -245,6 +258,9 @@ class _Supervisor:
             self.kept.set_aside(checkpoint, word, "could not be read by the program")
         elif verdict == "damaged":
             verdict = "failed"
+        self.diagnosis.look([start.pid])
+        failed = verdict == "failed" and told is None
+        cause = self.diagnosis.cause(code, start.tail, said, self._places) if failed else self.diagnosis.forget()
         attempt = CommandAttempt(
             verdict,
             code,
@@ -257,6 +273,7 @@ class _Supervisor:
             held=self.held,
             refused=said.refused,
             hung=self.hangs.hung_at(step),
+            cause=cause,
             lacks=self.program.lacks if code == 0 and isinstance(self.program, AppFile) else "",
         )
         self.place.record("exit", step=step, **attempt._asdict())
@@ -273,13 +290,14 @@ class _Supervisor:
         if last.do == "done":
             self.place.close("end")
             if self.job is not None or self.kept is not None or len(self.attempts) > 1:
-                say(f"{self._name}: {self._last_line()}")
+                say(f"{self._name}: {last_line(self.kept, self.witness.run, self.place.journal)}")
             return Outcome(0, len(self.attempts), "end", "", None, self.place.path)
         reason = self.signals.told or last.why
         code = judge.exit_code(self.attempts[-1], resumable=self._resumable) if self.attempts else RUN_ME_AGAIN
         self._close_store()
         self.place.close("stop", reason=reason, exit_code=code)
-        say(f"{self._name}: {self._parting(reason, code)}")
+        held = next(filter(_is_held, self._places), None)
+        say(f"{self._name}: {parting(self.attempts, reason, code, held)}")
         what = self.signals.told or CARRIED.get(last.why)
         carried = self.job_end.continue_job(self.signals, what, self._places) if what else None
         if carried is not None:
@@ -287,29 +305,6 @@ class _Supervisor:
         if code == RUN_ME_AGAIN and self.job_end.exit_code is not None:
             code = self.job_end.exit_code
         return Outcome(code, len(self.attempts), "stop", reason, carried, self.place.path)
-
-    def _last_line(self) -> str:
-        """Return what happened, for the end of the output: how far it came, after which starts."""
-        kept, run = self.kept.last_words() if self.kept is not None else "", self.witness.run
-        found: list[starts.Start] = []
-        with suppress(OSError):  # whoever has removed the journals gets a shorter line
-            events = journal.read(self.place.journal)
-            found = starts.of_run(journal.logs(run), events) if run is not None else starts.of_command(events)
-        at = f" at step {found[-1].last:,}" if run is not None and found and found[-1].last else ""
-        return f"done{at} after {starts.summary(found)}{kept}" if found else f"done{kept}"
-
-    def _parting(self, reason: str, code: int) -> str:
-        """Return the message on how the command stopped and what to do."""
-        if not self.attempts:
-            return f"stopped by {reason} before it was started; run me again"
-        if code != RUN_ME_AGAIN:
-            return f"stopped by {reason}: {judge.describe(self.attempts[-1].code)}"
-        held = next(filter(_is_held, self._places), None)
-        if reason == judge.HELD:
-            return f"stopped, and on hold: `holdfast release {held}`, then run me again"
-        last = self.attempts[-1]
-        otherwise = "" if last.verdict == "stopped" else f" ({judge.describe(last.code)})"
-        return f"stopped by {reason}{otherwise}; run me again"
 
     # -- what the parts above use -----------------------------------------------------------------------------------
 
@@ -348,6 +343,7 @@ class _Supervisor:
 
     def _look(self, pids: Callable[[], Sequence[int]]) -> float:
         """Look at the run's saves and at new checkpoints; return the seconds until the next look."""
+        self.diagnosis.look(pids())
         if self.time.left_s() is not None and time.monotonic() >= self.measured_s + MEASURED_S:
             self.witness.look()
             self.time.save_s, self.measured_s = self.witness.save_s, time.monotonic()
@@ -358,13 +354,9 @@ class _Supervisor:
 
     def _tell(self, following: Next) -> None:
         last = self.attempts[-1]
-        how = f"{self._how(last)};" if last.lacks else f"{self._how(last)}; {following.why}:"
+        how = f"{judge.how(last)};" if last.lacks else f"{judge.how(last)}; {following.why}:"
         wait = f" in {following.wait_s:.0f} s" if following.wait_s >= 1 else ""
         say(f"{self._name}: {how} started again{wait}")
-
-    def _how(self, attempt: CommandAttempt) -> str:
-        lacks = f", but `finished` does not hold: {attempt.lacks}" if attempt.lacks else ""
-        return judge.describe(attempt.code) + lacks
 
     def _wait(self, span_s: float) -> None:
         """Wait between two starts; a signal ends the wait."""
@@ -382,7 +374,7 @@ class _Supervisor:
     def _failure(self, last: Next) -> ChildError:
         """Return the error for a failed command: what happened, and its last output."""
         why = f": {last.why}" if last.why else ""
-        head = f"{self._name}: {self._how(self.attempts[-1])}{why}"
+        head = f"{self._name}: {judge.how(self.attempts[-1])}{why}"
         return ChildError(head, _last_lines(self.tail), _last_lines(self.elsewhere))
 
     def _close_store(self) -> None:

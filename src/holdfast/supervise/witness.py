@@ -14,6 +14,7 @@ from ..errors import StoreError
 from ..journal import CLOSING, Event
 from ..store.format import Name, parse_name
 from ..store.store import Store
+from .causes import Error
 
 LOOKED_AT_BYTES = 1 << 18  # of each end of a journal, which grows with the run and is looked at twice a minute
 
@@ -25,6 +26,7 @@ class Said(NamedTuple):
     reason: str = ""
     unix_s: float = 0.0  # when that event was written
     refused: str = ""  # why the run did not begin, and will not the next time
+    error: Error = Error("")  # of a run that failed
     progressed: bool | None = None  # the run's newest checkpoint is newer than any before; None: unknown
 
 
@@ -70,7 +72,7 @@ class ProgressWitness:
         if last is None:
             return Said(progressed=progressed)
         reason = str(last.get("reason") or last.get("error") or "")
-        return Said(str(last["event"]), reason, _time([last]), progressed=progressed)
+        return Said(str(last["event"]), reason, _time([last]), error=_error(last), progressed=progressed)
 
     def _take_saves(self, events: Iterable[Event]) -> None:
         self.save_s = max([self.save_s, *(event["save_s"] for event in events if event["event"] == "saved")])
@@ -89,6 +91,16 @@ def _last(run: Path) -> tuple[int, list[Event]]:
         return number, journal.parse(first + b"\n" + file.read())
     # the journal was just moved by a later attempt
     return number, []
+
+
+def _error(last: Event) -> Error:
+    if last["event"] != "failed":
+        return Error("")
+    text = str(last.get("error", ""))
+    step = last.get("step")
+    sets_aside = bool(last.get("counts") and last.get("checkpoint"))
+    kind = str(last.get("kind") or text.partition(":")[0])
+    return Error(kind, str(last.get("place", "")), step if isinstance(step, int) else None, text, sets_aside)
 
 
 def _newest(run: Path) -> tuple[int, int]:

@@ -1,0 +1,111 @@
+"""Causes: why a start of the command ended, from the evidence, and what is done about it. Pure."""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import Literal, NamedTuple
+
+Action = Literal["again", "back off", "leave"]
+
+MEMORY, DISK, REPEATS = "out of memory", "disk full", "same error twice"
+ACTIONS: dict[str, tuple[Action, str]] = {  # what is done, and by which evidence a cause is known
+    MEMORY: ("back off", "the cgroup's count of kills or the kernel's log; an exception for want of memory"),
+    DISK: ("back off", "the text of the error, or the run's file system has no space left"),
+    REPEATS: ("leave", "the last start failed at the same step, in the same place, with the same exception"),
+    "killed by SIGSEGV": ("again", "the exit status; the same for every other signal"),
+    "error": ("again", "an exit code other than 0 and 75"),
+    "node lost": ("again", "the scheduler has started the job again without a signal, and nothing had asked for that"),
+    "time limit": ("leave", "the scheduler's record; the job is requeued"),
+    "preempted": ("leave", "the scheduler's record; the job is requeued"),
+    "cancelled": ("leave", "the scheduler's record"),
+}
+WORDS: dict[Action, str] = {
+    "again": "is started again at once, the second time after 1 s, then 2, 4, ...",
+    "back off": "is started again after 5 s, then 10, 20, ...",
+    "leave": "is not started again here",
+}
+FIRST_S: dict[Action, tuple[float, float]] = {"again": (0.0, 1.0), "back off": (5.0, 10.0), "leave": (0.0, 0.0)}
+MOST_S = 300.0
+# The next try may go well: the network is at fault, or another process.
+_PASSING = re.compile(r"(Connection\w*Error|BrokenPipeError|InterruptedError|\w*Timeout(Error|Expired)?)$")
+_NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|\[Errno (28|122)\]|^NoSpace\b")
+_NO_MEMORY = re.compile(r"^(\w+\.)*(MemoryError|OutOfMemoryError|ArrayMemoryError)\b|[Cc]an(no|')t allocate memory")
+_KILLED = re.compile(r"killed by signal: Killed|exit(ed)? with signal 9|SIGKILL")
+_LAST_LINE = re.compile(r"([A-Za-z_][\w.]*)(: |$)")
+_FRAME = re.compile(r'^  File "(.*)", line (\d+)', re.MULTILINE)
+
+
+class Error(NamedTuple):
+    """An exception that ended a start; two that are equal but for the text count as the same."""
+
+    kind: str  # "ValueError"; "" if there was none, or it is not known
+    place: str = ""  # "train.py:17"
+    step: int | None = None
+    text: str = ""
+    may_mend: bool = False  # the run itself does something about it at the next start, as setting a checkpoint aside
+
+    def repeats(self, before: Error) -> bool:
+        """Whether the next start would fail with it as well."""
+        same = (self.kind, self.place, self.step) == (before.kind, before.place, before.step)
+        return bool(self.kind) and same and not self.may_mend and not _PASSING.search(self.kind)
+
+
+class Evidence(NamedTuple):
+    """What is known about the end of a start that was neither done nor stopped."""
+
+    code: int  # in subprocess's notation
+    error: Error = Error("")
+    before: Error = Error("")  # of the start before, if that failed as well
+    memory_kills: int = 0  # by the kernel, in the command's cgroup, while it ran
+    own_kills: int = 0  # those in the kernel's log that were processes of the command
+    disk_is_full: bool = False
+
+
+def cause(seen: Evidence) -> str:
+    """Return why the start ended, in the words of `ACTIONS`."""
+    error, killed = seen.error, seen.code in {-signal.SIGKILL, 128 + signal.SIGKILL}
+    lost_one = killed or _KILLED.search(error.text)
+    if seen.own_kills or (seen.memory_kills and lost_one) or _NO_MEMORY.search(error.text):
+        return REPEATS if error.repeats(seen.before) and not lost_one else MEMORY
+    unexplained = not error.kind and (seen.code >= 0 or seen.code == -signal.SIGBUS) and not killed
+    if (seen.disk_is_full and unexplained) or _NO_SPACE.search(error.text):
+        return DISK
+    if seen.code < 0:
+        return f"killed by {_name(-seen.code)}"
+    return REPEATS if error.repeats(seen.before) else "error"
+
+
+def action(cause: str) -> Action:
+    """Return what is done about a cause: "again", "back off" or "leave"."""
+    return ACTIONS.get(cause, ("again", ""))[0]
+
+
+def wait_s(cause: str, number: int) -> float:
+    """Return the wait before the next start after the `number`th failure in a row."""
+    first_s, second_s = FIRST_S[action(cause)]
+    return first_s if number <= 1 else min(second_s * 2.0 ** min(number - 2, 30), MOST_S)
+
+
+def from_output(tail: str) -> Error:
+    """Return the exception at the end of a Python program's output; an empty one if it ends otherwise."""
+    _, begin, trace = tail.rpartition("Traceback (most recent call last):\n")
+    last = next((line for line in reversed(trace.splitlines()) if line.strip()), "")
+    frames, kind = _FRAME.findall(trace), _LAST_LINE.match(last)
+    if not begin or not frames or not kind:
+        return Error("", text=tail[-2000:])
+    path, number = frames[-1]
+    return Error(kind[1], f"{path}:{number}: {last}", text=last)
+
+
+def table() -> list[str]:
+    """Return the table of causes and actions as lines of Markdown."""
+    rows = [f"| {cause} | {act}: it {WORDS[act]} | {known} |" for cause, (act, known) in ACTIONS.items()]
+    return ["| cause | what is done | how it is known |", "|---|---|---|", *rows]
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,38 @@
+"""Last line: what happened, for the end of a job's output. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from .. import journal
+from ..apps.command import RUN_ME_AGAIN
+from ..inspect import starts
+from . import judge
+from .judge import CommandAttempt
+from .keep import Kept
+
+
+def last_line(kept: Kept | None, run: Path | None, supervisor: Path) -> str:
+    """Return how far the command came, after which starts. `supervisor`: the journal of ours."""
+    words = kept.last_words() if kept is not None else ""
+    found: list[starts.Start] = []
+    with suppress(OSError):  # whoever has removed the journals gets a shorter line
+        events = journal.read(supervisor)
+        found = starts.of_run(journal.logs(run), events) if run is not None else starts.of_command(events)
+    at = f" at step {found[-1].last:,}" if run is not None and found and found[-1].last else ""
+    return f"done{at} after {starts.summary(found)}{words}" if found else f"done{words}"
+
+
+def parting(attempts: Sequence[CommandAttempt], reason: str, code: int, held: Path | None) -> str:
+    """Return the message on how the command stopped and what to do. `held`: the directory that is on hold."""
+    if not attempts:
+        return f"stopped by {reason} before it was started; run me again"
+    last = attempts[-1]
+    if code != RUN_ME_AGAIN:
+        return f"stopped by {reason}: {judge.describe(last.code)}"
+    if reason == judge.HELD:
+        return f"stopped, and on hold: `holdfast release {held}`, then run me again"
+    otherwise = "" if last.verdict == "stopped" else f" ({judge.describe(last.code)})"
+    return f"stopped by {reason}{otherwise}; run me again"

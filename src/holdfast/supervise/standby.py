@@ -1,0 +1,188 @@
+"""Standby: the command, started in advance, that has done the imports of the last start and waits for its turn.
+
+Nothing is forked from it: it becomes the next start itself (`standing_by/sitecustomize.py`). It is discarded, with one
+line, when anything that it has done in advance would now be done otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from ..children.child import Child
+from ..errors import UsageError
+from ..run.imports import ASKED
+from ..terminal import say
+from .evidence import memory
+from .output import Output
+
+IMPORTS = "imports.json"  # in the supervisor's directory
+HOOK = Path(__file__).parent / "standing_by"
+CHANNEL = "HOLDFAST_STANDBY"
+ANSWERS_S = 10.0  # for its last look at the files
+SHARE = 0.05  # of the machine's memory that stays free
+_FLAGS = re.compile(r"-[uOBbvqd]+$")  # of Python, without those that change what it imports at its start
+
+
+class Ready(NamedTuple):
+    """A start whose imports are done."""
+
+    output: Output
+    child: Child
+
+
+class _Waiting(NamedTuple):
+    ready: Ready
+    link: socket.socket
+
+
+class _Imported(msgspec.Struct):
+    pid: int
+
+
+def require_script(command: Sequence[str], *, keeps: bool) -> None:
+    """Check that the command is `python script.py`, whose imports can be done in advance. `keeps`: it is an app's.
+
+    Raises:
+        UsageError: it is another one.
+    """
+    words = iter(command[1:])
+    script = next((word for word in words if not _FLAGS.match(word)), "")
+    python = re.match(r"(python|pypy)[\d.]*$", os.path.basename(command[0])) if command else None
+    if keeps or python is None or not script.endswith(".py") or script.startswith("-"):
+        raise UsageError("--standby is for commands like `python train.py`; start this one without it")
+
+
+class Standby:
+    """At most one process that waits. `name`: how messages call the command."""
+
+    def __init__(self, directory: Path, name: str, note: Callable[..., None]) -> None:
+        self._file, self._name, self._note = directory / IMPORTS, name, note
+        self._waiting: _Waiting | None = None
+        self._heard = b""
+        self._size = 0  # bytes, once its imports are done
+        self._for: tuple[list[str], dict[str, str]] | None = None
+        self._told_short = False
+
+    def wanted(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment in which the command says what it imports."""
+        return {**environment, ASKED: str(self._file)}
+
+    def look(self, pid: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start the standby once the command `pid` trains; discard it when memory is short."""
+        if self._waiting is None:
+            if self._for is None and self._imported_by() == pid and not self._is_short(_size(pid)):
+                self._start(command, environment)
+        elif self._hear() and self._size and self._is_short(self._size):
+            self._discard(f"memory is short, and it holds {self._size >> 20} MiB")
+
+    def take(self, command: Sequence[str], environment: Mapping[str, str]) -> Ready | None:
+        """Return the standby as the next start, which runs from now on; None: a cold start is needed."""
+        why = self._trouble(command, environment) if self._waiting is not None else ""
+        waiting, self._for = self._waiting, None
+        if waiting is None:
+            return None
+        if why:
+            self._discard(why)
+            return None
+        waiting.link.close()
+        self._waiting = None
+        waiting.ready.child.began_s = time.monotonic()
+        return waiting.ready
+
+    def _trouble(self, command: Sequence[str], environment: Mapping[str, str]) -> str:
+        """Let the standby go on; return why it does not, or must not."""
+        waiting = self._waiting
+        if waiting is None or self._for != ([*command], {**environment}):
+            return "the arguments or the environment differ"
+        if not self._hear() or not self._size:
+            return self._refusal() or "its imports were not done yet"
+        waiting.ready.output.begin()  # before it prints
+        with suppress(OSError):
+            waiting.link.send(b"\n")
+        until_s = time.monotonic() + ANSWERS_S
+        while self._hear() and b"go\n" not in self._heard and time.monotonic() < until_s:
+            select.select([waiting.link.fileno(), waiting.ready.child.fileno()], [], [], 0.05)
+        return "" if b"go\n" in self._heard else self._refusal() or "it does not answer"
+
+    def close(self) -> None:
+        """End it without a word."""
+        self._end()
+        self._for = None
+
+    def _start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.set_inheritable(True)
+        path = os.pathsep.join(filter(None, [str(HOOK), environment.get("PYTHONPATH", "")]))
+        more = {"PYTHONPATH": path, CHANNEL: f"{theirs.fileno()},{self._file}"}
+        output = Output()
+        try:
+            child = Child(command, {**environment, **more}, output.streams)
+        finally:
+            theirs.close()
+            output.started()
+        self._heard, self._size, self._for = b"", 0, ([*command], {**environment})
+        self._waiting = _Waiting(Ready(output, child), ours)
+        self._note("standby", pid=child.pid)
+
+    def _hear(self) -> bool:
+        """Read its answers; return whether it is alive."""
+        waiting = self._waiting
+        if waiting is None:
+            return False
+        with suppress(OSError):
+            while said := waiting.link.recv(4096):
+                self._heard += said
+        found = re.search(rb"^ready (\d+)\n", self._heard, re.MULTILINE)
+        if found and not self._size:
+            self._size = int(found[1])
+            say(f"{self._name}: a standby has done the imports, and waits; it holds {self._size >> 20} MiB")
+        child = waiting.ready.child
+        child.look()
+        return child.code is None and not child.gone
+
+    def _refusal(self) -> str:
+        found = re.search(rb"^no (.*)\n", self._heard, re.MULTILINE)
+        return found[1].decode(errors="replace") if found else ""
+
+    def _discard(self, why: str) -> None:
+        self._end()
+        self._note("standby_discarded", why=why)
+        say(f"{self._name}: the standby is discarded: {why}; the next start is a cold one")
+
+    def _end(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.link.close()
+            with waiting.ready.output, suppress(ChildProcessError), waiting.ready.child:
+                pass
+
+    def _imported_by(self) -> int | None:
+        """Return the process that has written the list of its imports."""
+        with suppress(OSError, msgspec.DecodeError):
+            return msgspec.json.decode(self._file.read_bytes(), type=_Imported).pid
+        return None
+
+    def _is_short(self, need: int) -> bool:
+        free, whole = memory()
+        short = free < need + SHARE * whole
+        if short and self._waiting is None and not self._told_short:
+            self._told_short = True
+            say(f"{self._name}: no standby: it may hold {need >> 20} MiB, and {free >> 20} MiB of memory are free")
+        return short
+
+
+def _size(pid: int) -> int:
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0

@@ -1,0 +1,1 @@
+"""Standing by: what an interpreter runs that was started in advance."""

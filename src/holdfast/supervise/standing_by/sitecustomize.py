@@ -1,0 +1,280 @@
+"""Makes an interpreter that was started in advance import what the script will, and wait until it may run the script.
+
+The interpreter is the command itself: `python train.py`, started like every other start. This file stands in for
+`sitecustomize`, which Python imports before it opens the script. It first undoes what made Python find it, and imports
+the user's own `sitecustomize`. It then does the imports that the last start had done, with its output kept back, and
+waits. When it returns, Python runs the script as in any start: there is no fork, and no frame of ours.
+
+It uses modules of the standard library, and one that the script's Run has imported. What it is sent: a byte. What it
+answers, a line each: `ready BYTES`, `go`, or `no REASON`.
+"""
+
+import ast
+import contextlib
+import importlib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import resource
+import sys
+from collections.abc import Callable
+from typing import Any
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+Seen = tuple[int, int, int, str]  # modification time, size, inode, digest
+
+
+def _undo() -> bool:
+    """Make this process look like one that never heard of us; return whether the user has a `sitecustomize`."""
+    first, _, rest = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
+    if first == _HERE:
+        if rest:
+            os.environ["PYTHONPATH"] = rest
+        else:
+            del os.environ["PYTHONPATH"]
+    if _HERE in sys.path:
+        sys.path.remove(_HERE)
+    sys.path_importer_cache.pop(_HERE, None)
+    ours = sys.modules.pop("sitecustomize")
+    try:
+        importlib.import_module("sitecustomize")
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+        sys.modules["sitecustomize"] = ours
+        return False
+    return True
+
+
+class _Quiet:
+    """Keeps what is printed, until it is printed after all."""
+
+    def __init__(self) -> None:
+        self._ours = [os.dup(1), os.dup(2)]
+        self._one = os.path.sameopenfile(1, 2)
+        self._kept = [os.memfd_create("kept")]
+        self._kept.append(self._kept[0] if self._one else os.memfd_create("kept"))
+        for number, kept in enumerate(self._kept, 1):
+            os.dup2(kept, number)
+
+    def end(self) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        for number, (ours, kept) in enumerate(zip(self._ours, self._kept, strict=True), 1):
+            os.dup2(ours, number)
+            os.close(ours)
+            if number == 2 and self._one:
+                break
+            data = os.pread(kept, os.fstat(kept).st_size, 0)
+            while data:
+                data = data[os.write(number, data) :]
+            os.close(kept)
+
+
+class _Gently:
+    """Imports with the lowest priority, where that can be taken back."""
+
+    def __init__(self) -> None:
+        self._before = os.getpriority(os.PRIO_PROCESS, 0)
+        most = resource.getrlimit(resource.RLIMIT_NICE)[0]
+        if os.geteuid() == 0 or most == resource.RLIM_INFINITY or most >= 20 - self._before:
+            os.setpriority(os.PRIO_PROCESS, 0, 19)
+
+    def end(self) -> None:
+        for thread in os.listdir("/proc/self/task"):  # a pool that an import has begun has our priority
+            with contextlib.suppress(ProcessLookupError):
+                os.setpriority(os.PRIO_PROCESS, int(thread), self._before)
+
+
+def _import_all(asked: dict[str, object]) -> str:
+    """Import the modules; return why they are not as in the last start, or ""."""
+    modules: dict[str, str] = dict(asked["modules"])  # type: ignore[call-overload]
+    if importlib.machinery.PathFinder.find_spec("usercustomize") is not None:
+        return "there is a usercustomize, which Python imports later"
+    folders = [*filter(_is_installed, sys.path), os.path.dirname(os.path.dirname(_HERE))]  # and Holdfast itself
+    installed = tuple({os.path.join(os.path.realpath(path), "") for path in folders})
+    installed += ("built-in", "frozen")
+    drawn, name = _Drawn(), ""
+    try:
+        for name in _first_imports():  # nothing of the script has run before them, so it has seeded no generator
+            spec = importlib.util.find_spec(name.partition(".")[0])
+            if spec is None or not _real(spec.origin or "").startswith(installed):
+                break
+            importlib.import_module(name)
+        drawn.look()
+        for name, origin in modules.items():
+            if name != "sitecustomize" and os.path.realpath(origin).startswith(installed) and name not in sys.modules:
+                importlib.import_module(name)
+                drawn.look()
+    except BaseException as error:
+        return f"{name} cannot be imported alone: {type(error).__name__}"
+    if drawn.differs():
+        return "an import draws random numbers, which the script may have seeded before"
+    for name, file in _loaded().items():
+        if name in modules and modules[name] != file:
+            return f"{name} would come from {file}, not from {modules[name]}"
+        if name not in modules and name not in _OURS:
+            return f"the last start had not imported {name}"
+    names = {*os.environ} ^ {*asked["names"]}  # type: ignore[misc]
+    if names:
+        return f"the script changes the environment: {', '.join(sorted(names))}"
+    return "" if asked["environment"] == _environment() else "the script changes a variable of the environment"
+
+
+def _real(origin: str) -> str:
+    return origin if origin in {"built-in", "frozen"} else os.path.realpath(origin)
+
+
+def _first_imports() -> list[str]:
+    """Return the modules that the script names in the imports with which it begins."""
+    with open(sys.argv[0], "rb") as text:
+        body = ast.parse(text.read()).body
+    found: list[str] = []
+    for statement in body:
+        if isinstance(statement, ast.Import):
+            found += [each.name for each in statement.names]
+        elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+            found.append(statement.module)
+        elif not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
+            break
+    return found
+
+
+class _Drawn:
+    """Whether one of the global generators has been used since its module was imported."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, bytes] = {}
+
+    def look(self) -> None:
+        for name, state in _STATES.items():
+            if name not in self._before and name in sys.modules:
+                self._before[name] = state(sys.modules[name])
+
+    def differs(self) -> bool:
+        return any(_STATES[name](sys.modules[name]) != before for name, before in self._before.items())
+
+
+def _numpy_state(module: Any) -> bytes:
+    state = module.get_state()
+    return bytes(state[1].tobytes()) + repr(state[2:]).encode()
+
+
+_STATES: dict[str, Callable[[Any], bytes]] = {
+    "random": lambda module: repr(module.getstate()).encode(),
+    "numpy.random": _numpy_state,
+    "torch.random": lambda module: bytes(module.default_generator.get_state().tolist()),
+}
+
+
+def _is_installed(path: str) -> bool:
+    """Whether a folder of sys.path holds installed modules: others may do what a script does when they are imported."""
+    roots = {sys.prefix, sys.base_prefix, os.path.realpath(sys.prefix), os.path.realpath(sys.base_prefix)}
+    named = os.path.basename(path) in {"site-packages", "dist-packages"}
+    return named or path.startswith(tuple(os.path.join(root, "lib", "") for root in roots))
+
+
+def _environment() -> str:
+    import xxhash  # the script's Run has imported it: it is among the modules
+
+    pairs = sorted(f"{name}={value}" for name, value in os.environ.items())
+    return xxhash.xxh3_128_hexdigest(os.fsencode("\0".join(pairs)))
+
+
+def _loaded() -> dict[str, str]:
+    found = {}
+    for name, module in [*sys.modules.items()]:
+        spec = getattr(module, "__spec__", None)
+        if spec is not None and spec.name == name and getattr(spec, "has_location", False):
+            found[name] = spec.origin
+    return found
+
+
+def _look(files: dict[str, str]) -> dict[str, Seen]:
+    """Return what each file is like now, and what the folders of modules lead to."""
+    return {file: (*_facts(file), _digest(file)) for file in {*files.values(), *_site_files(), sys.argv[0]}}
+
+
+def _site_files() -> list[str]:
+    """Return the files that say at a start where modules are."""
+    folders = [path for path in sys.path if os.path.isdir(path)]
+    return [os.path.join(folder, name) for folder in folders for name in os.listdir(folder) if name.endswith(".pth")]
+
+
+def _facts(file: str) -> tuple[int, int, int]:
+    facts = os.stat(file)
+    return facts.st_mtime_ns, facts.st_size, facts.st_ino
+
+
+def _digest(file: str) -> str:
+    import xxhash
+
+    with open(file, "rb") as data:
+        return xxhash.xxh3_128_hexdigest(data.read())
+
+
+def _changed(seen: dict[str, Seen], loaded: dict[str, str]) -> str:
+    """Return which file has another content than when it was imported, or leads elsewhere now; "" if none."""
+    new = {*_site_files()} - {*seen}
+    if new:
+        return f"{min(new)} is new"
+    for file, (*before, digest) in seen.items():
+        try:
+            if [*_facts(file)] != before and _digest(file) != digest:
+                return f"{file} has changed"
+        except OSError:
+            return f"{file} is gone"
+    importlib.invalidate_caches()
+    script = os.path.dirname(os.path.realpath(sys.argv[0])) if sys.argv else ""
+    places = sys.path if sys.flags.safe_path else [script, *sys.path]
+    for name, file in loaded.items():
+        if "." not in name:
+            spec = importlib.machinery.PathFinder.find_spec(name, places)
+            if spec is not None and spec.origin != file and name not in sys.builtin_module_names:
+                return f"{name} would come from {spec.origin}"
+    return _mapped()
+
+
+def _mapped() -> str:
+    """Return which library in memory has been replaced on the disk; "" if none."""
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as lines:
+        files = {line.split(maxsplit=5)[5].rstrip("\n") for line in lines if line.count("/") and ".so" in line}
+    gone = [file for file in files if file.endswith(" (deleted)") and not file.startswith(("/memfd:", "/dev/"))]
+    return f"{min(gone)[:-10]} has changed" if gone else ""
+
+
+def _size() -> int:
+    with open("/proc/self/statm", encoding="ascii") as text:
+        return int(text.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _stand_by(link: int, file: str) -> None:
+    """Import, wait, and return when the script may run. Ends the process if it may not."""
+    with open(file, "rb") as text:
+        asked = json.load(text)
+    quiet, gently = _Quiet(), _Gently()
+    why = _import_all(asked)
+    if not why:
+        loaded = _loaded()
+        seen = _look(loaded)
+        gently.end()
+        os.write(link, f"ready {_size()}\n".encode())
+        os.read(link, 1)
+        why = _changed(seen, loaded)
+    os.write(link, (f"no {why}" if why else "go").replace("\n", " ").encode() + b"\n")
+    if why:
+        os._exit(0)
+    os.close(link)
+    quiet.end()
+
+
+_OURS = {*sys.modules, "json", "json.decoder", "json.encoder", "json.scanner", "resource", "_json"}
+_channel = os.environ.pop("HOLDFAST_STANDBY", "")
+_found = _undo()
+if _channel:
+    _number, _file = _channel.split(",", 1)
+    _stand_by(int(_number), _file)
+if not _found:
+    raise ImportError("there is no other", name="sitecustomize")  # as Python would have found

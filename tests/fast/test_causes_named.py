@@ -1,0 +1,124 @@
+"""Why a start ended, and what is done about it: the whole table, without a process."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from holdfast.inspect import starts
+from holdfast.supervise import causes
+from holdfast.supervise.causes import DISK, MEMORY, REPEATS, Error, Evidence, cause
+from holdfast.supervise.evidence import memory_files
+from holdfast.supervise.judge import CommandAttempt, judge
+
+ROOT = Path(__file__).parents[2]
+WRONG = Error("ValueError", "train.py:17", 30, "ValueError: no")
+CRASH = CommandAttempt("failed", 1, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (Evidence(-11), "killed by SIGSEGV"),
+        (Evidence(-40), "killed by signal 40"),
+        (Evidence(3), "error"),
+        (Evidence(-9), "killed by SIGKILL"),
+        (Evidence(-9, memory_kills=1), MEMORY),
+        (Evidence(137, memory_kills=1), MEMORY),  # a shell in between
+        (Evidence(-9, own_kills=1), MEMORY),
+        (Evidence(1, memory_kills=1), "error"),  # another process of the same cgroup
+        (Evidence(1, Error("RuntimeError", text="worker is killed by signal: Killed.")), "error"),
+        (Evidence(1, Error("RuntimeError", text="worker is killed by signal: Killed."), memory_kills=1), MEMORY),
+        (Evidence(1, Error("MemoryError", text="MemoryError: ")), MEMORY),
+        (Evidence(1, Error("OutOfMemoryError", text="torch.OutOfMemoryError: CUDA out of memory.")), MEMORY),
+        (Evidence(1, Error("OSError", text="OSError: [Errno 28] No space left on device")), DISK),
+        (Evidence(1, Error("", text="cp: error writing 'x': No space left on device")), DISK),
+        (Evidence(-7, disk_is_full=True), DISK),  # a write to a mapped file
+        (Evidence(-9, disk_is_full=True), "killed by SIGKILL"),
+        (Evidence(1, WRONG, disk_is_full=True), "error"),  # it says itself what it died of
+        (Evidence(1, WRONG), "error"),
+        (Evidence(1, WRONG, WRONG), REPEATS),
+        (Evidence(1, WRONG, WRONG._replace(text="ValueError: other words")), REPEATS),
+        (Evidence(1, WRONG, WRONG._replace(step=29)), "error"),
+        (Evidence(1, WRONG, WRONG._replace(place="train.py:18")), "error"),
+        (Evidence(1, WRONG, WRONG._replace(kind="KeyError")), "error"),
+        (Evidence(1, WRONG._replace(may_mend=True), WRONG), "error"),  # a checkpoint will be set aside
+        (Evidence(1, *2 * (WRONG._replace(kind="ConnectionResetError"),)), "error"),
+        (Evidence(1, *2 * (WRONG._replace(kind="TimeoutError"),)), "error"),
+        (Evidence(1, *2 * (Error(""),)), "error"),  # nothing is known
+    ],
+)  # fmt: skip
+def test_a_cause_has_its_evidence(seen, expected):
+    """And nothing is named without it."""
+    assert expected == cause(seen)
+
+
+def test_what_follows_from_a_cause():
+    """Again: at once, then 1, 2, 4 s. Back off: 5, 10, 20 s. Leave: not at all, whatever --retries says."""
+
+    def waits(why):
+        return [judge([CRASH._replace(cause=why)] * n, 99, 99).wait_s for n in range(1, 5)]
+
+    assert [0, 1, 2, 4] == waits("error") == waits("killed by SIGSEGV")
+    assert [5, 10, 20, 40] == waits(MEMORY) == waits(DISK)
+    twice = judge([CRASH, CRASH._replace(cause=REPEATS)], 99)
+    assert ("fail", f"{REPEATS}: another start would end like this one") == twice[:2]
+
+
+def test_the_last_lines_of_a_python_program_are_read():
+    """The exception and its place; other output is none."""
+    frames = '  File "a.py", line 3, in <module>\n    f()\n  File "b.py", line 9, in f\n'
+    tail = f"x\nTraceback (most recent call last):\n{frames}"
+    found = causes.from_output(tail + "ValueError: no\n")
+    assert ("ValueError", "b.py:9: ValueError: no", None) == found[:3]
+    assert "a.b.Odd" == causes.from_output(tail + "a.b.Odd\n").kind
+    assert "" == causes.from_output("ValueError: no\n").kind == causes.from_output(tail + "and goes on 1\n").kind
+    assert causes.from_output(tail + "ValueError: no\n").repeats(found)
+    assert not causes.from_output(tail + "ValueError: 2\n").repeats(found)
+
+
+V1 = "9:name=systemd:/\n4:memory:/jobs/7\n0::/\n"
+V2 = "0::/user.slice/job\n"
+MOUNTS = """\
+30 24 0:26 / /sys/fs/cgroup/cpu rw shared:9 - cgroup cgroup rw,cpu
+31 24 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+32 24 0:28 /user.slice /sys/fs/cgroup rw - cgroup2 cgroup2 rw
+"""
+
+
+def test_where_the_kernel_counts_its_kills():
+    """Both versions of cgroups; a mount that shows another part of the tree has no file for it."""
+    assert ["/sys/fs/cgroup/memory/jobs/7/memory.oom_control"] == [*map(str, memory_files(V1, MOUNTS))]
+    assert ["/sys/fs/cgroup/job/memory.events"] == [*map(str, memory_files(V2, MOUNTS))]
+    assert [] == memory_files("0::/other\n", MOUNTS)
+
+
+def begin(restart, job="17"):
+    return {"host": "n1", "pid": 1, "job": {"id": job, "array_task": None, "restart_count": restart}}
+
+
+def test_a_start_whose_job_the_scheduler_gave_to_another_node_lost_its_node():
+    """Nothing had asked for the requeue; where something had, or in another job, it was killed."""
+
+    def found(*between, after):
+        lines = [
+            {"event": "begin", "time": 0.0, "supervisor": "a", "owner": begin(0)},
+            {"event": "start", "time": 1.0},
+            *between,
+            {"event": "begin", "time": 9.0, "supervisor": "b", "owner": after},
+            {"event": "start", "time": 10.0},
+        ]
+        return starts.of_command(lines)[0].cause
+
+    asked = {"event": "requeued", "time": 5.0, "job": "17", "restart_count": 0}
+    assert starts.NODE_LOST == found(after=begin(1))
+    signalled = {"event": "signal", "time": 5.0, "signal": "SIGTERM"}  # preempted, perhaps, and killed too early
+    assert "killed" == found(asked, after=begin(1)) == found(after=begin(0, "18")) == found(signalled, after=begin(1))
+
+
+def test_the_page_has_the_table_of_the_code():
+    """docs/supervisor.md."""
+    page = (ROOT / "docs/supervisor.md").read_text().splitlines()
+    begins = page.index(causes.table()[0])
+    assert causes.table() == page[begins : begins + len(causes.table())]
+    assert not [line for line in page if re.search(r"\| (again|back off|leave): ", line) and line not in causes.table()]
