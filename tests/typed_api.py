@@ -11,6 +11,7 @@ import torch
 
 import holdfast
 from holdfast import (
+    Auto,
     Best,
     Checkpoint,
     Every,
@@ -73,6 +74,7 @@ def loop(model: torch.nn.Module, loader: list[int]) -> None:
             assert_type(run.metrics(), list[dict[str, Any]])
     except Stopped as stop:
         assert_type(stop.reason, str)
+    assert_type(Run("runs/z", state, every=Auto(interrupted_hours=3)), Run)
     assert_type(Run("runs/y", state, start_from=StartFrom("runs/x")).start(), Run)
 
 

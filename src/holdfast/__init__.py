@@ -19,7 +19,7 @@ from importlib import import_module as _import_module
 if _typing.TYPE_CHECKING:
     from .data import Seeded
     from .errors import HoldfastError, Stopped
-    from .rules import Best, Every, Last, Whole, Within
+    from .rules import Auto, Best, Every, Last, Whole, Within
     from .run.fields import Fields
     from .run.run import Run
     from .run.weights import StartFrom, load_into
@@ -30,6 +30,7 @@ if _typing.TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "Auto",
     "Best",
     "Checkpoint",
     "Every",
@@ -51,7 +52,7 @@ __all__ = [
 _HOMES = {
     "holdfast.data": ("Seeded",),
     "holdfast.errors": ("HoldfastError", "Stopped"),
-    "holdfast.rules": ("Best", "Every", "Last", "Whole", "Within"),
+    "holdfast.rules": ("Auto", "Best", "Every", "Last", "Whole", "Within"),
     "holdfast.run.fields": ("Fields",),
     "holdfast.run.run": ("Run",),
     "holdfast.run.weights": ("StartFrom", "load_into"),

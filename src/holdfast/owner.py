@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -45,6 +46,14 @@ def parent(pid: int) -> int | None:
     """Return the parent of a process while that is alive. Source: proc(5), field 4."""
     text = _text(f"/proc/{pid}/stat")
     return int(text[text.rindex(")") + 2 :].split()[1]) if text else None
+
+
+def age_s() -> float:
+    """Return for how long this process has run; 0.0 if the system does not tell. Source: proc(5), field 22."""
+    found = _process(os.getpid())
+    if found is None:
+        return 0.0
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(found[1]) / os.sysconf("SC_CLK_TCK"))
 
 
 def proven_gone(owner: Facts, last_seen: Callable[[], float]) -> bool:

@@ -4,6 +4,7 @@ As a user writes them:
 
     keep=Last(3) | Best("val_acc", max) | Every(steps=1000)
     every=Every(minutes=10)
+    every=Auto()
 
 """
 
@@ -67,6 +68,20 @@ class Every(_Joins, frozen=True):
             raise UsageError("Every takes exactly one of steps=, minutes=, epochs=")
         check = _whole if self.minutes is None else _positive
         check("Every", given[0])
+
+
+class Auto(msgspec.Struct, frozen=True):
+    """Save as often as loses the least, as measured: what saves cost, and how often the run is interrupted.
+
+    `interrupted_hours`: the time between interruptions without notice that you expect; what is seen corrects it. It is
+    24 hours unless given.
+    """
+
+    interrupted_hours: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.interrupted_hours is not None:
+            _positive("Auto(interrupted_hours=...)", self.interrupted_hours)
 
 
 class Within(_Joins, frozen=True):

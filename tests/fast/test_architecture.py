@@ -22,7 +22,7 @@ LAYERS = [  # imports point to earlier lines only; rooms of one line do not know
     {"errors", "threads", "legible", "channel"},
     {"rules", "disk", "pages"},
     {"bulk"},
-    {"journal", "retention", "interval", "terminal", "provenance", "job", "state", "children"},
+    {"journal", "retention", "interval", "young_daly", "terminal", "provenance", "job", "state", "children"},
     {"owner", "ranks"},
     {"store", "data", "cluster", "board"},
     {"inspect", "collective"},

@@ -23,9 +23,9 @@ def test_neither_importing_holdfast_nor_touching_its_names_imports_a_framework_o
 
 
 def test_the_names_are_few_and_sorted():
-    """At most 15 names, each once, in order, and each with a docstring."""
+    """At most 16 names, each once, in order, and each with a docstring."""
     assert sorted(set(holdfast.__all__)) == list(holdfast.__all__)
-    assert 1 < len(holdfast.__all__) <= 15
+    assert 1 < len(holdfast.__all__) <= 16
     assert [name for name in holdfast.__all__ if not (getattr(holdfast, name).__doc__ or "").strip()] == []
 
 

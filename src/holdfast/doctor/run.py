@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from .. import journal, young_daly
 from ..cluster import batch, job_leader
 from ..cluster.batch import Around
 from ..cluster.hold import HOLD
 from ..errors import StoreError
 from ..interval import enough_s, needed_s
+from ..run.pace import chosen_in
 from ..store.locate import locate
+from ..young_daly import Chosen
 from .check import Check, ok, problem, warning
 from .scheduler import Settings
 
@@ -23,6 +26,7 @@ class Known(NamedTuple):
     run: Path  # contains its checkpoints
     script: batch.Script | None  # the batch script, if holdfast submit has kept one
     save_s: float | None
+    chosen: Chosen | None = None  # the interval that Auto() chose last
 
     @property
     def partition(self) -> str | None:
@@ -46,7 +50,8 @@ def know(directory: Path, save_s: float | None) -> Known:
         )
     except OSError:
         script = None
-    return Known(directory, job_leader.run_of(directory) or directory, script, save_s)
+    run = job_leader.run_of(directory) or directory
+    return Known(directory, run, script, save_s, next(filter(None, map(chosen_in, reversed(journal.logs(run)))), None))
 
 
 def examine(known: Known, settings: Settings | None) -> Iterator[Check]:
@@ -58,6 +63,8 @@ def examine(known: Known, settings: Settings | None) -> Iterator[Check]:
     if known.save_s is None:
         yield warning("saves", "none was made yet, so nobody knows what one takes", "ask again after the first")
         return
+    if known.chosen is not None:
+        yield ok("interval", young_daly.explain(known.chosen))
     took = f"your save takes {_span(known.save_s)}"
     yield ok("saves", took)
     need_s = needed_s(known.save_s)

@@ -76,6 +76,7 @@ def _begin_here(session: Session, start_from: StartFrom | None) -> None:
         _track(session)
         document()  # runs git now and caches its answer: the first save starts no process
         session.saves.expect(_cost_of_saving(session))
+        session.saves.recall(session.earlier_logs)
         for log in session.earlier_logs:
             log.forget()
     session.attempt.flush(sync=True)

@@ -12,7 +12,7 @@ from weakref import WeakSet
 from .. import journal
 from ..errors import StoreError, UsageError
 from ..legible import legible
-from ..rules import Every, Last, Rule, Whole
+from ..rules import Auto, Every, Last, Rule, Whole
 from ..store import format
 from ..store.store import Store
 from ..terminal import warn
@@ -54,7 +54,7 @@ class Run(AbstractContextManager["Run"]):
             load_state_dict(), random generators, arrays, tensors, dicts, lists, deques, sets, these inside each
             other, and `Fields`. None is omitted.
         keep: which checkpoints stay.
-        every: when to save besides the end, a stop and a new best; None: only then.
+        every: when to save besides the end, a stop and a new best; None: only then. `Auto()` chooses the interval.
         vars: first values of `run.vars`, which the loop itself changes. A restore fills values in place where possible
             (docs/exactness.md) and replaces the rest: numbers, strings, tuples.
         start_from: a run's or a checkpoint's directory; a *new* run begins with the weights of its models.
@@ -83,7 +83,7 @@ class Run(AbstractContextManager["Run"]):
         state: Mapping[str, Any],
         *,
         keep: Rule = Last(3),  # noqa: B008  a frozen value
-        every: Every | None = Every(minutes=10),  # noqa: B008
+        every: Every | Auto | None = Every(minutes=10),  # noqa: B008
         vars: Mapping[str, Any] | None = None,  # noqa: A002  it is `run.vars`
         start_from: str | os.PathLike[str] | StartFrom | None = None,
         branch_from: str | os.PathLike[str] | None = None,

@@ -6,8 +6,9 @@ allowed; `land` takes the outcome at a later safe point.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,7 +17,8 @@ import msgspec
 
 from .. import interval, retention
 from ..errors import NoSpace
-from ..rules import Every
+from ..journal import Log
+from ..rules import Auto, Every
 from ..state.codec import Block
 from ..state.snapshot import Arena, Snapshot, pin_of
 from ..state.tree import flatten
@@ -33,6 +35,7 @@ from .windows import Order
 from .writer import BeforeEach, Writer
 
 if TYPE_CHECKING:
+    from .pace import Pace
     from .session import Session
 
 PERIODIC = ("new best", "due")  # reasons for which a full disk is no error
@@ -72,6 +75,8 @@ class Saves:
         self.save_s = 0.0  # the longest save so far
         self.writer, self.arena = Writer(), Arena()
         self.readback = ReadBack(session.store, session.tell)
+        self.pace = _pace(session)
+        self._durable_s = 0.0  # when the save in flight was durable
         self._last = session.progress.mark()  # the moment of the last save
         self._point = 0  # the safe point of the last save, as counted by windows
         self._asked = False  # by run.save() inside a loop
@@ -85,6 +90,11 @@ class Saves:
     def expect(self, save_s: float) -> None:
         """Assume this duration of a save until one is measured."""
         self.save_s = save_s
+
+    def recall(self, logs: Sequence[Log]) -> None:
+        """Use what earlier attempts have measured, oldest first."""
+        if self.pace is not None:
+            self.pace.recall(logs)
 
     # When -------------------------------------------------------------------------------------------------------
 
@@ -104,7 +114,7 @@ class Saves:
         if not drilled.is_past(session) and session.metrics.best.is_new(metrics):
             return "new best"
         every = self._every()
-        if order is not None and every is not None and every.minutes is not None:  # by the clock of rank 0
+        if order is not None and _by_clock(every):  # by that of rank 0
             due = order.save
         else:
             damaged = self.readback.found_damage and session.ranks.alone and every is not None
@@ -114,12 +124,19 @@ class Saves:
     def is_time(self) -> bool:
         """Whether a save is due by the clock."""
         every = self._every()
-        return every is not None and every.minutes is not None and self._is_due(every)
+        return _by_clock(every) and self._is_due(every)
 
-    def _is_due(self, every: Every | None, epoch: int | None = None) -> bool:
-        return interval.due(every, last=self._last, now=self._session.progress.mark(epoch))
+    def note_s(self, now_s: float) -> float:
+        """Return how often to journal that the run is alive."""
+        return math.inf if self.pace is None else self.pace.note_s(now_s)
 
-    def _every(self) -> Every | None:
+    def _is_due(self, every: Every | Auto | None, epoch: int | None = None) -> bool:
+        now = self._session.progress.mark(epoch)
+        if isinstance(every, Auto):
+            return self.pace is not None and self.pace.is_due(self._last.seconds, now.seconds)
+        return interval.due(every, last=self._last, now=now)
+
+    def _every(self) -> Every | Auto | None:
         session = self._session
         forced = session.drilled.save_every_steps
         if drilled.is_past(session) or (session.aim is not None and forced is None):
@@ -217,6 +234,8 @@ class Saves:
         flight = Flight(session.here, reason, facts, self.saved, began_s, staged.snapshot)
         self.saved, self.flight = flight.name, flight
         self.count += 1
+        if self.pace is not None:
+            self.pace.saving(began_s)
         self._point = 0 if session.windows is None else session.windows.point
         session.metrics.best.forget()
         return flight
@@ -271,7 +290,8 @@ class Saves:
             before_last=self.writer.let_go,  # this rank's share is written: its loop need not wait for the others'
             leave=lambda: LEFT if session.is_stopping else 0,
         )
-        save_s = time.monotonic() - flight.began_s
+        self._durable_s = time.monotonic()
+        save_s = self._durable_s - flight.began_s
         self.save_s = max(self.save_s, save_s)
         if session.leads:
             self._journal(flight, checkpoint, save_s)
@@ -316,6 +336,8 @@ class Saves:
         try:
             if outcome() is None:  # Ctrl-C came before the save began
                 self.saved = flight.before
+            elif self.pace is not None:
+                self.pace.landed(flight, self._durable_s)
         except BaseException as error:
             if self.writer.in_flight:  # a second Ctrl-C ended only the waiting
                 raise
@@ -332,3 +354,17 @@ class Saves:
             if not self.writer.in_flight:
                 self.flight = None
                 self._session.metrics.best.forget()
+
+
+def _pace(session: Session) -> Pace | None:
+    """Return what decides when to save, if the caller leaves that to the run: on rank 0 alone."""
+    rule = session.options.every
+    if not isinstance(rule, Auto) or not session.leads:
+        return None
+    from .pace import Pace  # only such runs need it
+
+    return Pace(session, rule)
+
+
+def _by_clock(every: Every | Auto | None) -> bool:
+    return isinstance(every, Auto) or (every is not None and every.minutes is not None)

@@ -21,7 +21,7 @@ from ..errors import NoSpace, Stopped, UsageError
 from ..job import job
 from ..provenance import document
 from ..ranks import ALONE, Ranks
-from ..rules import Every, Rule, Whole
+from ..rules import Auto, Every, Rule, Whole
 from ..state import rng
 from ..state.tree import types_in
 from ..store import format
@@ -56,7 +56,7 @@ class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields wou
 
     path: Path
     keep: Rule
-    every: Every | None
+    every: Every | Auto | None
     start_from: StartFrom | None
     branch_from: Any
     go_back: int | None
@@ -79,9 +79,9 @@ class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields wou
     def __post_init__(self) -> None:
         if not isinstance(self.keep, Rule):
             raise UsageError(f'keep={self.keep!r}: give a rule, as in Last(3) | Best("val_acc", max)')
-        if not isinstance(self.every, Every | None):
+        if not isinstance(self.every, Every | Auto | None):
             raise UsageError(
-                f"every={self.every!r}: give Every(steps=1000), Every(minutes=10), Every(epochs=1) or None"
+                f"every={self.every!r}: give Every(steps=1000), Every(minutes=10), Every(epochs=1), Auto() or None"
             )
         if not isinstance(self.whole, Whole):
             raise UsageError(f"whole={self.whole!r}: give a value, as in Whole(checkpoints=20, hours=24)")
@@ -219,9 +219,8 @@ class Session:
         """Show the journal to readers of a running run, with a small delay."""
         now_s = time.monotonic()
         if now_s - self.flushed_s > FLUSH_S:
-            if (
-                now_s - self.noted_s > (now_s - self.began_s) / 100
-            ):  # the journal then shows to a hundredth how much work a kill costs
+            note_s = (now_s - self.began_s) / 100  # the journal then shows to a hundredth how much work a kill costs
+            if now_s - self.noted_s > min(note_s, self.saves.note_s(now_s)):
                 self.record("at")
                 self.noted_s = now_s
             with suppress(NoSpace):  # the lines are kept, and written the next time

@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 
 from .. import journal
 from ..errors import UsageError
-from ..rules import Every, Rule, Whole
+from ..rules import Auto, Every, Rule, Whole
 from ..run.loop import ADAPTER, Loop
 from ..run.run import Run
 from ..run.settings import run_dir
@@ -24,7 +24,7 @@ class RunOptions(TypedDict, total=False):
     """The options of `Run`, which every callback takes."""
 
     keep: Rule
-    every: Every | None
+    every: Every | Auto | None
     vars: Mapping[str, Any] | None
     start_from: str | os.PathLike[str] | StartFrom | None
     branch_from: str | os.PathLike[str] | None

@@ -1,0 +1,209 @@
+"""Pace: how often an attempt with `every=Auto()` saves. Rank 0 measures, chooses and journals; the others follow it.
+
+The first save comes soon, unless an earlier attempt has measured some. The interval is then chosen, once a start.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from itertools import islice
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from .. import journal, owner, young_daly
+from ..journal import AFTERWARDS, CLOSING, Event, Log
+from ..rules import Auto
+from ..young_daly import Around, Chosen, Costs, Seen
+
+if TYPE_CHECKING:
+    from .saves import Flight
+    from .session import Session
+
+EVENT, BESIDE = "interval", "beside"
+FIRST_S = 10.0  # from the beginning to the first save, when nothing is measured
+PERIODIC = ("asked", "new best", "due")  # reasons of saves that the loop does not wait for
+MOST_LOGS = 50  # journals that a start looks into
+ENOUGH_SAVES, MOST_SAVES = 3, 20  # whose durations are compared
+NOTE_S, NEAR_NOTE_S = 10.0, 1.0  # so often the journal shows that the run is alive; near an expected interruption
+NEAR = 0.02  # of the time until then
+_BY_HAND = ("KeyboardInterrupt", "LoopLeft")
+
+_began: set[int] = set()  # processes in which a run has been paced
+
+
+class Took(NamedTuple):
+    """One save, in seconds."""
+
+    stall_s: float
+    save_s: float
+
+    @property
+    def beside(self) -> bool:
+        """Whether the loop went on before the save was durable."""
+        return self.stall_s < self.save_s
+
+
+class Known(NamedTuple):
+    """What the journals of earlier attempts tell."""
+
+    seen: Seen = Seen()
+    saves: Sequence[Took] = ()
+    slow_s: Sequence[float] = ()  # what each of the last saves slowed the steps beside it
+
+
+class Pace:
+    """The saves' interval of one attempt."""
+
+    def __init__(self, session: Session, rule: Auto) -> None:
+        self._session, self._rule = session, rule
+        self.chosen: Chosen | None = None
+        self._seen = Seen()
+        self._saves: list[Took] = []
+        self._slow_s: list[float] = []
+        self._origin_s: float | None = None  # the moment from which the first interval counts
+        self._first_s, self._first_point, self._restart_s = 0.0, 0, 0.0  # at the first safe point
+        self._since_s, self._since_point = 0.0, 0  # the safe point from which on no save was in flight
+        self._step_s: float | None = None  # a step's mean duration, before the save in flight
+        self._point = 0  # the safe point of the save in flight
+
+    def recall(self, logs: Sequence[Log]) -> None:
+        """Use what earlier attempts have measured."""
+        known = recall(logs)
+        self._seen, self._saves, self._slow_s = known.seen, [*known.saves], [*known.slow_s]
+
+    def is_due(self, last_s: float, now_s: float) -> bool:
+        """Whether to save at this safe point. The last save, or the beginning, was at `last_s`."""
+        if self._origin_s is None:
+            self._begin(last_s, now_s)
+        if self.chosen is None:
+            hours = self._rule.interrupted_hours
+            soon_s = FIRST_S if hours is None else min(FIRST_S, 360 * hours)
+            if now_s - last_s < soon_s or self._session.saves.arena.warming:
+                return False
+            if not self._saves:
+                return True
+            self._choose(now_s)
+        chosen = self.chosen
+        return chosen is None or young_daly.is_due(chosen.choice, self._origin_s or 0.0, last_s, now_s)
+
+    def note_s(self, now_s: float) -> float:
+        """Return how often to journal that the run is alive: by the last of these lines a kill is dated."""
+        if self.chosen is None or not self.chosen.choice.periodic:
+            return NOTE_S
+        expected_s = self.chosen.choice.interrupted_s
+        return NEAR_NOTE_S if abs(now_s - self._session.began_s - expected_s) < NEAR * expected_s else NOTE_S
+
+    def saving(self, began_s: float) -> None:
+        """Note that a save begins."""
+        points = self._session.progress.steps_here
+        count = points - self._since_point
+        self._step_s = (began_s - self._since_s) / count if count and self._origin_s is not None else None
+        self._point = points
+
+    def landed(self, flight: Flight, durable_s: float) -> None:
+        """Note a save that was durable at `durable_s`; choose the interval if this is the first measurement."""
+        now_s, points = time.monotonic(), self._session.progress.steps_here
+        if flight.reason not in PERIODIC:
+            return
+        freed_s = durable_s if flight.snapshot is None else flight.snapshot.copied_s
+        took = Took(min(freed_s, durable_s) - flight.began_s, durable_s - flight.began_s)
+        count = points - self._point
+        if took.beside and count and self._step_s is not None:
+            slow_s = max(0.0, now_s - freed_s - count * self._step_s)
+            self._slow_s = [*self._slow_s, slow_s][-MOST_SAVES:]
+            self._session.record(BESIDE, slow_s=round(slow_s, 6))
+        self._since_s, self._since_point = now_s, points
+        self._saves = [*self._saves, took][-MOST_SAVES:]
+        first = self.chosen is None and self._origin_s is not None
+        if first and (took.beside or len(self._saves) > 1 or not self._session.options.background):
+            self._choose(now_s)
+
+    def _begin(self, last_s: float, now_s: float) -> None:
+        """Note the first safe point, and what it took until then from the start of the process."""
+        pid = os.getpid()
+        fresh = pid not in _began
+        _began.add(pid)
+        self._origin_s, self._first_s = last_s, now_s
+        self._first_point = self._since_point = self._session.progress.steps_here
+        self._since_s = now_s
+        here_s = now_s - self._session.began_s
+        self._restart_s = max(here_s, owner.age_s()) if fresh else here_s
+
+    def _choose(self, now_s: float) -> None:
+        """Choose the interval of this start from now on, and journal it with all that it was chosen from."""
+        session, deadline_s = self._session, self._session.stop.deadline_s
+        beside = [took for took in self._saves if took.beside]
+        saves = beside or self._saves
+        points = session.progress.steps_here - self._first_point
+        step_s = (now_s - self._first_s) / points if points else session.progress.step_s
+        costs = Costs(
+            stall_s=median(took.stall_s for took in saves),
+            slow_s=median(self._slow_s) if self._slow_s and beside else 0.0,
+            save_s=median(took.save_s for took in saves),
+            restart_s=max(0.0, self._restart_s - step_s),
+            step_s=step_s,
+        )
+        around = Around(
+            assumed_hours=self._rule.interrupted_hours,
+            left_s=None if deadline_s is None else max(0.0, deadline_s - time.time()),
+            begun_s=max(0.0, (self._origin_s or now_s) - session.began_s),
+        )
+        choice = young_daly.choose(costs, self._seen, around)
+        self.chosen = Chosen(choice, costs, self._seen, around)
+        session.record(EVENT, **msgspec.to_builtins(self.chosen))
+
+
+def recall(logs: Sequence[Log]) -> Known:
+    """Read what the newest journals tell, oldest first in `logs`; of a long one only the first and last lines."""
+    since: list[Log] = []
+    seen = Seen()
+    for log in reversed(logs[-MOST_LOGS:]):
+        since.insert(0, log)
+        found = chosen_in(log)
+        if found is not None:  # it counts all starts before its own
+            seen = found.seen
+            break
+    for log in since:
+        seen = _after(seen, log)
+    saves: list[Took] = []
+    slow_s: list[float] = []
+    for log in reversed(logs[-MOST_LOGS:]):
+        events = islice(log.newest("saved"), MOST_SAVES)
+        found_here = [event for event in events if event.get("reason") in PERIODIC]
+        saves += [Took(event.get("stall_s", 0.0), event.get("save_s", 0.0)) for event in found_here]
+        slow_s += [float(event.get("slow_s", 0.0)) for event in islice(log.newest(BESIDE), MOST_SAVES)]
+        if len(saves) >= ENOUGH_SAVES:
+            break
+    return Known(seen, saves[:MOST_SAVES], slow_s[:MOST_SAVES])
+
+
+def chosen_in(log: Log) -> Chosen | None:
+    """Return the interval that an attempt chose, with its reasons; None if it chose none."""
+    for event in log.newest(EVENT):
+        try:
+            return msgspec.convert(event, Chosen)
+        except msgspec.ValidationError:  # not written by Holdfast
+            continue
+    return None
+
+
+def _after(seen: Seen, log: Log) -> Seen:
+    """Add a start that has ended. It counts only if it made a step, because otherwise no work was lost."""
+    first, last = next(iter(log.events), {}), log.last
+    alive = next((each for each in reversed(log.events) if each["event"] not in (*CLOSING, *AFTERWARDS)), {})
+    restored = log.restored
+    error = last.get("error")
+    if last.get("event") in CLOSING and not (last.get("event") == "failed" and error is None):
+        alive = last  # otherwise another process has closed its journal, later
+    if restored is None or journal.position(alive) <= restored:
+        return seen
+    announced = last.get("event") in ("stop", "end") or str(error).startswith(_BY_HAND)
+    return seen.after(max(0.0, _time(alive) - _time(first)), interrupted=not announced)
+
+
+def _time(event: Event) -> float:
+    return float(event.get("time", 0.0))

@@ -1,0 +1,209 @@
+"""Young and Daly: how often to save, from what saves and interruptions cost. Pure: the caller measures.
+
+A save costs the loop `cost_s` (its stall, and what it slows the steps beside it), and its state is safe `save_s` after
+the save began. An interruption loses what came after the last state that was safe: on average `save_s` and half an
+interval. So a run that is interrupted every M seconds and saves every T loses the part
+
+    cost_s / T  +  (save_s + T / 2) / M  +  restart_s / M
+
+of its time. It is least at T = sqrt(2 cost_s M) (Young); Daly's series holds also where T is not small beside M.
+
+Sources: J. W. Young, A first order approximation to the optimum checkpoint interval, CACM 17(9), 1974.
+J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps, FGCS 22(3), 2006, eq. 37.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist, fmean, stdev
+
+import msgspec
+
+UNKNOWN_HOURS = 24.0  # between interruptions, until some are seen
+UNKNOWN_WEIGHT = 0.25  # so many interruptions, seen in their mean time, say as much as that assumption
+GIVEN_WEIGHT = 4.0  # and as much as the time that the caller gives
+RARE_HOURS = 3700.0  # five months: between other interruptions of a run that is interrupted periodically
+LEAST_S, MOST_S = 1.0, 6 * 3600.0  # of all intervals
+MOST_SAVES = 100  # before a periodic interruption
+PERIODIC = 0.04  # uptimes whose standard deviation is at most this part of their mean are nearly equal
+PERIODS = 3  # at least so many interruptions, of nearly equal starts, are periodic
+NEWEST = 20  # starts whose uptimes are remembered
+_UNITS = ((86400, "days"), (3600, "h"), (60, "min"))
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """The starts of a run that are over."""
+
+    uptimes_s: tuple[float, ...] = ()  # of the newest ones that were interrupted without notice, oldest first
+    interruptions: int = 0  # of all starts
+    uptime_s: float = 0.0  # of all starts
+
+    def after(self, uptime_s: float, *, interrupted: bool) -> Seen:
+        """Return this with one more start."""
+        uptimes = (*self.uptimes_s, round(uptime_s, 1))[-NEWEST:] if interrupted else self.uptimes_s
+        return Seen(uptimes, self.interruptions + interrupted, self.uptime_s + uptime_s)
+
+
+class Costs(msgspec.Struct, frozen=True):
+    """What was measured, in seconds."""
+
+    stall_s: float  # the loop waits for a save
+    slow_s: float  # and is slower beside it, in total
+    save_s: float  # from a save's beginning until it is durable
+    restart_s: float  # from the start of the process to its first step
+    step_s: float
+
+
+class Around(msgspec.Struct, frozen=True):
+    """What limits the choice of one start."""
+
+    assumed_hours: float | None = None  # between interruptions, as the caller says
+    left_s: float | None = None  # until the deadline
+    begun_s: float = 0.0  # from the attempt's beginning to the moment from which its intervals count
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """An interval, and what is to be expected of it."""
+
+    interval_s: float
+    interrupted_s: float  # the expected time between interruptions
+    periodic: bool  # interruptions come at nearly equal times: the intervals count from the start
+    bound: str  # what the interval is limited by; empty: nothing
+    lost: float  # the part of the time that is lost
+    lost_restarting: float  # of it, to restarts
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """A choice with all that it was made from."""
+
+    choice: Choice
+    costs: Costs
+    seen: Seen
+    around: Around
+
+
+def choose(costs: Costs, seen: Seen, around: Around) -> Choice:
+    """Return how often to save."""
+    cost_s, mean_s = costs.stall_s + costs.slow_s, expected_s(seen, around.assumed_hours)
+    interval_s, bound = _bounded(daly(cost_s, mean_s), costs, around)
+    lost = cost_s / interval_s + (costs.save_s + interval_s / 2) / mean_s
+    aligned = _aligned(costs, seen, around, _limits(costs, around)[:2])
+    if aligned is not None and aligned[1] / fmean(seen.uptimes_s) < lost:
+        mean_s, bound = fmean(seen.uptimes_s), ""
+        interval_s, lost = aligned[0], aligned[1] / mean_s
+    restarting = costs.restart_s / mean_s
+    return Choice(
+        interval_s,
+        mean_s,
+        periodic=aligned is not None and interval_s == aligned[0],
+        bound=bound,
+        lost=min(1.0, lost + restarting),
+        lost_restarting=min(1.0, restarting),
+    )
+
+
+def daly(cost_s: float, mean_s: float) -> float:
+    """Return the best time from one save's beginning to the next one's, if interruptions come at random."""
+    if cost_s >= 2 * mean_s:
+        return mean_s + cost_s
+    part = math.sqrt(cost_s / (2 * mean_s))
+    return math.sqrt(2 * cost_s * mean_s) * (1 + part / 3 + part * part / 9)
+
+
+def expected_s(seen: Seen, assumed_hours: float | None) -> float:
+    """Return the time between interruptions to expect: what was assumed before, corrected by what was seen.
+
+    It is the mean of a gamma distribution of the rate, so that one early interruption does not change it much.
+    """
+    weight = UNKNOWN_WEIGHT if assumed_hours is None else GIVEN_WEIGHT
+    before_s = 3600 * (UNKNOWN_HOURS if assumed_hours is None else assumed_hours)
+    return (weight * before_s + seen.uptime_s) / (weight + seen.interruptions)
+
+
+def is_due(choice: Choice, begun_s: float, last_s: float, now_s: float) -> bool:
+    """Whether to save now. The intervals of periodic interruptions count from `begun_s`, others from the last save."""
+    if choice.periodic:
+        return (now_s - begun_s) // choice.interval_s > (last_s - begun_s) // choice.interval_s
+    return now_s - last_s >= choice.interval_s
+
+
+def _aligned(costs: Costs, seen: Seen, around: Around, limits: tuple[float, float]) -> tuple[float, float] | None:
+    """Return the interval whose last save is durable just before the next interruption, and the loss until then.
+
+    None: too few interruptions were seen. Their times are taken as normally distributed; that of the next one is less
+    certain than they differ, the more so the fewer were seen.
+    """
+    times = seen.uptimes_s[-NEWEST // 2 :]
+    count = len(times)
+    if count < PERIODS or stdev(times) > PERIODIC * fmean(times):
+        return None
+    cost_s, mean_s = costs.stall_s + costs.slow_s, fmean(times)
+    spread_s = stdev(times) * math.sqrt(1 + 1 / count) * count / (count - 1) + costs.step_s / 3
+    rare_s = 3600 * RARE_HOURS + seen.uptime_s
+    work_s = mean_s - around.begun_s - costs.save_s - costs.step_s / 2
+    best = None
+    for saves in range(max(1, math.ceil(work_s / limits[1])), min(MOST_SAVES, int(work_s / limits[0])) + 1):
+        early_s = _early(spread_s, work_s / saves)
+        interval_s = (work_s - early_s) / saves
+        if interval_s < limits[0]:
+            break
+        missed = NormalDist().cdf(-early_s / spread_s) if spread_s else 0.0
+        rarely_s = work_s / rare_s * interval_s / 2
+        loss_s = saves * cost_s + costs.save_s + costs.step_s / 2 + early_s + missed * interval_s + rarely_s
+        if best is None or loss_s < best[1]:
+            best = interval_s, loss_s
+    return best
+
+
+def _early(spread_s: float, interval_s: float) -> float:
+    """Return how long before the expected moment the last save must be durable.
+
+    Too late by anything costs an interval, too early costs the time itself. The sum of both is least where the
+    normal density at the moment of the save is 1 / interval.
+    """
+    ratio = interval_s / (spread_s * math.sqrt(2 * math.pi)) if spread_s else 0.0
+    return spread_s * math.sqrt(2 * math.log(ratio)) if ratio > 1 else 0.0
+
+
+def _bounded(wanted_s: float, costs: Costs, around: Around) -> tuple[float, str]:
+    """Return the interval within its limits, and what limits it."""
+    least_s, most_s, bound = _limits(costs, around)
+    if wanted_s < least_s:
+        return least_s, "save" if costs.save_s > LEAST_S else "shortest"
+    return (most_s, bound) if wanted_s > most_s else (wanted_s, "")
+
+
+def _limits(costs: Costs, around: Around) -> tuple[float, float, str]:
+    """Return the shortest and the longest interval, and what limits the longest."""
+    least_s = max(LEAST_S, costs.save_s)  # one save is in flight at a time
+    if around.left_s is not None and around.left_s / 2 < MOST_S:  # one save is durable before the deadline's own
+        return least_s, max(least_s, around.left_s / 2), "deadline"
+    return least_s, max(least_s, MOST_S), "longest"
+
+
+def explain(chosen: Chosen) -> str:
+    """Return the choice and its reasons in one sentence."""
+    choice, costs, seen = chosen.choice, chosen.costs, chosen.seen
+    often = f"interrupted every {_span(choice.interrupted_s)}"
+    if choice.periodic:
+        often += " as regularly as a clock"
+    elif not seen.interruptions:
+        often += f" ({'assumed' if chosen.around.assumed_hours is None else 'as given'}: none was seen)"
+    limits = {
+        "save": " (no sooner: a save takes that long)",
+        "shortest": " (no sooner)",
+        "deadline": " (because of the deadline)",
+        "longest": " (at the latest)",
+    }
+    return (
+        f"a save costs {_span(costs.stall_s + costs.slow_s)}, a restart {_span(costs.restart_s)}, {often}: "
+        f"save every {_span(choice.interval_s)}{limits.get(choice.bound, '')}; "
+        f"you lose {choice.lost:.1%}, {choice.lost_restarting:.1%} of it to restarts"
+    )
+
+
+def _span(seconds: float) -> str:
+    """Return a time as people say it: 0.4 s, 95 s, 7.5 min, 3 h."""
+    size, unit = next((each for each in _UNITS if seconds >= 2 * each[0]), (1, "s"))
+    value = seconds / size
+    return f"{value:.0f} {unit}" if value >= 9.95 else f"{value:.2g} {unit}"
