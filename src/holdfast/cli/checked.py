@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import re
 import shlex
@@ -9,7 +10,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..cluster import slurm, sweep
+from ..cluster import script, slurm, sweep
 from ..cluster.ask import ask
 from ..cluster.script import LAUNCHERS, JobRequest
 from ..errors import ClusterError, UsageError
@@ -17,6 +18,8 @@ from ..terminal import warn
 
 _READERS = re.compile(r"python[\d.]*|Rscript|bash|sh|julia|perl|octave(-cli)?")  # PROGRAM [options] SCRIPT
 _APART = {"-X", "-W"}  # options of Python with a value of their own
+_ALONE = collections.defaultdict(lambda: re.compile("--vanilla|--quiet|--no-.*"))  # options without a value
+_ALONE |= {"py": re.compile(r"-[bBdEiIOPqRsSuvx]+")} | dict.fromkeys(("ba", "sh"), re.compile(r"-[aefhluvx]+|--no.*"))
 _MOVES = re.compile(r"\b(cd|pushd|chdir)\b")
 
 
@@ -66,6 +69,25 @@ def tells_tasks_apart(words: Sequence[str], tasks: sweep.Tasks) -> None:
     )
 
 
+def launched_once(order: JobRequest, lines: Sequence[str]) -> None:
+    """
+    Raises:
+        UsageError: we start the commands of `lines` once per task of the job, and one of them does that itself.
+    """
+    itself = next((line for line in lines if os.path.basename(line.split()[0]) in LAUNCHERS), None)
+    if itself is not None and script.several(order.options):
+        raise UsageError(f"`{itself}`: the script starts each command with srun; leave {itself.split()[0]} out")
+
+
+def directory(path: str) -> None:
+    """
+    Raises:
+        UsageError: a script cannot name the directory, or Slurm would read it as another one.
+    """
+    if re.search(r"[\n\r%\\]", path):
+        raise UsageError(f"--run {path!r}: a batch script cannot name it; give one without line break, % and backslash")
+
+
 def staged(paths: Sequence[str]) -> None:
     """Warn of what is not there, here: the job ends at once if its node does not have it either."""
     for path in paths:
@@ -90,8 +112,8 @@ def script_file(words: Sequence[str]) -> str | None:
             elif not word.startswith("-"):
                 file = word
                 break
-            elif not re.fullmatch(r"-[A-Za-bdf-ln-z]+|--no-.*|--vanilla|--quiet|--norc|--noprofile", word):
-                break  # -c, -m, -e, -: no file; or an option that may take the next word
+            elif not _ALONE[words[0].rpartition("/")[2][:2]].fullmatch(word):
+                break  # -c, -m, -: no file; or an option that may take the next word
     return file if file and not re.search(r"[{}$*?~`]", file) else None
 
 

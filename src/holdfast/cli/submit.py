@@ -81,8 +81,8 @@ SUPERVISOR = ("app", "retries", "max_no_progress", "max_requeues", "grace", "on_
 @click.option("--hang-after", type=float, metavar="SECONDS", help="As in holdfast run.")
 @click.option("--alive", metavar="FILE", help="As in holdfast run.")
 @options.as_json
-@click.pass_obj
-def command(words: SubmitArguments, /, again: str | None, dry_run: bool, as_json: bool, **chosen: Any) -> None:
+@click.pass_context
+def command(ctx: click.Context, /, again: str | None, dry_run: bool, as_json: bool, **chosen: Any) -> None:
     """Submit COMMAND to Slurm, in a script that survives preemption, lost nodes and the time limit.
 
         holdfast submit --time 12:00:00 --gpus 1 -- python train.py
@@ -94,8 +94,10 @@ def command(words: SubmitArguments, /, again: str | None, dry_run: bool, as_json
     Each submission has a directory of its own. Whatever is not listed here goes to sbatch. The words of COMMAND reach
     the program as they are. holdfast.toml or pyproject.toml may hold defaults.
     """
+    words: SubmitArguments = ctx.obj
     if again is not None:
-        _continue(Path(again), words, as_json=as_json)
+        _require_unchanged(ctx, Path(again), chosen)
+        _continue(Path(again), words, dry_run=dry_run, as_json=as_json)
         return
     base = Path(next((option.value or "." for option in words.sbatch if option.name == "chdir"), "."))
     lines = _lines(chosen["commands"])
@@ -111,6 +113,8 @@ def command(words: SubmitArguments, /, again: str | None, dry_run: bool, as_json
         checked.array(tasks)
         if not lines:
             checked.tells_tasks_apart(order.command, tasks)
+    checked.launched_once(order, lines)
+    checked.directory(order.directory)
     if dry_run:
         click.echo(text, nl=False)
         return
@@ -174,21 +178,46 @@ def _submit_new(order: JobRequest, base: Path, lines: Sequence[str], *, named: s
     else:
         submission.claim(wanted)
     text, file = script.script(order), wanted / SCRIPT
-    write(file, text, order, base)
-    if lines:
-        disk.replace_with(wanted / submission.LINES, [f"{line}\n".encode("utf-8", "surrogateescape") for line in lines])
-    _warn(file, text)
     try:
+        write(file, text, order, base)
+        if lines:
+            copied = [f"{line}\n".encode("utf-8", "surrogateescape") for line in lines]
+            disk.replace_with(wanted / submission.LINES, copied)
+        _warn(file, text)
         job = slurm.submit([str(file)])
-    except ClusterError as error:
-        if not isinstance(error, Absent | Silent):  # refused: the next try is not to find a submission there
-            disk.remove_tree(wanted)
+    except Silent as error:
+        raise _perhaps(error, order, wanted) from error
+    except Absent:
+        raise
+    except (ClusterError, NoSpace, OSError):  # the next try is not to find a submission there
+        submission.give_back(wanted)
         raise
     submission.note(wanted, job, redact(order.command or ["--commands", *lines[:3]]))
     _say(job, file, text, base, as_json=as_json)
 
 
-def _continue(directory: Path, words: SubmitArguments, *, as_json: bool) -> None:
+def _perhaps(error: Silent, order: JobRequest, directory: Path) -> ClusterError:
+    """Return the error for an sbatch that did not answer: whoever just tries again may have two jobs."""
+    name = next(option.value or "" for option in order.options if option.name == "job-name")
+    return ClusterError(
+        f"{error}; it may have been submitted all the same: look with squeue --me --name {shlex.quote(name)}; "
+        f"if it was not: holdfast submit --continue {shlex.quote(str(directory))}"
+    )
+
+
+def _require_unchanged(ctx: click.Context, directory: Path, chosen: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        UsageError: an option was given that --continue does not heed, because it is in the script.
+    """
+    typed = ctx.get_parameter_source
+    name = next((each for each in chosen if typed(each) is click.core.ParameterSource.COMMANDLINE), None)
+    if name is not None:
+        called = {"directory": "run"}.get(name, name).replace("_", "-")
+        raise UsageError(f"--{called} cannot be changed on the way; change {directory / SCRIPT}")
+
+
+def _continue(directory: Path, words: SubmitArguments, *, dry_run: bool, as_json: bool) -> None:
     """Submit the directory's script again; of a sweep only the tasks that are neither done nor in the queue.
 
     Raises:
@@ -210,10 +239,14 @@ def _continue(directory: Path, words: SubmitArguments, *, as_json: bool) -> None
             )
         only = [f"--array={sweep.Tasks(now.left, tasks.at_once)}"]
         say(f"{directory}: {len(now.left)} of {len(tasks.numbers)} tasks are submitted; {len(now.done)} are done")
-    refused = next((option for option in words.sbatch if option.name in (*script.OURS, "chdir", "output")), None)
+    given = words.typed  # the defaults of a file are for new submissions
+    refused = next((option for option in given if option.name in (*script.OURS, "chdir", "output")), None)
     if refused is not None:
         raise UsageError(f"--{refused.name} cannot be changed on the way; change {file}")
-    before, text = text, sbatch.with_options(text, words.sbatch) if words.sbatch else text
+    before, text = text, sbatch.with_options(text, given) if given else text
+    if dry_run:
+        click.echo(text, nl=False)
+        return
     _warn(file, text)
     held = next((path for path in (directory, run_of(directory)) if path and (path / HOLD).exists()), None)
     if held is not None:
@@ -221,6 +254,8 @@ def _continue(directory: Path, words: SubmitArguments, *, as_json: bool) -> None
     disk.replace_with(file, [text.encode("utf-8", "surrogateescape")])
     try:
         job = slurm.submit([*only, str(file)])
+    except Silent as error:
+        raise ClusterError(f"{error}; it may have been submitted all the same: look with squeue --me") from error
     except ClusterError:
         disk.replace_with(file, [before.encode("utf-8", "surrogateescape")])
         raise

@@ -19,6 +19,7 @@ class SubmitArguments(NamedTuple):
     ours: list[str]
     sbatch: list[Option]
     command: list[str]
+    typed: list[Option] = []  # those of `sbatch` that stand on the command line, and not in a file
 
 
 class Passing(click.Command):
@@ -31,7 +32,7 @@ class Passing(click.Command):
         given = settings.pop("sbatch", {})
         words = sort(args, [*known])
         ctx.default_map = {named[opt]: value for opt, value in settings.items()}
-        ctx.obj = words._replace(sbatch=sbatch.merged(from_table(given), words.sbatch))
+        ctx.obj = words._replace(sbatch=sbatch.merged(from_table(given), words.sbatch), typed=words.sbatch)
         return super().parse_args(ctx, words.ours)
 
 

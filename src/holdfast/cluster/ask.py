@@ -95,7 +95,7 @@ class Asked:
 
         self._name, self._limit_s, self._ends_s = command[0], limit_s, time.monotonic() + limit_s
         self._pid = os.getpid()
-        around = {**os.environ, **_PLAIN} if environment is None else environment
+        around = {**_unfiltered(os.environ), **_PLAIN} if environment is None else environment
         pipe, stdin = subprocess.PIPE, subprocess.PIPE if reads else subprocess.DEVNULL
         try:
             self._child = subprocess.Popen(command, env=around, stdin=stdin, stdout=pipe, stderr=pipe)
@@ -139,6 +139,15 @@ class Asked:
         if os.getpid() == self._pid:
             with self._child:
                 self._child.kill()
+
+
+def _unfiltered(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without the user's own settings of what squeue shows and scancel ends."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith(("SQUEUE_", "SCANCEL_")) or name.endswith("_CLUSTERS")
+    }
 
 
 def _words(answer: CommandResult) -> str:

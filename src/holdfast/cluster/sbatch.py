@@ -106,7 +106,7 @@ def directives(text: str) -> Directives:
 def with_options(text: str, options: Sequence[Option]) -> str:
     """Return the script with these options instead of those of the same names, at the end of its directives."""
     ours = {option.name for option in options}
-    lines = text.splitlines()
+    lines = text.removesuffix("\n").split("\n")  # as `directives` counts them
     kept = directives(text).options
     for number in sorted({option.line for option in kept if option.name in ours}, reverse=True):
         rest = [f"#SBATCH {option}" for option in kept if option.line == number and option.name not in ours]

@@ -16,6 +16,7 @@ from . import sbatch, sweep
 from .sbatch import Option
 
 LEAD_S = 120
+LONGEST_NAME = 60  # in a path with a number behind it, of at most 255 bytes
 TASK_DIRECTORY = "task-"  # and the task's number: where a sweep's task keeps its journal, in the sweep's directory
 LAUNCHERS = ("srun", "mpirun", "mpiexec", "torchrun")
 _VALUED = re.compile(
@@ -81,7 +82,8 @@ def name(command: Sequence[str]) -> str:
     words = [word for word in _program(command) if not word.startswith("-")]
     script = next((word for word in words if word.endswith((".py", ".sh", ".R", ".jl", ".m"))), None)
     stem = os.path.splitext(os.path.basename(script or words[0]))[0] if words else ""
-    return "".join(c if c.isalnum() or c in "._-" else "_" for c in stem) or "job"
+    plain = "".join(c if c.isalnum() or c in "._-" else "_" for c in stem)
+    return plain[:LONGEST_NAME] or "job"
 
 
 def _program(command: Sequence[str]) -> Sequence[str]:
@@ -98,7 +100,7 @@ def _program(command: Sequence[str]) -> Sequence[str]:
 
 def notice(order: JobRequest) -> str:
     """Return the signal that announces the end. Some versions of NCCL (2.12, 2.13) use USR1 themselves."""
-    return "USR2" if _several(order.options) or _calls_torchrun(order) else "USR1"
+    return "USR2" if several(order.options) or _calls_torchrun(order) else "USR1"
 
 
 def _head(order: JobRequest) -> Iterator[str]:
@@ -207,7 +209,7 @@ def _with_task(word: str) -> str:
 def _launched(order: JobRequest) -> tuple[list[str], Sequence[str]]:
     """Return the shell words that start the command once per task, and the command."""
     program = os.path.basename(order.command[0]) if order.command else ""
-    if program in LAUNCHERS[:-1] or not _several(order.options):
+    if program in LAUNCHERS[:-1] or not several(order.options):
         return [], order.command
     if program != "torchrun":  # since Slurm 22.05 srun does not inherit the number of CPUs
         cpus = any(option.name == "cpus-per-task" for option in order.options)
@@ -227,7 +229,8 @@ def _calls_torchrun(order: JobRequest) -> bool:
     return os.path.basename(words[0]) == "torchrun" or "torch.distributed.run" in words
 
 
-def _several(options: Sequence[Option]) -> bool:
+def several(options: Sequence[Option]) -> bool:
+    """Whether the job has more than one task."""
     return any(_count(options, each) > 1 for each in ("ntasks", "ntasks-per-node", "nodes"))
 
 

@@ -13,6 +13,9 @@ TASK = "{task}"  # in a command's words: the task's number
 VARIABLE = "HOLDFAST_TASK"  # in the environment of a task: the same
 
 
+LARGEST = 4_000_000  # slurm.conf(5): MaxArraySize is 4000001 at the most
+
+
 class Tasks(NamedTuple):
     """What `--array` asks for. Source: sbatch(1), --array."""
 
@@ -38,6 +41,8 @@ def tasks(text: str, known: int | None = None) -> Tasks:
         if match is None:
             raise UsageError(f"--array {text}: write it as 1-20, 0-31:4, 1,3,7-9 or 1-20%5")
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        if last > LARGEST:
+            raise UsageError(f"--array {text}: no cluster numbers tasks beyond {LARGEST}")
         if last < first:
             raise UsageError(f"--array {text}: {part} has no task")
         numbers |= dict.fromkeys(range(first, last + 1, step))
@@ -58,6 +63,15 @@ def folded(numbers: Iterable[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
+def _is_plain(line: str) -> bool:
+    """Whether it is one simple command, without an operator of the shell and an open quote."""
+    try:
+        shlex.split(line)
+    except ValueError:  # a quote that is not closed
+        return False
+    return not re.search(r"[();<>|&]", re.sub(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", "_", line))
+
+
 def command_lines(text: str) -> list[str]:
     """Return the commands of a file that holds one on each line; empty lines and comments are left out.
 
@@ -65,16 +79,10 @@ def command_lines(text: str) -> list[str]:
         UsageError: a line holds more than one simple command, or an open quote.
     """
     found = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        words = shlex.shlex(line, posix=True, punctuation_chars=True)
-        words.commenters = ""
-        try:
-            plain = not any(set(word) <= set("();<>|&") for word in words if word)
-        except ValueError:  # a quote that is not closed
-            plain = False
-        if not plain:
+        if not _is_plain(line):
             raise UsageError(f"line {number}: `{line.strip()}` is not one plain command; write it into a script")
         sets = re.match(r"\s*\w+=", line) is not None  # LR=3 python train.py
         found.append(f"env {line.strip()}" if sets else line.strip())

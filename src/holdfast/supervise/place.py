@@ -183,7 +183,7 @@ def _open(path: Path, before: str | None = None) -> list[Event]:
 
 def name_of(command: Sequence[str]) -> str:
     """Return a name for the command. Within a job it contains the job's id, so that jobs do not share a directory."""
-    here, name = job(), script.name(command).strip(".")[:60] or "job"
+    here, name = job(), script.name(command).strip(".") or "job"
     return f"{name}-{here.id}" if here else name
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -53,13 +54,23 @@ def claim(directory: Path) -> None:
     Raises:
         UsageError: another submission or supervisor has it.
     """
-    disk.make_dirs(directory)
-    if (directory / SCRIPT).exists():
-        raise UsageError(
-            f"{directory} belongs to another submission; to go on with that: holdfast submit --continue {directory}"
-        )
-    if (directory / JOURNAL).exists():
+    if (directory / JOURNAL).exists() and not (directory / SCRIPT).exists():
         raise UsageError(f"{directory} is where another `holdfast run` keeps its journal; give another --run")
+    disk.make_dirs(directory)
+    try:
+        disk.write(directory / SCRIPT, [])  # one of two that try it at once succeeds
+    except FileExistsError:
+        again = f"holdfast submit --continue {shlex.quote(str(directory))}"
+        raise UsageError(f"{directory} belongs to another submission; to go on with that: {again}") from None
+
+
+def give_back(directory: Path) -> None:
+    """Remove what a submission that was refused has written; what else is in the directory is the user's."""
+    for file in (SCRIPT, LINES):
+        with suppress(FileNotFoundError):
+            disk.remove_file(directory / file)
+    with suppress(OSError):
+        disk.remove_dir(directory)  # only if it is empty
 
 
 def script_of(directory: Path) -> str:
