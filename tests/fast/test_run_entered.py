@@ -16,12 +16,13 @@ def enter(tmp_path, monkeypatch):
     """Enters the run as a job with these words does; returns the steps that it went."""
     monkeypatch.chdir(tmp_path)
 
-    def call(*words, job="17", supervisor=None, task=None, **options):
+    def call(*words, job="17", supervisor=None, task=None, script="/some/where/train.py", raw=None, **options):
         for name in ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "HOLDFAST_SUPERVISOR"):
             monkeypatch.delenv(name, raising=False)
         if job is not None:
             monkeypatch.setenv("SLURM_JOB_ID", job)
         if task is not None:
+            monkeypatch.setenv("SLURM_JOB_ID", raw or job)
             monkeypatch.setenv("SLURM_ARRAY_JOB_ID", job)
             monkeypatch.setenv("SLURM_ARRAY_TASK_ID", task)
         if supervisor is not None:
@@ -29,7 +30,7 @@ def enter(tmp_path, monkeypatch):
             (tmp_path / supervisor / "job.sh").touch()
             monkeypatch.setenv("HOLDFAST_SUPERVISOR", str(tmp_path / supervisor))
             monkeypatch.setenv("HOLDFAST_SUPERVISOR_JOB", f"{job if task is None else f'{job}_{task}'}:0")
-        monkeypatch.setattr(sys, "argv", ["/some/where/train.py", *words])
+        monkeypatch.setattr(sys, "argv", [script, *words] if script else [])
         with Run("runs/x", state={"w": [0]}, **options) as run:
             return sum(1 for _ in run.steps(3))
 
@@ -85,3 +86,28 @@ def test_tasks_of_an_array_are_jobs_of_their_own(enter):
     enter("--seed", "1", task="2")
     with pytest.raises(UsageError, match=r'Run\(f"runs/x-\{seed\}"\)'):
         enter("--seed", "2", task="3")
+
+
+def test_a_task_of_a_sweep_is_told_from_another_by_its_number(enter, monkeypatch):
+    """Where no word of the command differs: the second task would be done at once, with the first one's weights."""
+    monkeypatch.setenv("HOLDFAST_TASK", "1")
+    enter("--fast", task="1", supervisor="task-1")
+    enter("--fast", task="1", job="18", supervisor="task-1")
+    monkeypatch.setenv("HOLDFAST_TASK", "2")
+    with pytest.raises(UsageError, match="HOLDFAST_TASK=2") as refused:
+        enter("--fast", task="2", supervisor="task-2")
+    assert """Run(f"runs/x-{os.environ['HOLDFAST_TASK']}")""" in str(refused.value)
+
+
+def test_words_that_no_user_wrote_are_no_other_arguments(enter, monkeypatch):
+    """Those of a notebook's kernel, the ids of the tasks of a chain, and a program without any words."""
+    monkeypatch.setenv("HOLDFAST_TASK", "")
+    enter("--log", "logs/17/17_1", task="1")
+    enter("--log", "logs/17/17_2", task="2")
+    monkeypatch.setenv("SLURM_JOBID", "931")
+    enter("--log", "logs/931", job="931", accept={"arguments"})
+    enter("--log", "logs/931", job="17", task="3", raw="931")
+    enter("-f", "/run/kernel-1.json", job="40", script="/x/ipykernel_launcher.py", accept={"arguments"})
+    enter("-f", "/run/kernel-2.json", job="41", script="/x/ipykernel_launcher.py")
+    enter(job="42", script=None, accept={"arguments"})
+    enter(job="43", script=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import os
 import re
 import shlex
@@ -18,8 +17,13 @@ from ..terminal import warn
 
 _READERS = re.compile(r"python[\d.]*|Rscript|bash|sh|julia|perl|octave(-cli)?")  # PROGRAM [options] SCRIPT
 _APART = {"-X", "-W"}  # options of Python with a value of their own
-_ALONE = collections.defaultdict(lambda: re.compile("--vanilla|--quiet|--no-.*"))  # options without a value
-_ALONE |= {"py": re.compile(r"-[bBdEiIOPqRsSuvx]+")} | dict.fromkeys(("ba", "sh"), re.compile(r"-[aefhluvx]+|--no.*"))
+_ALONE = {  # how its name begins -> options without a value
+    "py": re.compile(r"-[bBdEiIOPqRsSuvx]+"),
+    "ba": re.compile(r"-[aefhluvx]+|--no.*"),
+    "sh": re.compile(r"-[aefhluvx]+"),
+    "Rs": re.compile(r"--vanilla|--quiet|--no-.*"),
+}
+_NONE = re.compile(r"(?!)")
 _MOVES = re.compile(r"\b(cd|pushd|chdir)\b")
 
 
@@ -112,7 +116,7 @@ def script_file(words: Sequence[str]) -> str | None:
             elif not word.startswith("-"):
                 file = word
                 break
-            elif not _ALONE[words[0].rpartition("/")[2][:2]].fullmatch(word):
+            elif not _ALONE.get(os.path.basename(words[0])[:2], _NONE).fullmatch(word):
                 break  # -c, -m, -: no file; or an option that may take the next word
     return file if file and not re.search(r"[{}$*?~`]", file) else None
 

@@ -239,7 +239,7 @@ def _continue(directory: Path, words: SubmitArguments, *, dry_run: bool, as_json
             )
         only = [f"--array={sweep.Tasks(now.left, tasks.at_once)}"]
         say(f"{directory}: {len(now.left)} of {len(tasks.numbers)} tasks are submitted; {len(now.done)} are done")
-    given = words.typed  # the defaults of a file are for new submissions
+    given = [*words.typed]  # the defaults of a file are for new submissions
     refused = next((option for option in given if option.name in (*script.OURS, "chdir", "output")), None)
     if refused is not None:
         raise UsageError(f"--{refused.name} cannot be changed on the way; change {file}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import click
@@ -19,7 +19,7 @@ class SubmitArguments(NamedTuple):
     ours: list[str]
     sbatch: list[Option]
     command: list[str]
-    typed: list[Option] = []  # those of `sbatch` that stand on the command line, and not in a file
+    typed: Sequence[Option] = ()  # those of `sbatch` that stand on the command line, and not in a file
 
 
 class Passing(click.Command):

@@ -23,6 +23,7 @@ OF_JOB = "HOLDFAST_SUPERVISOR_JOB"  # its job and start: a job submitted from in
 RUN_HERE = "run-here.json"  # in the supervisor's directory: the path of the run that it supervises
 REFUSED = "refused.json"  # in the supervisor's directory: why the run refused to begin, also the next time
 SCRIPT = "job.sh"  # in a submission's directory
+TASK_DIRECTORY = "task-"  # and the task's number: where a sweep's task keeps its journal, in the sweep's directory
 
 # Only rank 0 of a job acts for it; launchers inside a job number their own processes.
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
@@ -109,7 +110,15 @@ def take_refused(directory: Path) -> str:
 
 def script_of(directory: Path) -> Path | None:
     """Return the script that `holdfast submit` wrote for a supervisor's directory, or for the sweep that it is of."""
-    return next((place / SCRIPT for place in (directory, directory.parent) if (place / SCRIPT).is_file()), None)
+    places = (directory, sweep_of(directory))
+    return next((place / SCRIPT for place in places if place is not None and (place / SCRIPT).is_file()), None)
+
+
+def sweep_of(directory: Path) -> Path | None:
+    """Return the directory of the sweep of which this is a task's; beside any other may lie a script of the user."""
+    name = directory.absolute().name
+    task = name.startswith(TASK_DIRECTORY) and name.removeprefix(TASK_DIRECTORY).isdecimal()
+    return directory.parent if task and (directory.parent / SCRIPT).is_file() else None
 
 
 def again(directory: Path) -> str:

@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 from ..errors import UsageError
 from . import sbatch, sweep
+from .job_leader import TASK_DIRECTORY
 from .sbatch import Option
 
 LEAD_S = 120
+WRITTEN = "# Written by holdfast submit."
 LONGEST_NAME = 60  # in a path with a number behind it, of at most 255 bytes
-TASK_DIRECTORY = "task-"  # and the task's number: where a sweep's task keeps its journal, in the sweep's directory
 LAUNCHERS = ("srun", "mpirun", "mpiexec", "torchrun")
 _VALUED = re.compile(
     r"-(?![HkOQsvWlKuXEZ])[A-Za-z]|-np|--(bind-to|map-by|rank-by|host|hostfile|machinefile|mpi|cpu-bind)"
@@ -116,7 +117,7 @@ def _head(order: JobRequest) -> Iterator[str]:
     width = max(len(line) for line, reason in lines if reason)
     yield "#!/bin/bash"
     check = f"holdfast lint {shlex.quote(order.directory)}/job.sh"
-    yield f"# Written by holdfast submit. Change it as you like: {check}, then sbatch it."
+    yield f"{WRITTEN} Change it as you like: {check}, then sbatch it."
     for line, reason in lines:
         yield f"{line:<{width}}  # {reason}" if reason else line
 

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import journal
-from ..cluster import job_leader
+from ..cluster import job_leader, sweep
 from ..errors import UsageError
 from ..job import job
 from ..provenance import redact
 from .settings import ARGUMENTS
+
+NOTEBOOKS = ("ipykernel_launcher.py", "colab_kernel_launcher.py")  # their words name a file of the kernel
 
 
 class Entry(NamedTuple):
@@ -28,11 +30,16 @@ class Entry(NamedTuple):
 def entry() -> Entry:
     """Return the entry of this process, which is a batch job's."""
     here, submitted = job(), job_leader.submission()
-    number = here.id if here is not None else ""
-    by = str(submitted) if submitted is not None else f"job {number}"
-    # what names the job itself, as a folder of logs does, is no other argument
-    words = [re.sub(rf"(?<!\d){re.escape(number)}(?!\d)", "JOB", word) for word in redact(sys.argv)]
-    return Entry(by, [os.path.basename(words[0]), *words[1:]])
+    by = str(submitted) if submitted is not None else f"job {here.id if here is not None else ''}"
+    # what names the job itself, as a folder of logs does, is no other argument; of a chain's task Slurm has three names
+    names = {here.id, here.array, os.environ.get("SLURM_JOB_ID")} if here is not None else set()
+    either = "|".join(re.escape(name) for name in sorted(filter(None, names), key=len, reverse=True))
+    redacted = redact(sys.argv) or [""]  # a program around Python may give none
+    words = [re.sub(rf"(?<!\d)(?:{either})(?!\d)", "JOB", word) if either else word for word in redacted]
+    program = os.path.basename(words[0])
+    given = words[1:] if program not in NOTEBOOKS else []
+    task = os.environ.get(sweep.VARIABLE)
+    return Entry(by, [program, *given, *([f"{sweep.VARIABLE}={task}"] if task else [])])
 
 
 def require_ours(root: Path, mine: Entry, accepted: Collection[str]) -> None:
@@ -68,6 +75,8 @@ def _differing(before: Sequence[object], now: Sequence[str]) -> str:
     """Return the name of the first option that differs, for a line of the user's code."""
     for at, word in enumerate(now):
         if at >= len(before) or before[at] != word:
+            if word.startswith(f"{sweep.VARIABLE}="):
+                return f"os.environ['{sweep.VARIABLE}']"
             option = re.match(r"--?([A-Za-z][\w-]*)(=|$)", word) or re.match(r"--?([A-Za-z][\w-]*)()$", now[at - 1])
             return option[1].replace("-", "_") if option else "seed"
     return "seed"

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .. import journal, owner
 from ..cluster import job_leader, sbatch, slurm
 from ..cluster.ask import Absent
 from ..cluster.hold import HOLD
-from ..cluster.script import TASK_DIRECTORY
 from ..cluster.slurm import Queued
-from ..errors import ClusterError, NotFound
+from ..errors import ClusterError, NotFound, StoreError, UsageError
 from ..inspect import starts
 from ..inspect.starts import Start
 from ..journal import CLOSING, Event, Log
@@ -71,23 +70,24 @@ def places(path: Path) -> list[Place]:
     return [place for place in found if place.directory or place.run is None or place.run.absolute() not in supervised]
 
 
-def queue() -> tuple[list[Queued], str]:
-    """Return this user's jobs in Slurm's queue; and why they are not known, if Slurm does not answer."""
+def queue() -> tuple[list[Queued] | None, str]:
+    """Return this user's jobs in Slurm's queue; None if they are not known, and why if Slurm does not answer."""
     try:
         return slurm.queue(), ""
     except Absent:
-        return [], ""
+        return None, ""
     except ClusterError as error:
-        return [], str(error)
+        return None, str(error)
 
 
-def status(place: Place, queued: Sequence[Queued]) -> Status:
-    """Return what the journals and the queue say of one run."""
+def status(place: Place, queued: Sequence[Queued] | None) -> Status:
+    """Return what the journals and the queue say of one run. `queued` is None if the queue is not known."""
     events = _read(place.directory / JOURNAL) if place.directory is not None else []
     logs = journal.logs(place.run) if place.run is not None else []
     found = starts.of_run(logs, events) if logs else starts.of_command(events)
-    here = _queued(place, queued)
-    state, why = _state(place, events, logs, here)
+    here = _queued(place, queued or [])
+    over = _submitted(place) if queued is not None and here is None else []  # they are not in the queue any more
+    state, why = _state(place, events, logs, here, over)
     saved = next((event for log in reversed(logs) for event in log.newest("saved")), {})
     step = max((each.last for each in found[-1:] if each.last is not None), default=None)
     output = _output(place, here, found)
@@ -112,20 +112,24 @@ def status(place: Place, queued: Sequence[Queued]) -> Status:
 
 
 def _places(path: Path, name: str, deep: int) -> Iterator[Place]:
-    script = path / job_leader.SCRIPT
-    tasks = submission.tasks_of(submission.script_of(path)) if script.is_file() else None
+    ours, tasks = submission.is_there(path), None
+    with suppress(UsageError):  # changed by hand, beyond what we read
+        tasks = submission.tasks_of(submission.script_of(path)) if ours else None
     if tasks is not None:
         for number in tasks.numbers:
-            directory = path / f"{TASK_DIRECTORY}{number}"
+            directory = path / f"{job_leader.TASK_DIRECTORY}{number}"
             yield Place(f"{name}/{directory.name}", directory, job_leader.run_of(directory), number)
-    elif script.is_file() or (path / JOURNAL).is_file():
+    elif ours or (path / JOURNAL).is_file():
         yield Place(name, path, job_leader.run_of(path) or _run(path))
     elif (run := _run(path)) is not None:
         yield Place(name, None, run)
     elif deep and path.is_dir():
         for child in sorted(path.iterdir(), key=_by_number):
-            if child.is_dir() and (not child.name.startswith(".") or child.name == ".holdfast"):
-                yield from _places(child, child.name if child.name != ".holdfast" else "", deep - 1)
+            if child.name.startswith(".") and child.name != ".holdfast":
+                continue
+            with suppress(OSError, StoreError):  # a stranger's, or it is being removed
+                if child.is_dir():
+                    yield from _places(child, child.name if child.name != ".holdfast" else "", deep - 1)
 
 
 def _by_number(path: Path) -> tuple[str, int, str]:
@@ -144,23 +148,37 @@ def _run(path: Path) -> Path | None:
 def _queued(place: Place, queued: Sequence[Queued]) -> Queued | None:
     if place.directory is None:
         return None
-    known = submission.jobs(place.directory if place.task is None else place.directory.parent)
+    known = _submitted(place)
     task = None if place.task is None else str(place.task)
     return next((each for each in queued if each.job in known and task in (None, each.task)), None)
 
 
-def _state(place: Place, events: Sequence[Event], logs: Sequence[Log], queued: Queued | None) -> tuple[str, str]:
+def _submitted(place: Place) -> list[str]:
+    """Return the ids of the jobs that were submitted for it."""
+    if place.directory is None:
+        return []
+    return submission.jobs(place.directory if place.task is None else place.directory.parent)
+
+
+def _held(place: Place) -> Path | None:
+    sweep = job_leader.sweep_of(place.directory) if place.directory is not None else None
+    return next((each for each in (place.directory, sweep, place.run) if each and (each / HOLD).exists()), None)
+
+
+def _state(
+    place: Place, events: Sequence[Event], logs: Sequence[Log], queued: Queued | None, over: Sequence[str]
+) -> tuple[str, str]:
     if queued is not None:
         waits = queued.state == "PENDING"
         return ("queued" if waits else "running"), queued.reason if waits else ""
-    held = any(each is not None and (each / HOLD).exists() for each in (place.directory, place.run))
+    held = _held(place) is not None
     last = next((event for event in reversed(events) if event["event"] in {"begin", *CLOSING}), None)
     if last is None and logs:
         last = logs[-1].last if logs[-1].closed else {"event": "begin"}
     if last is None:
-        return "not started", ""
+        return ("held" if held else "not started"), ""
     ended = _ENDED.get(str(last["event"]))
-    if ended is None and _alive(place, logs):
+    if ended is None and _alive(place, logs, over):
         return "running", ""
     why = str(last.get("error") or last.get("reason") or "")
     if ended != "done" and held:
@@ -168,9 +186,10 @@ def _state(place: Place, events: Sequence[Event], logs: Sequence[Log], queued: Q
     return (ended or "killed"), why
 
 
-def _alive(place: Place, logs: Sequence[Log]) -> bool:
-    """Whether a process of this run may be alive, as far as this machine can tell."""
-    if place.directory is not None and living(place.directory / JOURNAL):
+def _alive(place: Place, logs: Sequence[Log], over: Sequence[str]) -> bool:
+    """Whether a process of this run may be alive, as far as this machine and Slurm can tell."""
+    begun = living(place.directory / JOURNAL) if place.directory is not None else []
+    if any(str(_mapping(_mapping(begin.get("owner")).get("job")).get("id")) not in over for begin in begun):
         return True
     last = logs[-1] if logs and place.directory is None else None
     return last is not None and not last.closed and not owner.proven_gone(last.owner, time.time)
@@ -206,7 +225,7 @@ def _next(place: Place, state: str, events: Sequence[Event], output: str | None)
     if state == "done":
         return f"holdfast show {shlex.quote(str(place.run))}" if place.run is not None else ""
     again = _again(place, events)
-    held = next((each for each in (place.directory, place.run) if each is not None and (each / HOLD).exists()), None)
+    held = _held(place)
     return f"holdfast release {shlex.quote(str(held))} && {again}" if held is not None else again
 
 
@@ -220,6 +239,10 @@ def _again(place: Place, events: Sequence[Event]) -> str:
     if not isinstance(words, list) or any(REDACTED in str(word) for word in words):
         return "start it again as you did"
     return f"holdfast run --run {shlex.quote(str(place.directory))} -- {shlex.join(map(str, words))}"
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _read(path: Path) -> list[Event]:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from .. import disk, journal
 from ..cluster import sbatch, slurm, sweep
-from ..cluster.job_leader import SCRIPT
-from ..cluster.script import TASK_DIRECTORY
+from ..cluster.job_leader import SCRIPT, TASK_DIRECTORY
+from ..cluster.script import WRITTEN
 from ..errors import NotFound, UsageError
 from ..journal import CLOSING
 from .place import JOURNAL
@@ -83,6 +83,13 @@ def script_of(directory: Path) -> str:
         return (directory / SCRIPT).read_bytes().decode("utf-8", "surrogateescape")
     except OSError as error:
         raise NotFound(f"{directory}: no {SCRIPT} of `holdfast submit` is there ({error.strerror})") from error
+
+
+def is_there(directory: Path) -> bool:
+    """Whether a submission has this directory; a job.sh may also be the user's own."""
+    if not (directory / SCRIPT).is_file():
+        return False
+    return (directory / JOURNAL).is_file() or WRITTEN in script_of(directory)
 
 
 def note(directory: Path, job: str, command: Sequence[str]) -> None:

@@ -310,7 +310,8 @@ class _Supervisor:
 
     @property
     def _places(self) -> list[Path]:
-        return [path for path in (self.place.path, self.witness.run) if path is not None]
+        places = (self.place.path, job_leader.sweep_of(self.place.path), self.witness.run)
+        return [path for path in places if path is not None]
 
     @property
     def held(self) -> bool:
