@@ -1,6 +1,8 @@
 """`holdfast status`: the state of each run from journals and from Slurm's queue, and the line to type next."""
 
 import json
+import os
+import signal
 import time
 
 import pytest
@@ -96,7 +98,63 @@ def test_a_running_job_is_told_with_its_end_and_its_output(place):
     text = asked("x")
     assert "job    20 on n1, ends in 2 h 3 min" in text or "job    20 on n1, ends in 2 h 2 min" in text
     (place.parent / "queue").write_text("")
-    assert ("killed", "holdfast submit --continue") == (told("x")["x"]["state"], told("x")["x"]["next"][:26])
+    found = told("x")["x"]
+    assert ("killed", "holdfast submit --continue") == (found["state"], found["next"][:26])
+    assert ["killed"] == [start["cause"] for start in found["starts"]], "a job that has gone is not at work"
+
+
+def test_a_chain_is_at_work_while_its_next_tasks_wait(place):
+    """Slurm lists those that wait first."""
+    supervised(place / "x", "begin", {"event": "start", "pid": 1}, script=PLAIN, number=23, task="1")
+    (place.parent / "queue").write_text("23|2|PENDING|JobArrayTaskLimit||N/A\n23|1|RUNNING|None|n3|N/A\n")
+    found = told("x")["x"]
+    assert ("running", "", "23_1") == tuple(found[name] for name in ("state", "why", "job"))
+
+
+def test_a_hold_is_told_while_its_job_still_works(place):
+    """And what waits for the release says nothing twice."""
+    supervised(place / "x", "begin", {"event": "start", "pid": 1}, script=PLAIN, number=20)
+    (place / "x/hold").touch()
+    (place.parent / "queue").write_text("20|N/A|RUNNING|None|n1|N/A\n")
+    assert ("running", "on hold: not started again") == (told("x")["x"]["state"], told("x")["x"]["why"])
+    (place.parent / "queue").write_text("20|N/A|PENDING|Priority||N/A\n")
+    assert ("queued", "Priority, on hold: not started again") == (told("x")["x"]["state"], told("x")["x"]["why"])
+    (place.parent / "queue").write_text("")
+    supervised(place / "x", "begin", {"event": "stop", "reason": "held"}, script=PLAIN, number=20)
+    assert ("held", "") == (told("x")["x"]["state"], told("x")["x"]["why"])
+
+
+def test_a_job_that_ended_in_its_set_up_leads_to_its_output(place):
+    """Nothing but the output knows why; a job that was cancelled in the queue has none."""
+    supervised(place / "x", script=PLAIN, number=20)
+    assert ("not started", "holdfast submit --continue x") == (told("x")["x"]["state"], told("x")["x"]["next"])
+    (place / "logs").mkdir()
+    (place / "logs/mine-20.out").write_text("module: command not found\n")
+    found = told("x")["x"]
+    assert ("not started", "logs/mine-20.out", "tail logs/mine-20.out") == tuple(
+        found[name] for name in ("state", "output", "next")
+    )
+
+
+def test_a_run_that_requeued_its_own_job_waits_and_is_not_to_be_started_by_hand(place):
+    """Two would write side by side. While the job works, perhaps at something else, the run's own journal knows."""
+    with pytest.raises(SystemExit), Run("runs/x", state={"w": [0]}) as run:
+        for _ in run.steps(5):
+            os.kill(os.getpid(), signal.SIGTERM)
+    file = next((place / "runs/x/attempts").rglob("*.jsonl"))
+    events = journal.read(file)
+    for event in events:
+        if "owner" in event:
+            event["owner"]["job"] = job(46)
+    file.write_bytes(journal.lines(events))
+    by_hand = ("stopped", "46", "start it again as you did")
+    for queue, wanted in {
+        "": by_hand,
+        "46|N/A|RUNNING|None|n1|N/A\n": by_hand,
+        "46|N/A|PENDING|BeginTime||N/A\n": ("queued", "46", ""),
+    }.items():
+        (place.parent / "queue").write_text(queue)
+        assert wanted == tuple(told("runs/x")["x"][name] for name in ("state", "job", "next"))
 
 
 def test_what_is_to_be_typed_fits_the_state(place):

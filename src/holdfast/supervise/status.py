@@ -24,6 +24,7 @@ from . import submission
 from .place import JOURNAL, living
 
 PACE_S = 600.0  # the pace is that of the last ten minutes of work
+ON_HOLD = "on hold: not started again"
 _ENDED = {"end": "done", "failed": "failed", "stop": "stopped"}
 
 
@@ -85,9 +86,11 @@ def status(place: Place, queued: Sequence[Queued] | None) -> Status:
     events = _read(place.directory / JOURNAL) if place.directory is not None else []
     logs = journal.logs(place.run) if place.run is not None else []
     found = starts.of_run(logs, events) if logs else starts.of_command(events)
-    here = _queued(place, queued or [])
-    over = _submitted(place) if queued is not None and here is None else []  # they are not in the queue any more
+    here = _queued(place, queued or [], found)
+    over = _submitted(place)[0] if queued is not None and here is None else []  # they are not in the queue any more
     state, why = _state(place, events, logs, here, over)
+    if found and not found[-1].cause and state != "running":
+        found[-1] = found[-1]._replace(cause=starts.KILLED)  # nobody wrote why it ended
     saved = next((event for log in reversed(logs) for event in log.newest("saved")), {})
     step = max((each.last for each in found[-1:] if each.last is not None), default=None)
     output = _output(place, here, found)
@@ -97,7 +100,7 @@ def status(place: Place, queued: Sequence[Queued] | None) -> Status:
         str(place.run) if place.run is not None else None,
         state,
         why,
-        (f"{here.job}_{here.task}" if here.task else here.job) if here else found[-1].job if found else None,
+        _id(here) if here else found[-1].job if found else None,
         here.nodes if here else found[-1].host if found else "",
         here.end_s if here and here.state == "RUNNING" else None,
         step,
@@ -145,19 +148,27 @@ def _run(path: Path) -> Path | None:
     return None
 
 
-def _queued(place: Place, queued: Sequence[Queued]) -> Queued | None:
-    if place.directory is None:
-        return None
-    known = _submitted(place)
-    task = None if place.task is None else str(place.task)
-    return next((each for each in queued if each.job in known and task in (None, each.task)), None)
+def _queued(place: Place, queued: Sequence[Queued], found: Sequence[Start]) -> Queued | None:
+    """Return its job in the queue; of a chain's tasks the one at work before those that wait."""
+    if place.directory is None:  # a job that asked for its own requeue; while it runs, the run's journal knows more
+        last = found[-1].job if found and found[-1].cause != starts.DONE else None
+        return next((each for each in queued if each.state == "PENDING" and _id(each) == last), None)
+    known, task = _submitted(place)
+    jobs = [each for each in queued if each.job in known and task in (None, each.task)]
+    return min(jobs, key=lambda each: each.state == "PENDING", default=None)
 
 
-def _submitted(place: Place) -> list[str]:
-    """Return the ids of the jobs that were submitted for it."""
+def _submitted(place: Place) -> tuple[list[str], str | None]:
+    """Return the jobs that were submitted for it, and the task in them."""
     if place.directory is None:
-        return []
-    return submission.jobs(place.directory if place.task is None else place.directory.parent)
+        return [], None
+    if place.task is None:
+        return submission.jobs(place.directory), None
+    return submission.jobs(place.directory.parent), str(place.task)
+
+
+def _id(queued: Queued) -> str:
+    return f"{queued.job}_{queued.task}" if queued.task else queued.job
 
 
 def _held(place: Place) -> Path | None:
@@ -168,10 +179,11 @@ def _held(place: Place) -> Path | None:
 def _state(
     place: Place, events: Sequence[Event], logs: Sequence[Log], queued: Queued | None, over: Sequence[str]
 ) -> tuple[str, str]:
+    held = _held(place) is not None
     if queued is not None:
         waits = queued.state == "PENDING"
-        return ("queued" if waits else "running"), queued.reason if waits else ""
-    held = _held(place) is not None
+        whys = [queued.reason if waits else "", ON_HOLD if held else ""]
+        return ("queued" if waits else "running"), ", ".join(filter(None, whys))
     last = next((event for event in reversed(events) if event["event"] in {"begin", *CLOSING}), None)
     if last is None and logs:
         last = logs[-1].last if logs[-1].closed else {"event": "begin"}
@@ -179,10 +191,10 @@ def _state(
         return ("held" if held else "not started"), ""
     ended = _ENDED.get(str(last["event"]))
     if ended is None and _alive(place, logs, over):
-        return "running", ""
+        return "running", ON_HOLD if held else ""
     why = str(last.get("error") or last.get("reason") or "")
     if ended != "done" and held:
-        return "held", why
+        return "held", "" if why == "held" else why
     return (ended or "killed"), why
 
 
@@ -210,13 +222,19 @@ def _pace(log: Log) -> float | None:
 def _output(place: Place, queued: Queued | None, found: Sequence[Start]) -> str | None:
     """Return the file with the job's output, as the script names it."""
     script = job_leader.script_of(place.directory) if place.directory is not None else None
+    if script is None or place.directory is None:
+        return None
     job = queued.job if queued else next((each.job for each in reversed(found) if each.job), None)
-    if script is None or job is None:
+    known = _submitted(place.directory, place.task)[0]
+    unheard = job is None  # it may have ended in its set-up, which only the output tells
+    job = job or next(reversed(known), None)
+    if job is None:
         return None
     options = sbatch.directives(submission.script_of(script.parent)).options
     named = {option.name: option.value or "" for option in options}
     text = named.get("output", "").replace("%a", str(place.task)).replace("%x", named.get("job-name", ""))
-    return text.replace("%j", job).replace("%A", job.partition("_")[0]) or None
+    text = text.replace("%j", job).replace("%A", job.partition("_")[0])
+    return text if text and (not unheard or Path(text).exists()) else None
 
 
 def _next(place: Place, state: str, events: Sequence[Event], output: str | None) -> str:
@@ -224,6 +242,8 @@ def _next(place: Place, state: str, events: Sequence[Event], output: str | None)
         return f"tail -F {shlex.quote(output)}" if output and state == "running" else ""
     if state == "done":
         return f"holdfast show {shlex.quote(str(place.run))}" if place.run is not None else ""
+    if state == "not started" and output is not None:
+        return f"tail {shlex.quote(output)}"
     again = _again(place, events)
     held = _held(place)
     return f"holdfast release {shlex.quote(str(held))} && {again}" if held is not None else again
