@@ -485,12 +485,13 @@ def test_when_nothing_works_the_user_is_told_what_to_type(fakes):
 
 def test_on_hold_the_line_to_type_can_be_pasted_as_it_is(fakes, tmp_path):
     """From any folder; and where a run is on hold and cannot be released, nothing is started."""
-    place, script = tmp_path / "on hold", tmp_path / "its job.sh"
+    place, script = tmp_path / "on hold", tmp_path / "its own/job.sh"
     place.mkdir()
     (place / HOLD).touch()
-    again = f"{{ scontrol requeue 120 || sbatch --chdir='/home/a b' '{script}'; }}"
+    again = "{ scontrol requeue 120 || sbatch --chdir='/home/a b' /home/a/job.sh; }"
     for facts, successor, ways in (
-        ({"WorkDir": "/home/a b"}, script, again),
+        ({"WorkDir": "/home/a b"}, None, again),
+        ({}, script, f"holdfast submit --continue '{script.parent}'"),  # as `holdfast status` says
         ({"Requeue": 0}, None, "sbatch --chdir=/home/a /home/a/job.sh"),
     ):
         fakes.job(**LIMIT | facts)

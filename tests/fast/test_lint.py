@@ -259,6 +259,19 @@ def test_a_lead_shorter_than_the_measured_save_is_found():
     assert {41.0: False, 250.0: True, None: False} == finds
 
 
+def test_a_short_job_keeps_three_quarters_of_its_time():
+    """What `submit` writes into it by itself is no fault, and the fix fits into it."""
+
+    def told(limit, lead):
+        text = CLEAN.replace("12:00:00", limit)
+        text = re.sub(r"(--signal=\S*@)\d+", rf"\g<1>{lead}", text)
+        return [finding.fix for finding in lint(text) if finding.rule == "lead-too-short"]
+
+    assert [] == told("1", 15)
+    assert [["write --signal=B:USR1@15"], ["write --signal=B:USR1@45"]] == [told("1", 10), told("3:00", 20)]
+    assert ["write --signal=B:USR1@300"] == told("12:00:00", 20)
+
+
 def test_a_job_shorter_than_one_save_is_found():
     """It gets nowhere, however often it is started."""
     text = CLEAN.replace("12:00:00", "10")

@@ -290,6 +290,8 @@ def test_a_script_that_is_not_there_is_refused_where_its_path_is_certain(place):
 def test_a_program_that_is_not_on_path_needs_a_line_that_brings_it(place):
     """Refused without one; a warning with one, or where the job gets another environment."""
     is_refused(place, ["--", "namd3", "run.conf"], "namd3 is not on PATH")
+    is_refused(place, ["--", "a.py", "--lr", "1"], "a.py is a file and no program on PATH: write -- python a.py --lr 1")
+    is_refused(place, ["--", "./a.py"], "./a.py is not executable")
     for more in (["--setup", "module load namd"], ["--export=NONE"]):
         result = submit(*more, "--", "namd3", "run.conf")
         assert 0 == result.exit_code
@@ -330,7 +332,9 @@ def test_a_set_up_line_that_fails_ends_the_job_with_its_own_code(place):
     done = subprocess.run(
         ["bash", "-c", body.replace("module load x # it", "(exit 7)")], capture_output=True, text=True, check=False
     )
-    assert (7, "holdfast: set-up ended with exit code 7: (exit 7)\n") == (done.returncode, done.stderr.replace("'", ""))
+    first, then = done.stderr.splitlines()
+    assert (7, "holdfast: set-up ended with exit code 7: (exit 7)") == (done.returncode, first.replace("'", ""))
+    assert "holdfast: when that is mended, go on with: holdfast submit --continue .holdfast/a-1" == then
 
 
 def is_refused(place, words, why):

@@ -41,8 +41,14 @@ def command(order: JobRequest, words: Sequence[str], base: Path) -> None:
         raise UsageError(f"{base / file} does not exist, and the job would fail of it; nothing was submitted")
     if file is not None and _has_directives(base / file):
         warn(f"{file}: its #SBATCH lines do not count here: write them before --, or sbatch it itself")
+    if file is not None and file == words[0] and not os.access(base / file, os.X_OK):
+        raise UsageError(
+            f"{file} is not executable, and the job would fail of it: chmod +x {file}, or name its program"
+        )
     if "/" in words[0] or shutil.which(words[0]):
         return
+    if words[0].endswith(".py") and (base / words[0]).is_file():
+        raise UsageError(f"{words[0]} is a file and no program on PATH: write -- python {shlex.join(words)}")
     if not order.setup and not any(option.name == "export" for option in order.options):
         raise UsageError(
             f"{words[0]} is not on PATH, and the job would fail of it; if the job's nodes have it, name its path, "

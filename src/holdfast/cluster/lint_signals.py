@@ -157,8 +157,9 @@ def _told(script: Script, command: ShellCommand, what: str) -> bool:
 def lead_too_short(script: Script) -> Iterator[Fault]:
     """The notice must come early enough for a save."""
     signal, save_s = script.signal, script.around.save_s
-    if signal is not None and save_s is None and signal.lead_s < LATE_S:
-        new = f"{'B:' if signal.batch else ''}{signal.name}@{LEAD_S}"
+    quarter_s = sbatch.limit_s(script.options) / 4  # more of a short job's time is better spent on work
+    if signal is not None and save_s is None and signal.lead_s < min(LATE_S, int(min(quarter_s, LEAD_S))):
+        new = f"{'B:' if signal.batch else ''}{signal.name}@{int(min(quarter_s, LEAD_S))}"
         yield Fault(
             script.line_of("signal"),
             f"the notice comes only {signal.lead_s} s before the end",

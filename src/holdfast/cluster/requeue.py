@@ -153,13 +153,15 @@ class Requeue(msgspec.Struct, dict=True):
         return Continuation(how, self.cause, f"job {self.job.id}{why}. {self._to_go_on(first)}")
 
     def _to_go_on(self, first: str = "") -> str:
-        """Return what the user must do: requeue the job while Slurm remembers it, later submit its script."""
+        """Return what the user must do: continue the submission, or requeue the job while Slurm remembers it."""
         seen, rule = self.status, other.RULES.get(self.job.scheduler)
         if rule is not None:
             return f"To go on, type: {first}{rule.again.format(id=self.job.id)}"
         if seen is not None and not seen.batch:
             return "To go on, start it again as you did"
-        command = shlex.quote(str(self.successor)) if self.successor else seen.command if seen else ""
+        if self.successor is not None:
+            return f"To go on, type: {first}holdfast submit --continue {shlex.quote(str(self.successor.parent))}"
+        command = seen.command if seen else ""
         options = {"array": self.job.task, "chdir": seen.options.get("chdir") if seen else None}
         words = [f"--{name}={shlex.quote(value)}" for name, value in options.items() if value]
         ways = [f"scontrol requeue {self.job.id}"] * (seen is None or seen.requeue)

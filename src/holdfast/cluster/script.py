@@ -134,7 +134,11 @@ def _set_up(order: JobRequest) -> Iterator[str]:
     yield "# A line that fails ends the job, with its exit code."
     yield "set_up_done() {"
     yield "    local code=$?"
-    yield '    [ "$code" -eq 0 ] || { echo "holdfast: set-up ended with exit code $code: $1" >&2; exit "$code"; }'
+    yield '    [ "$code" -eq 0 ] && return'
+    yield '    echo "holdfast: set-up ended with exit code $code: $1" >&2'
+    again = f"holdfast submit --continue {shlex.quote(order.directory)}"
+    yield f"    echo {shlex.quote(f'holdfast: when that is mended, go on with: {again}')} >&2"
+    yield '    exit "$code"'
     yield "}"
     for line in order.setup:
         yield line

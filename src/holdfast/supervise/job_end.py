@@ -50,15 +50,16 @@ class JobEnd:
         """Requeue the job if the scheduler's evidence explains the stop by `what`; return the message to print."""
         if self.job is None:
             return None
+        script = job_leader.script_of(self.place.path)
         if self.chain and self.job.task is not None:
             if _goes_on(self.job.task):
                 self.exit_code = 0  # this task has done its part: 75 would be a failed job, with a mail about it
                 return f"job {self.job.id}: the next task of the array goes on"
-            script = job_leader.script_of(self.place.path)
             again = f"type: {job_leader.again(self.place.path)}" if script is not None else "submit it again"
             return f"job {self.job.id}: it was the last task of the array; to go on, {again}"
         if not self.requeue:
-            return f"job {self.job.id} is not requeued: --no-requeue"
+            todo = f". To go on, type: {job_leader.again(self.place.path)}" if script else ""
+            return f"job {self.job.id} is not requeued: --no-requeue{todo}"
         signals.close()
         carried = Requeue(
             self.job,
@@ -67,7 +68,7 @@ class JobEnd:
             self.place.count("requeued"),
             places,
             self.limit,
-            job_leader.script_of(self.place.path),
+            script,
         ).continue_job()
         if carried.how == "by its rule":
             self.exit_code = other.exit_code(self.job, what)

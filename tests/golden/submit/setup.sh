@@ -16,7 +16,10 @@ trap '' USR1
 # A line that fails ends the job, with its exit code.
 set_up_done() {
     local code=$?
-    [ "$code" -eq 0 ] || { echo "holdfast: set-up ended with exit code $code: $1" >&2; exit "$code"; }
+    [ "$code" -eq 0 ] && return
+    echo "holdfast: set-up ended with exit code $code: $1" >&2
+    echo 'holdfast: when that is mended, go on with: holdfast submit --continue .holdfast/train' >&2
+    exit "$code"
 }
 module load anaconda/3
 set_up_done 'module load anaconda/3'
