@@ -108,7 +108,9 @@ def _job() -> dict[str, Any] | None:
     job = job_here()
     if job is None:
         return None
-    return {"id": job.array or job.id, "array_task": job.task, "restart_count": job.restart_count}
+    known = {"id": job.array or job.id, "array_task": job.task, "restart_count": job.restart_count}
+    cluster = os.environ.get("SLURM_CLUSTER_NAME")
+    return known | {"cluster": cluster} if cluster else known
 
 
 def _process(pid: object) -> tuple[str, str] | None:

@@ -11,8 +11,8 @@ import time
 import pytest
 
 from driven import driven, kept, uninterrupted
-from fakes import Fakes
-from holdfast import journal
+from fakes import Fakes, record
+from holdfast import journal, owner
 from holdfast.supervise import place
 from supervised import TRAINS, Supervised, python, steered, supervised, train, until
 
@@ -75,7 +75,6 @@ CARRIED = {
     ),
     "a signal by hand": (dict, "USR1", (), False, "why SIGUSR1 came is unclear"),
     "--no-requeue": (limit, "TERM", ("--no-requeue",), False, "job 120 is not requeued: --no-requeue\n"),
-    "a directory on hold": (limit, "TERM", ("--run", "held"), False, "on hold. To go on, type: holdfast release"),
 }
 
 
@@ -83,15 +82,25 @@ CARRIED = {
 def test_a_stop_is_requeued_by_its_cause_after_the_last_word(tmp_path, fakes, what):
     """The command saves, exit 75; the journal says stop, then what becomes of the job; then it is done, and said."""
     facts, name, options, expected, said = CARRIED[what]
-    (tmp_path / "held").mkdir()
-    (tmp_path / "held" / "hold").touch()
     fakes.job(**facts())
     it = told(tmp_path, name, *options)
     assert ["scontrol requeue 120"] * expected == requeues(fakes) == (fakes.calls[-1:] if expected else [])
-    found = [*tmp_path.glob(".holdfast/*-120"), tmp_path / "held"][0]
+    (found,) = tmp_path.glob(".holdfast/*-120")
     story = [event["event"] for event in journal.read(found / "supervisor.jsonl")]
     assert (True, expected) == ("stop" in story[-2:], story[-1] == "requeued")
     assert said in it.said
+
+
+def test_a_directory_that_is_held_meanwhile_is_not_requeued(tmp_path, fakes):
+    """The line says how to allow it again."""
+    fakes.job(**limit())
+    with Supervised(tmp_path, python(SAVES), "--run", "held") as it:
+        until(lambda: "ready" in it.printed)
+        (tmp_path / "held" / "hold").touch()
+        it.send("TERM")
+        assert 75 == it.end()
+    assert [] == requeues(fakes)
+    assert "on hold. To go on, type: holdfast release" in it.said
 
 
 @pytest.mark.parametrize(
@@ -300,3 +309,16 @@ def test_a_start_without_a_sign_of_life_is_waited_for_no_longer(tmp_path, fakes,
         place.outlast(tmp_path / "d", lambda: None)
         assert time.monotonic() > began_s + 2
         first.process.send_signal(signal.SIGCONT)
+
+
+def test_a_job_that_was_killed_as_a_whole_is_gone_on_with(tmp_path, fakes):
+    """Its supervisor wrote no last line, on another machine: Slurm says that the job is over. While it is not, no."""
+    (tmp_path / "d").mkdir()
+    elsewhere = {**owner.me(), "host": "n9", "boot": "b", "machine": "m", "job": {"id": "17", "restart_count": 0}}
+    line = {"event": "begin", "supervisor": "a", "owner": elsewhere, "time": time.time()}
+    (tmp_path / "d/supervisor.jsonl").write_bytes(journal.lines([line]))
+    fakes.say("scontrol show job 17", record(JobState="RUNNING"))
+    refused = supervised(tmp_path, python("pass"), "--run", "d")
+    assert (2, 1) == (refused.code, refused.said.count("may still be running there"))
+    fakes.say("scontrol show job 17", record(JobState="FAILED"))
+    assert 0 == supervised(tmp_path, python("pass"), "--run", "d").code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -62,6 +63,9 @@ def await_turn(place: Path, earlier: Callable[[], Sequence[Earlier]], here: Job 
     Slurm starts the next task in the second in which it tells one to end. `earlier` returns owners that have not closed
     their journal and may be alive. If Slurm reports that an owner's task is over, this function closes its journal.
     """
+    for each in earlier() if here is not None else ():
+        if job_is_over(each.owner, here):
+            each.close()
     until_s = 0.0
     while here is not None and (tasks := [each for each in earlier() if task_of(each.owner, here) is not None]):
         over = [each for each in tasks if has_ended(each.owner, here)]
@@ -104,6 +108,27 @@ def has_ended(facts: Mapping[str, Any], job: Job) -> bool:
         return task is not None
     again = seen.restarts > int(facts["job"].get("restart_count") or 0)
     return seen.state not in _LIVE or (again and seen.state != "COMPLETING")
+
+
+def job_is_over(facts: Mapping[str, Any], here: Job | None) -> bool:
+    """Whether Slurm reports that the owner's job, another one than ours, has ended and will not start again.
+
+    Slurm forgets a job some time after its end; a job that it does not know counts if it was one of this cluster's.
+    """
+    of = facts.get("job")
+    if here is None or here.scheduler != "slurm" or not isinstance(of, Mapping) or not of.get("id"):
+        return False
+    task, cluster = of.get("array_task"), of.get("cluster")
+    number = f"{of['id']}_{task}" if task else str(of["id"])
+    if number == here.id or (task and str(of["id"]) == here.array):
+        return False
+    try:
+        seen = slurm.seen(here._replace(id=number))
+    except ClusterError:
+        return False
+    if seen is None:
+        return cluster is not None and cluster == os.environ.get("SLURM_CLUSTER_NAME")
+    return seen.state not in (*_LIVE, "PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED")
 
 
 def patience_s() -> float:

@@ -120,27 +120,34 @@ def enter(
 def outlast(path: Path, told: Callable[[], object]) -> None:
     """Ask earlier starts of this job to leave `path`, and wait until they have, or until `told` is true.
 
-    Only a start whose node is lost can still be at work. It is never taken over by force: while it gives signs of life,
-    its command may write the same files as ours would.
+    Starts of a job that Slurm says is over count as well. Only one whose node is lost can still be at work. It is never
+    taken over by force: while it gives signs of life, its command may write the same files as ours would.
     """
-    waits = {str(begin.get("supervisor")): begin for begin in _open(path / JOURNAL) if not _is_proven_gone(begin)}
-    waits = {name: begin for name, begin in waits.items() if owner.precedes(begin.get("owner") or {})}
-    seen: dict[str, tuple[bytes, float]] = {}
-    for name, begin in waits.items():
-        if not _sign(path, name).exists():  # it could not write any
-            continue
-        with suppress(OSError):
-            disk.replace_with(_leave(path, name), [])
-        who = owner.describe(begin.get("owner") or {})
-        say(f"{path}: an earlier start of this job may still be at work ({who}): waits until it has left")
-        while not told() and any(str(each.get("supervisor")) == name for each in _open(path / JOURNAL)):
-            sign = _content(_sign(path, name))
-            if seen.get(name, (None, 0.0))[0] != sign:
-                seen[name] = sign, time.monotonic()
-            elif time.monotonic() > seen[name][1] + SILENT_S:
-                say(f"{path}: no sign of life of it for {SILENT_S:.0f} s: goes on")
-                break
-            time.sleep(LOOK_S)
+    here = job()
+    for begin in _open(path / JOURNAL):
+        facts = begin.get("owner") or {}
+        over = chain.job_is_over(facts, here)
+        if (over or owner.precedes(facts)) and not _is_proven_gone(begin):
+            _wait_for(path, begin, told)
+        if over and not told():
+            _close(path / JOURNAL, begin)
+
+
+def _wait_for(path: Path, begin: Event, told: Callable[[], object]) -> None:
+    name, seen, since_s = str(begin.get("supervisor")), b"", 0.0
+    if not _sign(path, name).exists():  # it could not write any
+        return
+    with suppress(OSError):
+        disk.replace_with(_leave(path, name), [])
+    who = owner.describe(begin.get("owner") or {})
+    say(f"{path}: an earlier start of this job may still be at work ({who}): waits until it has left")
+    while not told() and any(str(each.get("supervisor")) == name for each in _open(path / JOURNAL)):
+        if (sign := _content(_sign(path, name))) != seen:
+            seen, since_s = sign, time.monotonic()
+        elif time.monotonic() > since_s + SILENT_S:
+            say(f"{path}: no sign of life of it for {SILENT_S:.0f} s: goes on")
+            return
+        time.sleep(LOOK_S)
 
 
 def _sign(path: Path, supervisor: str) -> Path:

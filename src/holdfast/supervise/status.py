@@ -225,7 +225,7 @@ def _output(place: Place, queued: Queued | None, found: Sequence[Start]) -> str 
     if script is None or place.directory is None:
         return None
     job = queued.job if queued else next((each.job for each in reversed(found) if each.job), None)
-    known = _submitted(place.directory, place.task)[0]
+    known = _submitted(place)[0]
     unheard = job is None  # it may have ended in its set-up, which only the output tells
     job = job or next(reversed(known), None)
     if job is None:
