@@ -226,7 +226,7 @@ def begin_epoch(session: Session, first: int, total: int | None) -> None:
     if position.in_epoch:
         begin_again(session)
     else:
-        progress.begin_epoch()
+        progress.begin_epoch(session.tracked.generators())
         session.metrics.means.clear()
     progress.walks.named.clear()
     session.display.update(epoch=position.epoch - first, epochs=None if total is None else total - first)

@@ -96,6 +96,7 @@ def settle(session: Session, *, ready: bool = True) -> None:
         drilled.note(session, "begin")
         return
     session.tracked.warm_late()  # a collective: every rank begins this loop
+    session.tracked.refill_generators(session.origin.generators)  # the epoch's body has drawn from them again
     changed = _put_back(session, baseline)
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
@@ -120,6 +121,7 @@ def begin_again(session: Session) -> None:
     """
     if session.origin.baseline is not None and session.progress.epoch_rng is not None:
         rng.restore(session.progress.epoch_rng)
+        session.tracked.refill_generators(session.progress.epoch_generators)
 
 
 def require_settled(session: Session) -> None:
@@ -170,6 +172,7 @@ def _restore_own(session: Session, checkpoint: Checkpoint, memory: dict[str, Any
     _override(session, memory["overrides"])
     # Each rank's view lists other leaves. All must come to the same answer: an object may ask all ranks for its state.
     session.origin.set_baseline(session.digests(checkpoint.manifest.leaves if session.ranks.alone else None))
+    session.origin.generators = session.tracked.generators()
     _restore_rng(session)
 
 

@@ -135,12 +135,14 @@ class Progress:
         self.step_s = 0.0  # the longest step so far
         self.last_point_s = time.monotonic()
         self.epoch_rng: Any = None  # random numbers when the body of the present epoch began
+        self.epoch_generators: dict[str, Any] = {}  # the tracked ones then, by their paths
         self._serving: Serving | None = None  # the loader in progress
 
     def restore(self, position: Position, memory: Mapping[str, Any]) -> None:
         """Restore what a checkpoint stored of the run itself."""
         self.position = position
         self.seed, self.epoch_rng = memory["seed"], memory["epoch_rng"]
+        self.epoch_generators = memory.get("epoch_generators", {})
         self.loader_facts = memory["fingerprint"]["loaders"]
 
     def state_dict(self) -> dict[str, Any]:
@@ -154,9 +156,10 @@ class Progress:
         """Set the seed of a fresh run's data order to `seed`, unless the caller gave one."""
         self.seed = seed if self.seed is None else self.seed
 
-    def begin_epoch(self) -> None:
+    def begin_epoch(self, generators: dict[str, Any]) -> None:
+        """Note the random numbers with which the epoch's body begins; `generators`: copies of the tracked ones."""
         self.position.begin_epoch()
-        self.epoch_rng = rng.capture()
+        self.epoch_rng, self.epoch_generators = rng.capture(), generators
 
     def pass_point(self) -> int:
         """Count one more safe point of this attempt; return its number."""

@@ -37,6 +37,7 @@ class Origin:
         self.rejected: list[tuple[str, str]] = []  # name of a newer checkpoint, and the reason
         self.outvoted: dict[str, list[str]] = {}  # options in the script that the checkpoint's values replaced
         self.baseline: Digests | None = None  # digests of the restored state, until the first loop begins
+        self.generators: dict[str, Any] = {}  # copies of the tracked generators in that state
 
     def choose(self, checkpoint: Checkpoint | None) -> None:
         """Note `checkpoint` as the one that this attempt tries to restore. This method restores nothing."""

@@ -327,6 +327,7 @@ class Session:
             **({"means": means} if (means := self.metrics.means.state_dict()) else {}),
             **({"durations": self.durations} if self.durations else {}),
             "epoch_rng": progress.epoch_rng if self.position.in_epoch else None,
+            **({"epoch_generators": kept} if self.position.in_epoch and (kept := progress.epoch_generators) else {}),
             "rng": rng.capture(),
         }
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ..errors import Mismatch, UsageError
 from ..legible import is_text
-from ..state import codec, tree
+from ..state import codec, generators, tree
 from ..state.captured import ATOMS, MUTABLE, Attributes, captured
 from ..state.fill import Act, Fill
 from ..state.nodes import leaf_keys
@@ -49,6 +49,18 @@ class Tracked:
         for path, each in self._own():
             found.setdefault(id(each), (path, each))
         return dict(found.values())
+
+    def generators(self) -> dict[str, Any]:
+        """Copies of the random generators among the objects, also in dicts and lists, by their paths."""
+        found = (each for name, target in self.objects.items() for each in generators.within(name, target))
+        return {path: generators.copied(each) for path, each in found}
+
+    def refill_generators(self, stored: Mapping[str, Any]) -> None:
+        """Bring the generators into the states that `generators` had returned."""
+        for name, target in self.objects.items() if stored else ():
+            for path, each in generators.within(name, target):
+                if path in stored:
+                    generators.refill(each, stored[path])
 
     def nested(self) -> list[str]:
         """The paths of all such objects in containers. One object in several containers has several paths."""

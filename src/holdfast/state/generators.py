@@ -1,0 +1,49 @@
+"""Generators: copies of the random generators that a program tracks itself, and back into the live ones."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from . import codec
+
+_KINDS = {"random.Random", "numpy.Generator", "numpy.RandomState", "torch.Generator"}
+_LONGEST = 1000  # items of a list that is searched
+_DEEPEST = 8
+
+
+def within(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield the generators that `value` is or holds in dicts and lists, by their paths."""
+    if _is_generator(value):
+        yield name, value
+    elif depth < _DEEPEST and isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from within(f"{name}/{key}", each, depth + 1)
+    elif depth < _DEEPEST and isinstance(value, list | tuple | deque) and len(value) <= _LONGEST:
+        for place, each in enumerate(value):
+            yield from within(f"{name}/{place}", each, depth + 1)
+
+
+def copied(generator: Any) -> Any:
+    """Return another generator in the same state."""
+    if hasattr(generator, "device"):  # torch's
+        twin = type(generator)(device=generator.device)
+        twin.set_state(generator.get_state())
+        return twin
+    return copy.deepcopy(generator)
+
+
+def refill(live: Any, stored: Any) -> None:
+    """Bring a generator into the state of another one. One of another kind leaves it as it is."""
+    if type(live) is type(stored) is random.Random:
+        live.setstate(stored.getstate())
+    elif type(live) is type(stored):
+        codec.adapter(str(codec.framework(type(live)))).refill(live, stored)
+
+
+def _is_generator(value: Any) -> bool:
+    kind = type(value)
+    return f"{kind.__module__.partition('.')[0]}.{kind.__name__}" in _KINDS
