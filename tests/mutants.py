@@ -19,7 +19,20 @@ from typing import NamedTuple
 from mutant_trials import SOURCE, Limits, Trial, Verdict, verdicts
 
 # Rooms whose calls of `disk` are not mutated: the laws of the store say nothing of them, and tests of their own do.
-ELSEWHERE = ("apps", "board", "cli", "cluster", "compat", "doctor", "drill", "lightning", "run", "supervise")
+ELSEWHERE = (
+    "apps",
+    "board",
+    "cli",
+    "cluster",
+    "compat",
+    "doctor",
+    "drill",
+    "keras",
+    "lightning",
+    "run",
+    "supervise",
+    "trainers",
+)
 ASKS_FOR_COLD_BYTES = "store/source.py"  # its one call drops pages from the cache, and changes no file
 
 _OWN_ROOM = "it only orders or syncs what lies in the attempt's own room, which nobody counts on after a crash"
