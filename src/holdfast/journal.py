@@ -52,6 +52,11 @@ class _Digests(_Any, kw_only=True):
 
 
 _KINDS: dict[str, type[_Any]] = {"metrics": _Metrics, "saved": _Saved, "digests": _Digests}
+for _kind in (
+    _Any,
+    *_KINDS.values(),
+):  # here, where only one thread is: the first use of a type by two can crash msgspec
+    msgspec.json.Decoder(_kind)
 
 
 class Lines(Sequence[Event]):

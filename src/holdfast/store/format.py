@@ -142,6 +142,9 @@ class Manifest(Head, frozen=True, forbid_unknown_fields=True, kw_only=True):
     tree: Any
 
 
+# Made here, where only one thread is: msgspec 0.2 can crash the process when two threads use a type for the first time.
+_HEADS, _MANIFESTS = msgspec.json.Decoder(Head), msgspec.json.Decoder(Manifest)
+
 hasher = xxhash.xxh3_128  # for data that is hashed in several pieces
 
 
@@ -211,7 +214,7 @@ def decode(data: bytes, where: object) -> Manifest:
         StoreError: it is whole, but this version cannot read its format.
     """
     try:
-        manifest = msgspec.json.decode(_sound(data, where), type=Manifest)
+        manifest = _MANIFESTS.decode(_sound(data, where))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"{where}: {error}") from error
     _check(manifest, where)
@@ -228,7 +231,7 @@ def decode_head(data: bytes, where: object) -> Head:
     if cut < 0:
         return decode(data, where)
     try:
-        head = msgspec.json.decode(bytes(text[: cut - len(data)]) + b"}", type=Head)
+        head = _HEADS.decode(bytes(text[: cut - len(data)]) + b"}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return decode(data, where)  # it is valid but laid out differently, or this raises the exact error
     _check(head, where)

@@ -31,6 +31,9 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spare: dict[str, int] = {}  # leaves whose piece another rank has, too: key -> the rank that wrote it
 
 
+_PART = msgspec.json.Decoder(Part)  # made here for the reason that `format` has
+
+
 def prefix(rank: int) -> str:
     """Return the prefix of the names of a rank's shards."""
     return format.part_name(rank).removesuffix(".json") + "-"
@@ -63,7 +66,7 @@ def decode(data: bytes, root: Manifest, rank: int, where: object) -> Part:
     """
     said = check_bytes(data, root, rank, where)
     try:
-        part = msgspec.json.decode(data, type=Part)
+        part = _PART.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"{where}: {error}") from error
     _check(part, said, rank, where)
