@@ -56,7 +56,7 @@ def supervised(directory, *events, script=None, number=17, task=None):
     directory.mkdir(parents=True, exist_ok=True)
     if script is not None:
         (directory / "job.sh").write_text(script)
-        events = ({"event": "submitted", "job": str(number)}, *events)
+        events = ({"event": "submission", "job": str(number)}, *events)
     gone = {**owner.me(), "pid": 2**22, "pid_started": "1", "job": job(number, task=task)}
     begin = {"event": "begin", "supervisor": "a", "owner": gone, "command": ["python", "a b.py"]}
     lines = [begin if each == "begin" else {"supervisor": "a", **each} for each in events]

@@ -97,14 +97,14 @@ def note(directory: Path, job: str, command: Sequence[str]) -> None:
     with suppress(OSError):
         with suppress(FileExistsError):
             disk.write(directory / JOURNAL, [])
-        event = {"event": "submitted", "time": time.time(), "job": job, "command": [*command]}
+        event = {"event": "submission", "time": time.time(), "job": job, "command": [*command]}
         journal.append(directory / JOURNAL, [event], sync=True)
 
 
 def jobs(directory: Path) -> list[str]:
     """Return the ids of the jobs that were submitted for this directory, successors included."""
     places = [directory, *directory.glob(f"{TASK_DIRECTORY}*")]
-    found = (event for place in places for event in _events(place) if event["event"] == "submitted")
+    found = (event for place in places for event in _events(place) if event["event"] in {"submission", "submitted"})
     return list(dict.fromkeys(str(event.get("successor") or event.get("job")) for event in found))
 
 
