@@ -36,7 +36,11 @@ def test_digits_killed_five_times_has_the_same_bits(tmp_path):
     subprocess.run([sys.executable, "train.py"], cwd=whole, check=True, capture_output=True)
     with Supervised(killed, [sys.executable, "train.py"], "--standby", "--retries", KILLS, KILLED="1") as it:
         for number in range(1, KILLS + 1):
-            until(lambda number=number: it.said.count("a standby has done the imports") == number, "a standby")
+            until(
+                lambda number=number: it.said.count("a standby has done the imports") == number,
+                "a standby",
+                patience_s=300,
+            )
             os.kill(it.events("start")[-1]["pid"], signal.SIGKILL)
             until(lambda number=number: len(it.events("start")) == number + 1, "the next start")
         (killed / "enough").touch()
