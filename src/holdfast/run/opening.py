@@ -171,8 +171,8 @@ def _restore_own(session: Session, checkpoint: Checkpoint, memory: dict[str, Any
     _check_probe(session, changed)
     _override(session, memory["overrides"])
     # Each rank's view lists other leaves. All must come to the same answer: an object may ask all ranks for its state.
-    session.origin.set_baseline(session.digests(checkpoint.manifest.leaves if session.ranks.alone else None))
-    session.origin.generators = session.tracked.generators()
+    digests_now = session.digests(checkpoint.manifest.leaves if session.ranks.alone else None)
+    session.origin.set_baseline(digests_now, session.tracked.generators())
     _restore_rng(session)
 
 

@@ -53,9 +53,13 @@ class Origin:
         """Note them before the first restore: a restore that fails half-way overwrites the script's options."""
         self.outvoted = found
 
-    def set_baseline(self, baseline: Digests | None) -> None:
-        """Set the state that must stay unchanged until the first loop begins; None: the loop has begun."""
+    def set_baseline(self, baseline: Digests | None, generators: dict[str, Any] | None = None) -> None:
+        """Set the state that must stay unchanged until the first loop begins; None: the loop has begun.
+
+        `generators`: copies of the tracked generators in that state; None: those that are known.
+        """
         self.baseline = baseline
+        self.generators = self.generators if generators is None else generators
 
 
 def restore_newest(session: Session, types: Iterable[type]) -> None:
