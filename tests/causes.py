@@ -61,7 +61,6 @@ PLANTED = [
     Planted("own_vars", "run.vars unused", "write run.vars.best"),
     Planted("t_rebound", "rebound", "run.vars.hidden"),
     Planted("t_module_attribute", "attributes", 'model_more=Fields(model, "hidden")'),
-    Planted("between", "variable", "run.vars.shift"),
     Planted("dataset_changes", "attributes", 'dataset=Fields(dataset, "reads")'),
     Planted("function_attribute", "attributes", 'noise=Fields(noise, "calls")'),
     Planted("lazy_cache", "attributes", 'dataset=Fields(dataset, "cache")'),
@@ -73,7 +72,7 @@ PLANTED = [
     Planted("clock", "clock", "no time of day", report.NOT_DETERMINISTIC),
 ]
 # Shapes of loops that no planted script has; those of the planted ones are tried with FIX.
-RIGHT = ["epochs", "buffer", "trainer", "accumulated", "best_weights", "monte_carlo", "counted_from_one"]
+RIGHT = ["epochs", "buffer", "trainer", "accumulated", "best_weights", "monte_carlo", "counted_from_one", "between"]
 TABLE = "table: causes that the drill has named"
 
 

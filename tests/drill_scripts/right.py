@@ -57,6 +57,16 @@ def trainer():
     Trainer().train()
 
 
+def between():
+    """Code between epochs and batches draws from a tracked generator, for each epoch."""
+    model, rng = Line(), np.random.default_rng(4)
+    with Run("runs/x", {"model": model, "rng": rng}) as run:
+        for _ in run.epochs(3):
+            shift = rng.random()
+            for x in run.batches(DATA):
+                run.log(loss=model.step(x + shift, noise=rng.random()))
+
+
 def accumulated():
     model = Line()
     with Run("runs/x", {"model": model}) as run:

@@ -15,9 +15,10 @@ DIGITS = (EXAMPLES / "digits/train.py").read_text()
 KILLS = 5
 UNSEEDED = ("holdfast/rng/python", "holdfast/rng/numpy")
 STEP = "                ema.update_parameters(model)\n"
+# It must not end before the last standby has come, however busy the machine is.
 SLOW = """\
                 import os, time
-                time.sleep(0.2 if "KILLED" in os.environ and not os.path.exists("enough") else 0)
+                time.sleep(2 if "KILLED" in os.environ and not os.path.exists("enough") else 0)
 """
 
 
