@@ -11,7 +11,8 @@ HOURS := 8
 COUNT :=
 
 # Frameworks, the peers of `make bench` and the site's tools have environments of their own, so that no other test depends on them.
-# LOCK=lowest: the frameworks' lowest supported versions, in one more. SAMPLE=word: one case of each law, drawn by the word.
+# LOCK=lowest: the frameworks' lowest supported versions, in one more. SAMPLE=word: of `prove` and `test-frameworks` one case
+# of each law, drawn by the word, and half of the mutants.
 LOCK :=
 SAMPLE :=
 FRAMEWORKS := .venv-frameworks$(LOCK:%=-%)
@@ -59,8 +60,8 @@ check: lint types  ## under a minute: format, lint, types and tests/fast
 test: setup  ## what proves each guarantee: tests/fast and tests/slow
 	$(PYTEST) tests/fast tests/slow --durations=25
 
-prove: setup  ## at most half an hour: all mutants, whole enumerations, kill series, real Slurm's slow stories
-	$(PYTEST) tests/prove --durations=25
+prove: setup  ## about half an hour: all mutants, whole enumerations, kill series, real Slurm's slow stories; or a SAMPLE
+	$(PYTEST) tests/prove --durations=25 $(SAMPLE:%=--sample=%)
 
 test-slurm: setup  ## all stories of a real Slurm; parts of `make test` and `make prove`
 	$(PYTEST) tests/slow/test_slurm*.py tests/prove/test_*slurm*.py --durations=25

@@ -18,9 +18,10 @@ def asked(*words: str, **options) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timeout(3600)  # ten minutes of CPU time on two cores
-def test_a_law_fails_on_every_mutant(record_property):
+def test_a_law_fails_on_every_mutant(pytestconfig, record_property):
     """Except on those that change nothing that anybody could notice; each is listed with the reason."""
-    done = asked("mutants.py", "--json", timeout=3500)
+    word = pytestconfig.getoption("sample") or ""  # half of them are asked then
+    done = asked("mutants.py", "--json", "--sample", word, timeout=3500)
     found = json.loads(done.stdout or "{}")
     record_property("mutants", found.get("counts"))
     print(done.stderr, found.get("counts"), found.get("by law"))
@@ -28,7 +29,7 @@ def test_a_law_fails_on_every_mutant(record_property):
     assert done.returncode == 0
     assert found["control"] == "survives"
     assert found["laws"] > 50
-    assert found["counts"]["caught"] > 120
+    assert found["counts"]["caught"] > (50 if word else 120)
 
 
 def test_a_limit_of_time_proves_nothing():
