@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from holdfast.young_daly import MOST_S, Around, Costs, Seen, choose, is_due
+from holdfast.young_daly import MOST_S, Around, Costs, Seen, choose
 
 HOUR_S = 3600
 STEP_S = 1.0
@@ -77,12 +77,21 @@ def done_at(uptimes, interval_s, costs):
 
 
 def done_by(choice, uptime, costs):
-    """The same, of a choice: the intervals of a periodic one count from the beginning."""
-    if not choice.periodic:
+    """The same, of a choice: the intervals of a periodic one count from the beginning, and change at its window."""
+    if choice.window is None:
         return float(done_at(np.array([uptime]), choice.interval_s, costs)[0])
-    assert is_due(choice, 0.0, choice.interval_s * 0.9, choice.interval_s * 1.1)
-    first_s = begun(costs) + choice.interval_s + STEP_S / 2
-    return float(done(np.array([uptime]), first_s, choice.interval_s, costs)[0])
+    begun_s = begun(costs) + STEP_S / 2
+    ages, saves = planned(choice)
+    count = math.floor(np.interp(uptime - costs.save_s - begun_s, ages, saves))
+    kept = begun_s + np.interp(count, saves, ages) - costs.restart_s - (count - 1) * (costs.stall_s + costs.slow_s)
+    return max(0.0, float(kept)) if count > 0 else 0.0
+
+
+def planned(choice):
+    """After which times, from where its intervals count, how many saves of a periodic choice have begun."""
+    window = choice.window
+    ages = np.array([0, window.from_s, window.until_s, window.until_s + 1e6])
+    return ages, np.cumsum([0, *np.diff(ages) / [window.before_s, window.within_s, choice.interval_s]])
 
 
 def lost_by_auto(uptimes, costs, dice, hours):
@@ -91,7 +100,7 @@ def lost_by_auto(uptimes, costs, dice, hours):
     for uptime in uptimes:
         choice = choose(costs, seen, Around(hours, None, begun(costs)))
         found.append(uptime - done_by(choice, uptime, costs))
-        near = choice.periodic and abs(uptime - choice.interrupted_s) < choice.interrupted_s / 50
+        near = choice.window is not None and abs(uptime - choice.interrupted_s) < choice.interrupted_s / 50
         unseen_s = dice.uniform(0, 1 if near else max(1, min(uptime / 100, 10)))
         seen = seen.after(max(0.0, uptime - unseen_s), interrupted=True)
     return np.array(found)

@@ -11,7 +11,7 @@ from holdfast.cli import commands
 from holdfast.errors import UsageError
 from holdfast.run import pace
 from holdfast.run.pace import chosen_in, recall
-from holdfast.young_daly import Around, Chosen, Costs, Seen, choose
+from holdfast.young_daly import Around, Choice, Chosen, Costs, Seen, Window, choose
 from run_ranks import among_threads, train
 from toy import Toy, new_run
 
@@ -83,6 +83,24 @@ def test_saves_come_at_the_chosen_interval(tmp_path):
     assert ["the end"] == [each["reason"] for each in journal.logs(tmp_path)[1].events if each["event"] == "saved"]
 
 
+def test_saves_are_frequent_only_when_an_interruption_is_expected(tmp_path):
+    """None comes before the window begins; several in it; none after it, where the usual interval is long."""
+    window = Window(from_s=0.2, until_s=0.5, before_s=0.2, within_s=0.03)
+    with new_run(tmp_path, Toy(), every=Auto()) as run:
+        mine = run._session.saves.pace
+        mine.chosen = Chosen(Choice(3600.0, 0.35, "", 0.0, 0.0, window), Costs(0, 0, 0, 0, 0), Seen(), Around())
+        for _ in run.steps(2000):
+            time.sleep(0.002)
+            if mine._origin_s and time.monotonic() - mine._origin_s > 0.8:
+                break
+        origin = time.time() - time.monotonic() + mine._origin_s
+    saved = [each for each in journal.logs(tmp_path)[0].events if each["event"] == "saved" and each["reason"] == "due"]
+    begun = [each["time"] - each["save_s"] - origin for each in saved]
+    assert len(begun) >= 3
+    assert min(begun) > 0.15
+    assert max(begun) < 0.7
+
+
 @pytest.mark.parametrize("background", [True, False])
 def test_saves_that_the_loop_waits_for_cost_all_of_their_time(tmp_path, background):
     """Those in the background cost their stall, and the steps that they slow."""
@@ -128,7 +146,7 @@ def test_only_interruptions_without_notice_count(tmp_path):
 
 def test_a_choice_stands_for_the_starts_before_it(tmp_path):
     """So a start reads no more than the journals since then."""
-    choice = {"interval_s": 9.0, "interrupted_s": 9.0, "periodic": False, "bound": "", "lost": 0, "lost_restarting": 0}
+    choice = {"interval_s": 9.0, "interrupted_s": 9.0, "bound": "", "lost": 0, "lost_restarting": 0}
     costs = {"stall_s": 1.0, "slow_s": 0.0, "save_s": 2.0, "restart_s": 3.0, "step_s": 0.1}
     seen = {"uptimes_s": [5.0], "interruptions": 40, "uptime_s": 400.0}
     event = at(50, 3, "interval", choice=choice, costs=costs, seen=seen, around={})

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,8 +18,10 @@ from supervised import Supervised, bash, python, supervised, train, until
 from toy import names
 
 AFTER_S = 3
+LONG_S = 2.5 * AFTER_S  # the supervisor tells of a hang in the meantime
 HANG = ("--hang-after", AFTER_S)
 RESTART = (*HANG, "--on-hang", "restart", "--grace", 3)
+KILLED = (*HANG, "--on-hang", "restart", "--grace", 1)  # what hangs so that it cannot save
 TRAINS = """
     import subprocess, threading
     lock = threading.Lock()
@@ -46,6 +49,64 @@ TRAINS = """
 """
 
 
+LIVES = "for i in $(seq 60); do echo $i; touch alive; sleep 0.1; done"
+SLEEPS = TRAINS.replace("lock.acquire()\n        lock.acquire()", f"time.sleep({LONG_S})")
+STALLS = f"""
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+
+    class Stalls(Dataset):
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, index):
+            if index == 30:
+                time.sleep({LONG_S})
+            return torch.zeros(1)
+
+    with new_run(RUN, toy) as run:
+        for epoch in run.epochs(1):
+            for x in run.batches(DataLoader(Stalls(), batch_size=2, num_workers=2)):
+                time.sleep(0.05)
+"""
+EVALUATES = f"""
+    with new_run(RUN, toy, every=Every(steps=5)) as run:
+        for epoch in run.epochs(2):
+            for x in run.batches(range(5)):
+                toy.learn(x)
+            time.sleep({2 * AFTER_S})
+"""
+BOTH, NOWHERE = "a file for both", os.devnull
+STORIES = {  # which mostly wait: name: script or command, arguments, options, output and errors
+    "twice": (TRAINS, ("deadlock", "again"), KILLED, None),
+    "once": (SLEEPS, ("deadlock",), HANG, None),
+    "worker": (STALLS, (), HANG, None),
+    "evaluation": (EVALUATES, (), HANG, None),
+    "output": (bash(f"{LIVES}; sleep 600"), (), RESTART, None),
+    "file": (bash(f"{LIVES}; sleep 600"), (), (*RESTART, "--alive", "alive"), None),
+    "both": (bash(f"{LIVES}; sleep {LONG_S}; echo over; sleep 1"), (), HANG, BOTH),
+    "unseen": (bash(f"{LIVES}; sleep {LONG_S}"), (), RESTART, NOWHERE),
+    "late": (bash(f"sleep {2 * AFTER_S}; {LIVES}"), (), RESTART, None),
+}
+
+
+def tell(place, name):
+    """One of the stories, to its end."""
+    body, words, options, output = STORIES[name]
+    command = [*train(place, body), *words] if isinstance(body, str) else body
+    if output is None:
+        return supervised(place, command, *options)
+    with (place / output).open("ab") as both:  # an absolute path stays as it is
+        return supervised(place, command, *options, out=both, err=both)
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory):
+    """{story: its end to be waited for}: all are told at once."""
+    with ThreadPoolExecutor(len(STORIES)) as pool:
+        yield {name: pool.submit(tell, tmp_path_factory.mktemp(name), name) for name in STORIES}
+
+
 def value(place, body=TRAINS):
     """What the run ends with that nothing disturbs."""
     place.mkdir()
@@ -60,7 +121,7 @@ def kept(it):
 
 def test_a_deadlock_is_found_named_and_started_again(tmp_path):
     """From the last save, to the bits of a run that did not hang. The command could not save, and was killed."""
-    it = supervised(tmp_path, [*train(tmp_path, TRAINS), "deadlock"], *RESTART)
+    it = supervised(tmp_path, [*train(tmp_path, TRAINS), "deadlock"], *KILLED)
     hang, stacks = kept(it)
     assert (0, 17, "a step") == (it.code, hang["step"], hang["during"]), it.said
     assert re.search(
@@ -74,18 +135,17 @@ def test_a_deadlock_is_found_named_and_started_again(tmp_path):
     assert "done at step 30 after 2 starts (1 hang)" in it.said
 
 
-def test_the_second_hang_at_the_same_step_gives_the_allocation_back(tmp_path):
+def test_the_second_hang_at_the_same_step_gives_the_allocation_back(ends):
     """With 8, and not with 75, upon which a job would be requeued."""
-    it = supervised(tmp_path, [*train(tmp_path, TRAINS), "deadlock", "again"], *RESTART)
+    it = ends["twice"].result()
     assert (8, 2) == (it.code, len(it.events("start")))
     assert "train.py: killed by SIGKILL: it hung twice at step 17" in it.said
     assert ["hang-1.txt", "hang-2.txt"] == sorted(path.name for path in it.home.glob("hang-*"))
 
 
-def test_a_hang_is_told_once_and_the_run_goes_on(tmp_path):
+def test_a_hang_is_told_once_and_the_run_goes_on(ends):
     """Nothing is ended by itself; a run that goes on by itself is told, too."""
-    body = TRAINS.replace("lock.acquire()\n        lock.acquire()", f"time.sleep({4 * AFTER_S})")
-    it = supervised(tmp_path, [*train(tmp_path, body), "deadlock"], *HANG)
+    it = ends["once"].result()
     assert (0, 1, 1) == (it.code, len(it.events("start")), it.said.count("no sign of life"))
     assert ["hang", "hang_over"] == [kind for kind in it.story() if kind.startswith("hang")]
     assert re.search(r"it goes on after \d+ s", it.said)
@@ -133,27 +193,9 @@ def test_an_output_that_nobody_reads_is_named_and_dropped(tmp_path, errors):
     assert [75, 0] == [event["code"] for event in it.events("exit")]
 
 
-def test_the_stacks_have_the_worker_for_which_the_loop_waits(tmp_path):
+def test_the_stacks_have_the_worker_for_which_the_loop_waits(ends):
     """A forked worker of a loader writes its own. That it got the signal is no end of it: the run goes on."""
-    body = f"""
-    import torch
-    from torch.utils.data import DataLoader, Dataset
-
-    class Stalls(Dataset):
-        def __len__(self):
-            return 40
-
-        def __getitem__(self, index):
-            if index == 30:
-                time.sleep({4 * AFTER_S})
-            return torch.zeros(1)
-
-    with new_run(RUN, toy) as run:
-        for epoch in run.epochs(1):
-            for x in run.batches(DataLoader(Stalls(), batch_size=2, num_workers=2)):
-                time.sleep(0.05)
-"""
-    it = supervised(tmp_path, train(tmp_path, body), *HANG)
+    it = ends["worker"].result()
     _, stacks = kept(it)
     assert (0, 1) == (it.code, len(it.events("hang_over"))), it.said
     assert "in __getitem__" in stacks
@@ -164,7 +206,7 @@ def test_a_stuck_collective_names_the_rank_for_which_the_others_wait(tmp_path):
     """Both are at the same step; one of them is in the collective, and the other one asleep."""
     (tmp_path / "train.py").write_text(RANKS)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
-    it = supervised(tmp_path, launch, *RESTART, OMP_NUM_THREADS="1")
+    it = supervised(tmp_path, launch, *KILLED, OMP_NUM_THREADS="1")
     hang, stacks = kept(it)
     assert (0, [1], 5) == (it.code, hang["missing"], hang["step"]), it.said
     assert "of 2 ranks, the others wait for 1 (pid" in it.said
@@ -178,7 +220,7 @@ def test_the_supervisor_of_each_node_tells_of_its_own_ranks(tmp_path):
     with socket.create_server(("localhost", 0)) as server:
         port = server.getsockname()[1]
     meeting = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    script = RANKS.replace('"run"', repr(str(tmp_path / "run"))).replace("sleep(600)", f"sleep({4 * AFTER_S})")
+    script = RANKS.replace('"run"', repr(str(tmp_path / "run"))).replace("sleep(600)", f"sleep({LONG_S})")
     nodes = []
     with ExitStack() as around:
         for rank in range(2):
@@ -196,7 +238,7 @@ def test_the_supervisor_of_each_node_tells_of_its_own_ranks(tmp_path):
 
 def test_ranks_that_all_wait_are_told_of_once(tmp_path):
     """Each has a clock of its own."""
-    (tmp_path / "train.py").write_text(RANKS.replace("time.sleep(600)", f"time.sleep({4 * AFTER_S})"))
+    (tmp_path / "train.py").write_text(RANKS.replace("time.sleep(600)", f"time.sleep({LONG_S})"))
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
     it = supervised(tmp_path, launch, *HANG, OMP_NUM_THREADS="1")
     assert (0, 1, 1) == (it.code, len(it.events("hang")), len(it.events("hang_over"))), it.said
@@ -241,34 +283,28 @@ def test_the_example_ends_as_if_it_had_not_hung(tmp_path):
 
 # Any other command ---------------------------------------------------------------------------------------------
 
-LIVES = "for i in $(seq 60); do echo $i; touch alive; sleep 0.1; done"
 
-
-@pytest.mark.parametrize("options", [(), ("--alive", "alive")], ids=["output", "file"])
-def test_another_command_is_judged_by_its_output_or_by_a_file(tmp_path, options):
+@pytest.mark.parametrize("name", ["output", "file"])
+def test_another_command_is_judged_by_its_output_or_by_a_file(ends, name):
     """The second hang has no step; it is the last, too."""
-    it = supervised(tmp_path, bash(f"{LIVES}; sleep 600"), *RESTART, *options)
+    it = ends[name].result()
     assert (8, 2) == (it.code, len(it.events("start"))), it.said
-    what = "the file that it touches" if options else "its output"
+    what = "the file that it touches" if name == "file" else "its output"
     assert f"{what} does not change" in it.said
     assert "sleep 600" in (it.home / "hang-1.txt").read_text()
 
 
-def test_what_the_supervisor_says_is_no_sign_of_life(tmp_path):
+def test_what_the_supervisor_says_is_no_sign_of_life(ends):
     """Both write into the same file."""
-    with (tmp_path / "both").open("ab") as both:
-        it = supervised(tmp_path, bash(f"{LIVES}; sleep {4 * AFTER_S}; echo over; sleep 1"), *HANG, out=both, err=both)
-    said = (tmp_path / "both").read_text()
+    it = ends["both"].result()
+    said = (it.place / BOTH).read_text()
     assert (0, 1, 1) == (it.code, said.count("no sign of life"), said.count("it goes on")), said
 
 
-def test_a_command_whose_output_cannot_be_seen_does_not_hang(tmp_path):
+@pytest.mark.parametrize("name", ["unseen", "late"])
+def test_a_command_whose_output_cannot_be_seen_does_not_hang(ends, name):
     """Nor does one that takes its time before its first words, and then speaks."""
-    with open(os.devnull, "wb") as nowhere:
-        it = supervised(tmp_path, bash(f"{LIVES}; sleep {3 * AFTER_S}"), *RESTART, out=nowhere, err=nowhere)
-    assert (0, []) == (it.code, it.events("hang"))
-    (tmp_path / "second").mkdir()
-    it = supervised(tmp_path / "second", bash(f"sleep {2 * AFTER_S}; {LIVES}"), *RESTART)
+    it = ends[name].result()
     assert (0, []) == (it.code, it.events("hang"))
 
 
@@ -277,14 +313,14 @@ def test_a_command_whose_output_cannot_be_seen_does_not_hang(tmp_path):
 
 def test_ctrl_z_is_no_hang(tmp_path):
     """It stops the supervisor together with its command, in the middle of a step that the supervisor has seen."""
-    body = TRAINS.replace("time.sleep(0.02)", "print(step, flush=True); time.sleep(1)").replace("(30)", "(8)")
+    body = TRAINS.replace("time.sleep(0.02)", "print(step, flush=True); time.sleep(1)").replace("(30)", "(5)")
     with Supervised(tmp_path, train(tmp_path, body), *RESTART) as it:
         until(lambda: "3\n" in it.printed, "a step")
         seen = time.monotonic() + 0.4
         until(lambda: time.monotonic() > seen)
         it.send("TSTP")
-        ends = time.monotonic() + 3 * AFTER_S
-        until(lambda: time.monotonic() > ends)
+        goes_on = time.monotonic() + 2 * AFTER_S
+        until(lambda: time.monotonic() > goes_on)
         it.send("CONT")
         assert 0 == it.end(), it.said
     assert [] == it.events("hang")
@@ -292,8 +328,7 @@ def test_ctrl_z_is_no_hang(tmp_path):
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 def test_a_command_that_a_debugger_holds_does_not_hang(tmp_path):
-    body = TRAINS.replace("lock.acquire()\n        lock.acquire()", f"time.sleep({4 * AFTER_S})")
-    with Supervised(tmp_path, [*train(tmp_path, body), "deadlock"], *HANG) as it:
+    with Supervised(tmp_path, [*train(tmp_path, SLEEPS), "deadlock"], *HANG) as it:
         until(lambda: it.begun, "the start")
         pid = it.events("start")[0]["pid"]
         with subprocess.Popen(["strace", "-o", os.devnull, "-p", str(pid)]) as tracer:
@@ -302,16 +337,9 @@ def test_a_command_that_a_debugger_holds_does_not_hang(tmp_path):
     assert [] == it.events("hang")
 
 
-def test_what_follows_the_batches_of_an_epoch_has_a_limit_of_its_own(tmp_path):
+def test_what_follows_the_batches_of_an_epoch_has_a_limit_of_its_own(ends):
     """An evaluation takes longer than a step."""
-    body = f"""
-    with new_run(RUN, toy, every=Every(steps=5)) as run:
-        for epoch in run.epochs(2):
-            for x in run.batches(range(5)):
-                toy.learn(x)
-            time.sleep({2 * AFTER_S})
-"""
-    it = supervised(tmp_path, train(tmp_path, body), *HANG)
+    it = ends["evaluation"].result()
     assert (0, []) == (it.code, it.events("hang")), it.said
 
 

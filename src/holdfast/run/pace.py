@@ -92,7 +92,7 @@ class Pace:
 
     def note_s(self, now_s: float) -> float:
         """Return how often to journal that the run is alive: by the last of these lines a kill is dated."""
-        if self.chosen is None or not self.chosen.choice.periodic:
+        if self.chosen is None or self.chosen.choice.window is None:
             return NOTE_S
         expected_s = self.chosen.choice.interrupted_s
         return NEAR_NOTE_S if abs(now_s - self._session.began_s - expected_s) < NEAR * expected_s else NOTE_S
