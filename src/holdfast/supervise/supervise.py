@@ -157,8 +157,8 @@ class _Supervisor:
                     self.environment = self.standby.wanted(self.environment)
                 return self._leave(self._until_over())
             except BaseException as error:
-                said = error.reason if isinstance(error, ChildError) else str(error)
-                self.place.close("failed", error=f"{type(error).__name__}: {said.splitlines()[0] if said else ''}")
+                said = error.reason if isinstance(error, ChildError) else f"{type(error).__name__}: {error}"
+                self.place.close("failed", error=next(iter(said.splitlines()), ""))
                 raise
 
     def _until_over(self) -> Next:
