@@ -225,6 +225,10 @@ def test_a_slurm_that_does_not_answer_is_said(place):
     result = CliRunner().invoke(commands, ["status", "s"])
     assert (0, 1) == (result.exit_code, result.stderr.count("what waits in the queue is not known"))
     assert result.stdout.startswith("s: done")
+    with Run("runs/x", state={"w": [0]}) as run:
+        for _ in run.steps(1):
+            pass
+    assert "squeue" not in CliRunner().invoke(commands, ["status", "runs"]).stderr, "no run there has a job"
 
 
 def test_where_no_run_is_there_is_one_line_and_exit_3(place):

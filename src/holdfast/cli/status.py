@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from ..cluster.job_leader import script_of
 from ..inspect import beginnings
 from ..inspect.starts import Start, span
 from ..supervise import status
@@ -36,7 +37,7 @@ def command(path: str, watch: bool, as_json: bool) -> None:
         found = [status.status(place, queued) for place in status.places(Path(path))]
         if watch and sys.stdout.isatty() and not as_json:
             click.clear()
-        if silent:
+        if silent and any(map(_has_job, found)):
             warn(f"{silent}; what waits in the queue is not known")
         if as_json:
             echo_json(
@@ -55,6 +56,10 @@ def command(path: str, watch: bool, as_json: bool) -> None:
         if not watch or not any(each.state in {"running", "queued"} for each in found):
             return
         time.sleep(WATCH_S)
+
+
+def _has_job(each: Status) -> bool:
+    return each.job is not None or (each.directory is not None and script_of(Path(each.directory)) is not None)
 
 
 def _several(found: Sequence[Status]) -> None:
