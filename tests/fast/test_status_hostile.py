@@ -61,6 +61,19 @@ def test_a_job_that_slurm_does_not_have_any_more_is_not_running(place):
     assert "x: running" in result.stdout
 
 
+def test_a_job_whose_submission_nobody_noted_is_known_by_its_start(place):
+    """The sbatch did not answer, or somebody has submitted the script by hand."""
+    far = {**owner.me(), "boot": "another", "machine": "another", "host": "n7", "job": job(18)}
+    begin = {"event": "begin", "supervisor": "b", "owner": far, "command": ["python"]}
+    supervised(place / "x", begin, {"event": "start", "pid": 1}, script=PLAIN)
+    (place.parent / "queue").write_text("18|N/A|RUNNING|None|n7|N/A|/elsewhere|x/job.sh\n")
+    assert ("running", "18") == (told("x")["x"]["state"], told("x")["x"]["job"])
+    supervised(place / "y", begin, {"event": "end"})
+    assert "done" == told("y")["y"]["state"], "the user's own script goes on with something else"
+    (place.parent / "queue").write_text("")
+    assert "killed" == told("x")["x"]["state"]
+
+
 def test_a_hold_of_a_sweep_holds_its_tasks(place, monkeypatch):
     """Those that begin later, too: it says that it does."""
     sweep = place / ".holdfast/train-1"

@@ -345,7 +345,8 @@ def test_a_sweep_over_a_file_of_commands(slurm, place):
 @concurrently
 def test_a_task_is_refused_that_slurm_would_refuse(slurm, place):
     """By the number, and before anything is written."""
-    most = int(re.search(r"MaxArraySize\s*= (\d+)", slurm.ask("scontrol", "show", "config"))[1]) - 1
+    (size,) = re.findall(r"MaxArraySize\s*= (\d+)", slurm.ask("scontrol", "show", "config"))
+    most = int(size) - 1
     script(place)
     (place / "job.sh").write_text("#!/bin/bash\n")
     for number, refused in ((most, False), (most + 1, True)):

@@ -113,11 +113,22 @@ def note(directory: Path, job: str, command: Sequence[str]) -> None:
 
 
 def submitted(directory: Path) -> Submitted:
-    """Return the jobs that were submitted for this directory, successors included."""
-    places = [directory, *directory.glob(f"{TASK_DIRECTORY}*")]
-    found = (event for place in places for event in _events(place) if event["event"] in {"submission", "submitted"})
-    ids = dict.fromkeys(str(event.get("successor") or event.get("job")) for event in found)
-    return Submitted(list(ids), full_path(directory))
+    """Return the jobs that were submitted for this directory, successors included, and those in which its script ran.
+
+    A job with a script of the user may do something else after this.
+    """
+    places, ours = [directory, *directory.glob(f"{TASK_DIRECTORY}*")], (directory / SCRIPT).is_file()
+    found = (_job(event) for place in places for event in _events(place) if ours or event["event"] != "begin")
+    return Submitted([*dict.fromkeys(filter(None, found))], full_path(directory) if ours else None)
+
+
+def _job(event: journal.Event) -> str | None:
+    """Return the id of the job of which this line tells; of an array's task the array's."""
+    if event["event"] in {"submission", "submitted"}:
+        return str(event.get("successor") or event.get("job"))
+    ours = event.get("owner") if event["event"] == "begin" else None
+    of = ours.get("job") if isinstance(ours, dict) else None
+    return str(of["id"]) if isinstance(of, dict) and of.get("id") else None
 
 
 def full_path(directory: Path) -> str:
