@@ -79,6 +79,10 @@ def test_a_hold_of_a_sweep_holds_its_tasks(place, monkeypatch):
     sweep = place / ".holdfast/train-1"
     supervised(sweep, script=SCRIPT)
     (sweep / "task-2").mkdir()
+    assert 3 == CliRunner().invoke(commands, ["hold", str(sweep / "task-5")]).exit_code, "there is none"
+    for word, state in (("hold", "held"), ("release", "not started")):  # one task by itself, before it has begun
+        assert 0 == CliRunner().invoke(commands, [word, str(sweep / "task-4")]).exit_code
+        assert state == told(sweep)["train-1/task-4"]["state"]
     assert 0 == CliRunner().invoke(commands, ["hold", str(sweep)]).exit_code
     (place / "seen").write_text("")
     monkeypatch.setenv("SLURM_JOB_ID", "18")

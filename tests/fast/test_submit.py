@@ -1,6 +1,7 @@
 """Submit: how words are sorted, what is kept where, what is refused. With an sbatch that only notes what it got."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -208,6 +209,9 @@ def test_a_sweep_is_an_array_with_a_run_for_each_task(place, tmp_path):
     (tmp_path / "seen.queue").write_text("4711|9|RUNNING|None|n1|1|/w|job.sh\n12|8|PENDING|None||N/A|/w|job.sh\n")
     result = submit("--continue", ".holdfast/train-1")
     assert "2 of 4 tasks are submitted; 1 are done" in result.stderr
+    os.chdir(place.parent)
+    assert "output  work/.holdfast/train-1/slurm-4711_*.out" in submit("--continue", "work/.holdfast/train-1").stdout
+    os.chdir(place)
     assert "submitted job 4711, tasks 0,8%2" in result.stdout
     path = place / ".holdfast/train-1/job.sh"
     assert f"--parsable --array=0,8%2 {path}" == (tmp_path / "seen").read_text().splitlines()[-1]

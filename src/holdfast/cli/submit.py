@@ -6,7 +6,6 @@ import errno
 import glob
 import math
 import os
-import re
 import shlex
 import shutil
 import sys
@@ -194,7 +193,7 @@ def _submit_new(order: JobRequest, base: Path, lines: Sequence[str], *, named: s
         submission.give_back(wanted)
         raise
     submission.note(wanted, job, redact(order.command or ["--commands", *lines[:3]]))
-    _say(job, file, text, base, as_json=as_json)
+    _say(job, file, text, as_json=as_json)
 
 
 def _perhaps(error: Silent, directory: Path) -> ClusterError:
@@ -262,7 +261,7 @@ def _continue(directory: Path, words: SubmitArguments, *, dry_run: bool, as_json
         disk.replace_with(file, [before.encode("utf-8", "surrogateescape")])
         raise
     submission.note(directory, job, ["--continue"])
-    _say(job, file, text, Path(), left=left, as_json=as_json)
+    _say(job, file, text, left, as_json=as_json)
 
 
 def _warn(file: Path, text: str) -> None:
@@ -315,19 +314,17 @@ def write(file: Path, text: str, order: JobRequest, base: Path) -> None:
         raise
 
 
-def _say(job: str, file: Path, text: str, base: Path, *, left: str | None = None, as_json: bool) -> None:
-    options = sbatch.directives(text).options
-    named = {option.name: option.value or "" for option in options}
-    output = base / named.get("output", "slurm-%j.out").replace("%x", named.get("job-name", ""))
-    array = left or named.get("array")
-    shown = re.sub(r"%[jA]", job, str(output)).replace("%a", "*")
+def _say(job: str, file: Path, text: str, left: str | None = None, *, as_json: bool) -> None:
+    array = sbatch.last(sbatch.directives(text).options, "array")
+    tasks = left or (array.value if array is not None else None)
+    shown = submission.output(text, job, "*")
     tail = f"tail -F {shlex.quote(shown)}" if "*" not in shown else f"tail -F {shown}"
     lines = [
-        f"submitted job {job}" + (f", tasks {array}" if array else ""),
+        f"submitted job {job}" + (f", tasks {tasks}" if tasks else ""),
         f"script  {file}",
         f"output  {shown}",
         f"look    holdfast status {shlex.quote(str(file.parent))}; {tail}",
         f"end     scancel {job}",
     ]
-    facts = {"job": job, "script": str(file), "output": shown, "directory": str(file.parent), "array": array}
+    facts = {"job": job, "script": str(file), "output": shown, "directory": str(file.parent), "array": tasks}
     report(facts, lines, as_json=as_json)

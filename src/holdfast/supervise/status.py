@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import journal, owner
-from ..cluster import job_leader, sbatch, slurm
+from ..cluster import job_leader, slurm
 from ..cluster.ask import Absent
 from ..cluster.hold import HOLD
 from ..cluster.slurm import Queued
@@ -230,18 +229,8 @@ def _output(place: Place, queued: Queued | None, found: Sequence[Start]) -> str 
     job = job or next(reversed(place.submitted.jobs), None)
     if job is None:
         return None
-    options = sbatch.directives(submission.script_of(script.parent)).options
-    named = {option.name: option.value or "" for option in options}
-    text = named.get("output", "").replace("%a", str(place.task)).replace("%x", named.get("job-name", ""))
-    text = text.replace("%j", job).replace("%A", job.partition("_")[0])
-    path = _from_here(os.path.join(named.get("chdir", ""), text))
-    return path if text and (not unheard or Path(path).exists()) else None
-
-
-def _from_here(path: str) -> str:
-    """Return the path as it is typed in this folder."""
-    here = os.path.relpath(path)
-    return path if here.startswith("..") else here
+    path = submission.output(submission.script_of(script.parent), job, str(place.task))
+    return path if not unheard or Path(path).exists() else None
 
 
 def _next(place: Place, state: str, events: Sequence[Event], output: str | None) -> str:

@@ -136,6 +136,16 @@ def full_path(directory: Path) -> str:
     return os.path.realpath(directory / SCRIPT)
 
 
+def output(text: str, job: str, task: str) -> str:
+    """Return the path of the output of a script's job, as it is typed in this folder."""
+    named = {option.name: option.value or "" for option in sbatch.directives(text).options}
+    path = os.path.join(named.get("chdir", ""), named.get("output", "slurm-%j.out"))
+    path = path.replace("%a", task).replace("%x", named.get("job-name", ""))
+    path = path.replace("%j", job).replace("%A", job.partition("_")[0])
+    here = os.path.relpath(path)
+    return path if here.startswith("..") else here
+
+
 def require_unfinished(directory: Path) -> None:
     """
     Raises:
