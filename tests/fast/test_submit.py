@@ -409,8 +409,8 @@ def test_a_run_on_hold_is_not_submitted_again(place):
     (place / "runs").mkdir()
     (place / "runs/hold").touch()
     (place / ".holdfast/a-1/run-here.json").write_text(json.dumps({"run": str(place / "runs")}))
-    of = f"{place}/runs"
-    is_refused(place, words, f"{of} is on hold, so it is not started: holdfast release {of}, then submit it again")
+    of, again = f"{place}/runs", "holdfast submit --continue .holdfast/a-1"
+    is_refused(place, words, f"{of} is on hold, so it is not started: holdfast release {of} && {again}")
     (place / ".holdfast/a-1/hold").touch()
     is_refused(place, words, ".holdfast/a-1 is on hold")
 

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from .. import disk
-from ..cluster import lint, sbatch, script, slurm, sweep
+from ..cluster import job_leader, lint, sbatch, script, slurm, sweep
 from ..cluster.ask import Absent, Silent
 from ..cluster.hold import HOLD, not_started
 from ..cluster.job_leader import SCRIPT, run_of
@@ -251,7 +251,7 @@ def _continue(directory: Path, words: SubmitArguments, *, dry_run: bool, as_json
     _warn(file, text)
     held = next((path for path in (directory, run_of(directory)) if path and (path / HOLD).exists()), None)
     if held is not None:
-        raise UsageError(not_started(held))
+        raise UsageError(not_started(held, job_leader.again(directory)))
     disk.replace_with(file, [text.encode("utf-8", "surrogateescape")])
     try:
         job = slurm.submit([*([f"--array={left}"] if left else []), submission.full_path(directory)])

@@ -133,7 +133,8 @@ class _Supervisor:
                 held = next(filter(_is_held, self._places), None)
                 if held is not None and self.job is not None:  # put back into the queue before, or by hand
                     self.place.close("stop", reason=judge.HELD, exit_code=RUN_ME_AGAIN)
-                    say(hold.not_started(held))
+                    ours = job_leader.script_of(self.place.path) is not None
+                    say(hold.not_started(held, job_leader.again(self.place.path) if ours else ""))
                     return Outcome(RUN_ME_AGAIN, 0, "stop", judge.HELD, None, self.place.path)
                 self.hangs = HangWatch(self.options.hangs, self.place.path, self.place.record)
                 around.callback(self.hangs.close)
