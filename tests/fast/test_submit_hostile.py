@@ -78,13 +78,12 @@ def test_names_of_any_length_and_form_are_names_of_directories(place):
 
 
 def test_settings_of_the_user_for_squeue_do_not_hide_jobs(place, monkeypatch):
-    """SQUEUE_PARTITION and its like would: a job that runs would be submitted again. Which cluster is meant stays."""
+    """SQUEUE_PARTITION and its like would: a job that runs would be submitted again."""
     (place.parent / "bin/squeue").write_text(
-        '#!/bin/sh\n[ -z "$SQUEUE_PARTITION" ] && echo "$SQUEUE_CLUSTERS|N/A|RUNNING|None|n1|1|/w|job.sh"\n'
+        '#!/bin/sh\n[ -z "$SQUEUE_PARTITION" ] && echo "1|N/A|RUNNING|None|n1|1|/w|job.sh"\n'
     )
     monkeypatch.setenv("SQUEUE_PARTITION", "debug")
-    monkeypatch.setenv("SQUEUE_CLUSTERS", "one")
-    assert ["one"] == [each.job for each in slurm.queue()]
+    assert ["1"] == [each.job for each in slurm.queue()]
 
 
 def test_a_script_with_odd_line_breaks_is_changed_in_its_own_line():
