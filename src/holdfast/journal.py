@@ -68,6 +68,7 @@ class Lines(Sequence[Event]):
     def __init__(self, *places: Path) -> None:
         self._places = places  # the first that exists is read: a journal may be moved to history/ meanwhile
         self._events: dict[int, Event | None] = {}
+        self._with: dict[bytes, list[int]] = {}  # a word -> the lines that hold it
 
     @cached_property
     def _lines(self) -> list[bytes]:
@@ -91,11 +92,14 @@ class Lines(Sequence[Event]):
     def forget(self) -> None:
         """Free the memory; the journal is read again when an event is asked for."""
         self._events.clear()
+        self._with.clear()
         self.__dict__.pop("_lines", None)
 
     def backwards(self, word: bytes) -> Iterator[Event]:
         """Return the events whose lines have this word, the newest first; no other line is parsed."""
-        return self._parsed(at for at in reversed(range(len(self._lines))) if word in self._lines[at])
+        if word not in self._with:
+            self._with[word] = [at for at, line in enumerate(self._lines) if word in line]
+        return self._parsed(reversed(self._with[word]))
 
     def _parsed(self, places: Iterable[int]) -> Iterator[Event]:
         for at in places:

@@ -47,7 +47,7 @@ def document(hyperparameters: Mapping[str, Any] | None = None, dataset: object =
     return {
         "hyperparameters": None if hyperparameters is None else redact_mapping(hyperparameters),
         "dataset": _redact_value(dataset),
-        "git": git_state(_script_directory()),
+        "git": git_state(_work_directory()),
         "libraries": libraries(),
         "python": platform.python_version(),
         "host": platform.node(),
@@ -116,9 +116,12 @@ def _version(name: str) -> str | None:
     return None if version is None else str(version)
 
 
-def _script_directory() -> str:
-    script = getattr(sys.modules.get("__main__"), "__file__", None)
-    return os.path.dirname(script or "") or "."
+def _work_directory() -> str:
+    """Return the script's directory; of Holdfast's own command, which runs another program, the one where it is."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+    folder = os.path.dirname(script)
+    ours = os.path.basename(script) == "holdfast" or os.path.abspath(folder) == os.path.dirname(__file__)
+    return "." if ours or not folder else folder
 
 
 def _values_of_telling_options(argv: Sequence[str]) -> set[int]:

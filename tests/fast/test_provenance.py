@@ -5,12 +5,14 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+import holdfast
 from holdfast.provenance import REDACTED, document, git_state, libraries, redact, redact_mapping
 
 SECRETS = st.text("abcXYZ0189+/=_-.!$#", min_size=12, max_size=40).filter(lambda text: text.strip("-"))
@@ -201,6 +203,16 @@ def test_git_inside_a_hook_is_the_scripts_own(repository, monkeypatch, tmp_path_
     state = git_state(str(repository))
     assert state is not None
     assert state["commit"] is not None
+
+
+def test_under_holdfasts_own_command_git_is_that_of_the_folder_where_it_works(repository, monkeypatch):
+    """Not that of the environment in which Holdfast is installed: `holdfast run --app gromacs -- gmx mdrun`."""
+    monkeypatch.chdir(repository)
+    commit = git(repository, "rev-parse", "HEAD").strip()
+    for script in (Path(sys.executable).parent / "holdfast", Path(holdfast.__file__).parent / "__main__.py"):
+        git_state.cache_clear()
+        monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
+        assert commit == document()["git"]["commit"]
 
 
 def test_a_repository_without_commits_has_none(tmp_path):

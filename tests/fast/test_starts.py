@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import journal
 from holdfast.inspect import starts
 from holdfast.journal import Log
 
@@ -115,3 +116,20 @@ def test_a_start_that_was_ended_because_it_hung_says_so():
     assert ["hang", "hang", "killed", "done"] == [each.cause for each in starts.of_run(logs, told)]
     command = [event for exit_ in told for event in (at(exit_["time"] - 9, 0, "start"), exit_)]
     assert ["hang", "hang", "killed", "done"] == [each.cause for each in starts.of_command(command)]
+
+
+def test_of_a_long_journal_the_ends_are_read(tmp_path, monkeypatch):
+    """`holdfast status` of 500 runs with thousands of lines each is to take a second."""
+    parsed = []
+    real = journal._event
+    monkeypatch.setattr(journal, "_event", lambda line: parsed.append(line) or real(line))
+    logs = []
+    for number, restored, reached in ((1, 0, 3000), (2, 2900, 6000)):
+        lines = [each | {"values": {}} for each in (at(10 * number + step / 1000, step) for step in range(reached))]
+        path = tmp_path / f"attempt-{number}.jsonl"
+        path.write_bytes(journal.lines([*log(number, began=number, restored=restored).events, *lines]))
+        logs.append(Log(number, path, journal.Lines(path)))
+    found = starts.of_run(logs)
+    assert [(2999, 99), (5999, 0)] == [(each.last, each.lost_steps) for each in found]
+    assert 0.099 == pytest.approx(found[0].lost_s)
+    assert len(parsed) < 200

@@ -71,7 +71,8 @@ def test_a_sweep_is_one_table_of_its_tasks(place):
     supervised(sweep / "task-1", "begin", *start, {"event": "end"}, task="1")
     failed = {"event": "exit", "verdict": "failed", "code": 3}
     supervised(sweep / "task-2", "begin", start[0], failed, {"event": "failed", "error": "exit 3"}, task="2")
-    (place.parent / "queue").write_text("17|3|PENDING|Priority||N/A\n99|4|RUNNING|None|n9|N/A\n")
+    queue = "17|3|PENDING|Priority||N/A|/w|job.sh\n99|4|RUNNING|None|n9|N/A|/w|job.sh\n"
+    (place.parent / "queue").write_text(queue)
     found = told(sweep)
     states = {name.rpartition("-")[2]: (each["state"], each["why"], each["job"]) for name, each in found.items()}
     assert {
@@ -84,6 +85,12 @@ def test_a_sweep_is_one_table_of_its_tasks(place):
     assert found["train-1/task-2"]["output"] == ".holdfast/train-1/slurm-17_2.out"
     text = asked()
     assert "4 runs: 1 done, 1 failed, 1 queued, 1 not started" in text
+    wanted = found["train-1/task-2"] | {"name": "task-2"}
+    assert wanted == told(sweep / "task-2")["task-2"], "one task by itself"
+    assert ("queued", "17_3") == tuple(told(sweep / "task-3")["task-3"][name] for name in ("state", "job"))
+    os.chdir(sweep / "task-2")
+    assert f"holdfast submit --continue {sweep}" == told()["task-2"]["next"]
+    os.chdir(place)
     assert "train-1/task-3" in text
 
 
@@ -91,12 +98,14 @@ def test_a_running_job_is_told_with_its_end_and_its_output(place):
     """Its nodes, how long it may still run, where its output is."""
     end_s = int(time.time()) + 7380
     supervised(place / "x", "begin", {"event": "start", "pid": 1}, script=PLAIN, number=20)
-    (place.parent / "queue").write_text(f"20|N/A|RUNNING|None|n1|{end_s}\n")
+    (place.parent / "queue").write_text(f"20|N/A|RUNNING|None|n1|{end_s}|/w|job.sh\n")
     found = told("x")["x"]
     assert ("running", "20", "n1", end_s) == tuple(found[name] for name in ("state", "job", "nodes", "deadline"))
     assert "tail -F logs/mine-20.out" == found["next"]
     text = asked("x")
     assert "job    20 on n1, ends in 2 h 3 min" in text or "job    20 on n1, ends in 2 h 2 min" in text
+    (place.parent / "queue").write_text(f"20|N/A|RUNNING|None|n1|{int(time.time()) - 3}|/w|job.sh\n")
+    assert "job    20 on n1, ends in 0 s\n" in asked("x"), "it is being preempted"
     (place.parent / "queue").write_text("")
     found = told("x")["x"]
     assert ("killed", "holdfast submit --continue") == (found["state"], found["next"][:26])
@@ -106,7 +115,8 @@ def test_a_running_job_is_told_with_its_end_and_its_output(place):
 def test_a_chain_is_at_work_while_its_next_tasks_wait(place):
     """Slurm lists those that wait first."""
     supervised(place / "x", "begin", {"event": "start", "pid": 1}, script=PLAIN, number=23, task="1")
-    (place.parent / "queue").write_text("23|2|PENDING|JobArrayTaskLimit||N/A\n23|1|RUNNING|None|n3|N/A\n")
+    queue = "23|2|PENDING|JobArrayTaskLimit||N/A|/w|job.sh\n23|1|RUNNING|None|n3|N/A|/w|job.sh\n"
+    (place.parent / "queue").write_text(queue)
     found = told("x")["x"]
     assert ("running", "", "23_1") == tuple(found[name] for name in ("state", "why", "job"))
 
@@ -115,9 +125,9 @@ def test_a_hold_is_told_while_its_job_still_works(place):
     """And what waits for the release says nothing twice."""
     supervised(place / "x", "begin", {"event": "start", "pid": 1}, script=PLAIN, number=20)
     (place / "x/hold").touch()
-    (place.parent / "queue").write_text("20|N/A|RUNNING|None|n1|N/A\n")
+    (place.parent / "queue").write_text("20|N/A|RUNNING|None|n1|N/A|/w|job.sh\n")
     assert ("running", "on hold: not started again") == (told("x")["x"]["state"], told("x")["x"]["why"])
-    (place.parent / "queue").write_text("20|N/A|PENDING|Priority||N/A\n")
+    (place.parent / "queue").write_text("20|N/A|PENDING|Priority||N/A|/w|job.sh\n")
     assert ("queued", "Priority, on hold: not started again") == (told("x")["x"]["state"], told("x")["x"]["why"])
     (place.parent / "queue").write_text("")
     supervised(place / "x", "begin", {"event": "stop", "reason": "held"}, script=PLAIN, number=20)
@@ -150,8 +160,8 @@ def test_a_run_that_requeued_its_own_job_waits_and_is_not_to_be_started_by_hand(
     by_hand = ("stopped", "46", "start it again as you did")
     for queue, wanted in {
         "": by_hand,
-        "46|N/A|RUNNING|None|n1|N/A\n": by_hand,
-        "46|N/A|PENDING|BeginTime||N/A\n": ("queued", "46", ""),
+        "46|N/A|RUNNING|None|n1|N/A|/w|job.sh\n": by_hand,
+        "46|N/A|PENDING|BeginTime||N/A|/w|job.sh\n": ("queued", "46", ""),
     }.items():
         (place.parent / "queue").write_text(queue)
         assert wanted == tuple(told("runs/x")["x"][name] for name in ("state", "job", "next"))
@@ -171,6 +181,14 @@ def test_what_is_to_be_typed_fits_the_state(place):
     assert "holdfast run --run 'by hand' -- python 'a b.py'" == told("by hand")["by hand"]["next"]
 
 
+def test_a_stop_says_why_it_came_and_not_only_by_which_signal(place):
+    """A cancellation, a preemption and a time limit all come as SIGTERM."""
+    exited = [{"event": "start", "pid": 1}, {"event": "exit", "told": "SIGTERM", "code": 75}]
+    after = {"event": "not_requeued", "cause": "cancelled", "job": "17"}
+    supervised(place / "s", "begin", *exited, after, {"event": "stop", "reason": "SIGTERM"}, script=PLAIN)
+    assert ("stopped", "cancelled") == (told("s")["s"]["state"], told("s")["s"]["why"])
+
+
 def test_a_run_without_a_supervisor_is_told_from_its_own_journal(place):
     """Steps, saves, and each attempt; a run that its supervisor has is listed once."""
     state = {"w": [0]}
@@ -185,6 +203,19 @@ def test_a_run_without_a_supervisor_is_told_from_its_own_journal(place):
     supervised(place / ".holdfast/x-1", "begin", {"event": "end"})
     (place / ".holdfast/x-1/run-here.json").write_text(json.dumps({"run": str(place / "runs/x")}))
     assert [("x-1", "done", 4)] == [(name, each["state"], each["step"]) for name, each in told().items()]
+    for words in (["ls"], ["show"], ["verify"], ["show", "--metrics"]):
+        shown = [CliRunner().invoke(commands, [*words, path]).stdout for path in (".holdfast/x-1", "runs/x")]
+        assert shown[0] == shown[1].replace("runs/x", str(place / "runs/x")) != "", "it stands for its run"
+
+
+def test_ls_of_a_job_that_has_no_checkpoint_yet_names_status(place):
+    """And of a folder of runs; not where no run is."""
+    supervised(place / ".holdfast/x-1", script=PLAIN)
+    for path in (".holdfast/x-1", ".holdfast"):
+        result = CliRunner().invoke(commands, ["ls", path])
+        assert (3, 1) == (result.exit_code, len(result.stderr.splitlines()))
+        assert f"holdfast status {path}" in result.stderr
+    assert "status" not in CliRunner().invoke(commands, ["ls", str(place.parent / "bin")]).stderr
 
 
 def test_a_slurm_that_does_not_answer_is_said(place):
@@ -194,6 +225,10 @@ def test_a_slurm_that_does_not_answer_is_said(place):
     result = CliRunner().invoke(commands, ["status", "s"])
     assert (0, 1) == (result.exit_code, result.stderr.count("what waits in the queue is not known"))
     assert result.stdout.startswith("s: done")
+    with Run("runs/x", state={"w": [0]}) as run:
+        for _ in run.steps(1):
+            pass
+    assert "squeue" not in CliRunner().invoke(commands, ["status", "runs"]).stderr, "no run there has a job"
 
 
 def test_where_no_run_is_there_is_one_line_and_exit_3(place):

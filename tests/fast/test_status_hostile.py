@@ -61,11 +61,28 @@ def test_a_job_that_slurm_does_not_have_any_more_is_not_running(place):
     assert "x: running" in result.stdout
 
 
+def test_a_job_whose_submission_nobody_noted_is_known_by_its_start(place):
+    """The sbatch did not answer, or somebody has submitted the script by hand."""
+    far = {**owner.me(), "boot": "another", "machine": "another", "host": "n7", "job": job(18)}
+    begin = {"event": "begin", "supervisor": "b", "owner": far, "command": ["python"]}
+    supervised(place / "x", begin, {"event": "start", "pid": 1}, script=PLAIN)
+    (place.parent / "queue").write_text("18|N/A|RUNNING|None|n7|N/A|/elsewhere|x/job.sh\n")
+    assert ("running", "18") == (told("x")["x"]["state"], told("x")["x"]["job"])
+    supervised(place / "y", begin, {"event": "end"})
+    assert "done" == told("y")["y"]["state"], "the user's own script goes on with something else"
+    (place.parent / "queue").write_text("")
+    assert "killed" == told("x")["x"]["state"]
+
+
 def test_a_hold_of_a_sweep_holds_its_tasks(place, monkeypatch):
     """Those that begin later, too: it says that it does."""
     sweep = place / ".holdfast/train-1"
     supervised(sweep, script=SCRIPT)
     (sweep / "task-2").mkdir()
+    assert 3 == CliRunner().invoke(commands, ["hold", str(sweep / "task-5")]).exit_code, "there is none"
+    for word, state in (("hold", "held"), ("release", "not started")):  # one task by itself, before it has begun
+        assert 0 == CliRunner().invoke(commands, [word, str(sweep / "task-4")]).exit_code
+        assert state == told(sweep)["train-1/task-4"]["state"]
     assert 0 == CliRunner().invoke(commands, ["hold", str(sweep)]).exit_code
     (place / "seen").write_text("")
     monkeypatch.setenv("SLURM_JOB_ID", "18")

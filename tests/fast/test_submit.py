@@ -1,6 +1,7 @@
 """Submit: how words are sorted, what is kept where, what is refused. With an sbatch that only notes what it got."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -82,12 +83,12 @@ def test_the_script_is_kept_beside_the_journal_and_submitted(place, tmp_path):
     kept = place / ".holdfast/train-1/job.sh"
     assert "exec" in kept.read_text()
     assert (place / "logs/deep").is_dir()
-    assert ["--parsable .holdfast/train-1/job.sh"] == (tmp_path / "seen").read_text().splitlines()
+    assert [f"--parsable {kept}"] == (tmp_path / "seen").read_text().splitlines()  # by which squeue tells whose it is
     assert [
         "submitted job 4711",
         "script  .holdfast/train-1/job.sh",
         "output  logs/deep/train-4711.out",
-        "look    squeue --jobs 4711; tail -F logs/deep/train-4711.out",
+        "look    holdfast status .holdfast/train-1; tail -F logs/deep/train-4711.out",
         "end     scancel 4711",
     ] == result.stdout.splitlines()
 
@@ -172,8 +173,8 @@ def test_to_go_on_is_to_submit_the_same_script_again(place, tmp_path):
     assert ["--time=2:00:00", "--mem=4G"] == directives(text)[-2:]
     assert "--partition=long" in directives(text)
     assert "--time=60" not in directives(text)
-    assert ["--parsable .holdfast/train-1/job.sh"] * 2 == (tmp_path / "seen").read_text().splitlines()
-    (tmp_path / "seen.queue").write_text("4711|N/A|PENDING|Priority||N/A\n")
+    assert [f"--parsable {place}/.holdfast/train-1/job.sh"] * 2 == (tmp_path / "seen").read_text().splitlines()
+    (tmp_path / "seen.queue").write_text("4711|N/A|PENDING|Priority||N/A|/w|job.sh\n")
     is_refused(place, ["--continue", ".holdfast/train-1"], "its job 4711 is PENDING, and goes on by itself")
     is_refused(place, ["--continue", ".holdfast/train-1", "--", "python", "a.py"], "leave out the one after --")
     (tmp_path / "seen.queue").unlink()
@@ -181,11 +182,13 @@ def test_to_go_on_is_to_submit_the_same_script_again(place, tmp_path):
     assert 6 == submit("--continue", ".holdfast/train-1", "--comment", "refused").exit_code
     assert text == (place / ".holdfast/train-1/job.sh").read_text()
     assert 3 == submit("--continue", "nowhere").exit_code
+    ended(place / ".holdfast/train-1", "end")
+    is_refused(place, ["--continue", ".holdfast/train-1"], "it is done; to run the command again all the same: sbatch")
 
 
 def ended(directory, event):
     """A supervisor's journal there, as `holdfast run` leaves it."""
-    directory.mkdir()
+    directory.mkdir(exist_ok=True)
     (directory / "supervisor.jsonl").write_bytes(journal.lines([{"event": "begin"}, {"event": event}]))
 
 
@@ -203,11 +206,18 @@ def test_a_sweep_is_an_array_with_a_run_for_each_task(place, tmp_path):
     assert ["python", "train.py", "--seed=8", "x y8"] == done.stdout.split("\n")[-5:-1]
     ended(place / ".holdfast/train-1/task-4", "end")
     ended(place / ".holdfast/train-1/task-8", "failed")
-    (tmp_path / "seen.queue").write_text("4711|9|RUNNING|None|n1|1\n12|8|PENDING|None||N/A\n")
+    (tmp_path / "seen.queue").write_text("4711|9|RUNNING|None|n1|1|/w|job.sh\n12|8|PENDING|None||N/A|/w|job.sh\n")
     result = submit("--continue", ".holdfast/train-1")
     assert "2 of 4 tasks are submitted; 1 are done" in result.stderr
-    assert "--parsable --array=0,8%2 .holdfast/train-1/job.sh" == (tmp_path / "seen").read_text().splitlines()[-1]
-    (tmp_path / "seen.queue").write_text("".join(f"4711|{number}|PENDING|None||N/A\n" for number in (0, 8, 9)))
+    os.chdir(place.parent)
+    assert "output  work/.holdfast/train-1/slurm-4711_*.out" in submit("--continue", "work/.holdfast/train-1").stdout
+    os.chdir(place)
+    assert "submitted job 4711, tasks 0,8%2" in result.stdout
+    path = place / ".holdfast/train-1/job.sh"
+    assert f"--parsable --array=0,8%2 {path}" == (tmp_path / "seen").read_text().splitlines()[-1]
+    (tmp_path / "seen.queue").write_text(
+        "".join(f"4711|{number}|PENDING|None||N/A|/w|job.sh\n" for number in (0, 8, 9))
+    )
     is_refused(place, ["--continue", ".holdfast/train-1"], "1 tasks are done, 3 in the queue, none is left")
 
 
@@ -399,8 +409,8 @@ def test_a_run_on_hold_is_not_submitted_again(place):
     (place / "runs").mkdir()
     (place / "runs/hold").touch()
     (place / ".holdfast/a-1/run-here.json").write_text(json.dumps({"run": str(place / "runs")}))
-    of = f"{place}/runs"
-    is_refused(place, words, f"{of} is on hold, so it is not started: holdfast release {of}, then submit it again")
+    of, again = f"{place}/runs", "holdfast submit --continue .holdfast/a-1"
+    is_refused(place, words, f"{of} is on hold, so it is not started: holdfast release {of} && {again}")
     (place / ".holdfast/a-1/hold").touch()
     is_refused(place, words, ".holdfast/a-1 is on hold")
 

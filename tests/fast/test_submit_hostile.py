@@ -1,11 +1,14 @@
 """Submit: what it must leave alone: the user's own folder, what --continue was not told to change, odd names."""
 
+import json
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from click.testing import CliRunner
 from test_submit import directives, is_refused, place, submit
 
+from holdfast.cli import commands
 from holdfast.cli.checked import script_file
 from holdfast.cluster import sbatch, slurm
 from holdfast.cluster.sbatch import Option
@@ -75,13 +78,12 @@ def test_names_of_any_length_and_form_are_names_of_directories(place):
 
 
 def test_settings_of_the_user_for_squeue_do_not_hide_jobs(place, monkeypatch):
-    """SQUEUE_PARTITION and its like would: a job that runs would be submitted again. Which cluster is meant stays."""
+    """SQUEUE_PARTITION and its like would: a job that runs would be submitted again."""
     (place.parent / "bin/squeue").write_text(
-        '#!/bin/sh\n[ -z "$SQUEUE_PARTITION" ] && echo "$SQUEUE_CLUSTERS|N/A|RUNNING|None|n1|1"\n'
+        '#!/bin/sh\n[ -z "$SQUEUE_PARTITION" ] && echo "1|N/A|RUNNING|None|n1|1|/w|job.sh"\n'
     )
     monkeypatch.setenv("SQUEUE_PARTITION", "debug")
-    monkeypatch.setenv("SQUEUE_CLUSTERS", "one")
-    assert ["one"] == [each.job for each in slurm.queue()]
+    assert ["1"] == [each.job for each in slurm.queue()]
 
 
 def test_a_script_with_odd_line_breaks_is_changed_in_its_own_line():
@@ -94,12 +96,30 @@ def test_a_script_with_odd_line_breaks_is_changed_in_its_own_line():
 
 
 def test_an_sbatch_that_did_not_answer_may_have_submitted(place):
-    """It is said, with how to look: whoever just tries again may have two jobs."""
+    """It is said, with how to look: whoever just tries again may have two jobs. Nobody knows the id of the first."""
     (place.parent / "bin/sbatch").write_text("#!/bin/sh\necho 'sbatch: error: Socket timed out' >&2; exit 1\n")
     result = submit("-t", 60, "--", "python", "train.py")
     assert 6 == result.exit_code
-    assert "it may have been submitted all the same: look with squeue --me --name train" in result.stderr
+    assert "it may have been submitted all the same: look with holdfast status .holdfast/train-1" in result.stderr
     assert "if it was not: holdfast submit --continue .holdfast/train-1" in result.stderr
+    (place.parent / "seen.queue").write_text(
+        f"12|N/A|PENDING|None||N/A|{place}|train.sh\n4712|N/A|PENDING|None||N/A|/|{place}/.holdfast/train-1/job.sh\n"
+    )
+    is_refused(place, ["--continue", ".holdfast/train-1"], "its job 4712 is PENDING")
+    told = CliRunner().invoke(commands, ["status", ".holdfast/train-1", "--json"])
+    assert ("queued", "4712") == tuple(json.loads(told.stdout)[0][name] for name in ("state", "job"))
+
+
+def test_a_job_of_another_cluster_is_refused(place, monkeypatch):
+    """Its number means another job here, or none: nobody would see it, and --continue would submit it twice."""
+    assert 0 == submit("-t", 60, "--", "python", "train.py").exit_code
+    for words in (["-M", "far"], ["--clusters=far"], ["--cluster", "far"]):
+        is_refused(place, [*words, "-t", 60, "--", "python", "train.py"], "--clusters: jobs are submitted to")
+        is_refused(place, ["--continue", ".holdfast/train-1", *words], "--clusters: jobs are submitted to")
+    for name in ("SBATCH_CLUSTERS", "SLURM_CLUSTERS"):
+        monkeypatch.setenv(name, "far")
+        is_refused(place, ["-t", 60, "--", "python", "train.py"], f"{name}: jobs are submitted to")
+        monkeypatch.delenv(name)
 
 
 def test_a_sweep_beyond_what_any_slurm_numbers_is_refused_before_it_is_counted(place):

@@ -322,16 +322,39 @@ def test_a_sweep_runs_each_task_in_a_run_of_its_own_and_requeues_it_alone(slurm,
 
 @concurrently
 def test_a_sweep_over_a_file_of_commands(slurm, place):
-    """Copied when it was submitted."""
+    """Copied when it was submitted. A task that is requeued by hand goes on in its own run, and the others do not."""
     script(place, SWEPT)
-    (place / "fast").touch()
-    (place / "runs.txt").write_text("python train.py 20 x\n# no command\nNAME='a b' python train.py 40 x\n")
+    (place / "runs.txt").write_text(f"python train.py {STEPS} x\n# no command\nNAME='a b' python train.py 40 x\n")
     job, _ = submit(slurm, place, "--hold", "--commands", "runs.txt")
     (place / "runs.txt").unlink()
     slurm.ask("scontrol", "release", job)
-    for task, steps in ((1, 20), (2, 40)):
-        output = place / f".holdfast/runs-1/slurm-{job}_{task}.out"
-        slurm.until(lambda output=output, task=task, steps=steps: f"{task} {final(steps)}" in text(output), 300)
+    outputs = {task: place / f".holdfast/runs-1/slurm-{job}_{task}.out" for task in (1, 2)}
+    until_resumed(slurm, outputs[1], 1)
+    slurm.ask("scontrol", "requeue", f"{job}_1")
+    (place / "fast").touch()
+    for task, steps in ((1, STEPS), (2, 40)):
+        slurm.until(lambda task=task, steps=steps: f"{task} {final(steps)}" in text(outputs[task]), 300)
+    gone(slurm, job)
+    assert [1, 0] == [text(outputs[task]).count("resumes at") for task in (1, 2)]
+    told = {each["name"]: each for each in json.loads(call(slurm, place, "status", "--json").stdout)}
+    assert [["requeued", "done"], ["done"]] == [
+        [start["cause"] for start in told[f"runs-1/task-{task}"]["starts"]] for task in (1, 2)
+    ]
+
+
+@concurrently
+def test_a_task_is_refused_that_slurm_would_refuse(slurm, place):
+    """By the number, and before anything is written."""
+    (size,) = re.findall(r"MaxArraySize\s*= (\d+)", slurm.ask("scontrol", "show", "config"))
+    most = int(size) - 1
+    script(place)
+    (place / "job.sh").write_text("#!/bin/bash\n")
+    for number, refused in ((most, False), (most + 1, True)):
+        words = ["sbatch", "--test-only", f"--array={number}", "job.sh"]
+        by_slurm = subprocess.run(words, check=False, cwd=place, env=slurm.environment, capture_output=True)
+        ours = call(slurm, place, "submit", "--dry-run", "--array", number, "--", "python", "train.py", "{task}")
+        assert [refused, refused] == [by_slurm.returncode != 0, ours.returncode == 2]
+    assert f"up to {most} (MaxArraySize)" in ours.stderr
 
 
 MODULE = "#%Module\nsetenv SET_BY_MODULE yes\n"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..cluster import script, slurm, sweep
 from ..cluster.ask import ask
+from ..cluster.sbatch import Option
 from ..cluster.script import LAUNCHERS, JobRequest
 from ..errors import ClusterError, UsageError
 from ..terminal import warn
@@ -141,7 +142,7 @@ def set_up(lines: Sequence[str]) -> None:
             raise UsageError(f"--setup {shlex.quote(line)}: bash cannot read it: {why}")
 
 
-def array(tasks: sweep.Tasks) -> None:
+def array(tasks: sweep.Tasks, commands: str | None) -> None:
     """
     Raises:
         UsageError: Slurm takes no array with such numbers.
@@ -151,7 +152,23 @@ def array(tasks: sweep.Tasks) -> None:
     except ClusterError:
         return  # sbatch says it itself
     if size.isdecimal() and tasks.numbers[-1] >= int(size):
+        most = int(size) - 1
+        parts = f"split {commands} into files" if commands else "write the commands into files"
         raise UsageError(
-            f"task {tasks.numbers[-1]}: this cluster numbers the tasks of an array up to {int(size) - 1} "
-            "(MaxArraySize); submit them in parts"
+            f"task {tasks.numbers[-1]}: this cluster numbers the tasks of an array up to {most} (MaxArraySize); "
+            f"{parts} of at most {most} lines, and submit each with --commands"
+        )
+
+
+def this_cluster(options: Sequence[Option]) -> None:
+    """
+    Raises:
+        UsageError: the job would go to another cluster, and we ask this one what became of it.
+    """
+    named = any(option.name == "clusters" for option in options)
+    how = "--clusters" if named else next(filter(os.environ.get, ("SBATCH_CLUSTERS", "SLURM_CLUSTERS")), None)
+    if how is not None:
+        raise UsageError(
+            f"{how}: jobs are submitted to, and looked for in, the cluster of this machine; leave it out, and call "
+            "holdfast submit where the other cluster is the default"
         )

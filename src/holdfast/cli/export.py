@@ -16,7 +16,7 @@ from ..inspect import tensors
 from ..inspect.tensors import Chosen, Tensor
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
-from ..store.locate import again, locate
+from ..store.locate import again
 from . import options
 from .shown import report, size
 
@@ -50,7 +50,7 @@ def command(
     if write is None:
         raise UsageError(f"{output}: the ending says the format; it is one of {', '.join(FORMATS)}")
     _require_free(target, force=force)
-    place = locate(run)
+    place = options.located(run)
 
     def written() -> tuple[Checkpoint, Chosen]:
         checkpoint = options.as_rank(place.select(step), rank)

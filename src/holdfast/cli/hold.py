@@ -7,9 +7,11 @@ from pathlib import Path
 import click
 
 from .. import disk
+from ..cluster import job_leader
 from ..cluster.hold import HOLD
 from ..errors import NotFound
 from ..store.locate import locate, run_of
+from ..supervise import status
 from ..supervise.place import JOURNAL
 from . import options
 from .shown import report
@@ -56,8 +58,14 @@ def _directory(run: str) -> Path:
     Raises:
         NotFound: it is neither.
     """
-    if (Path(run) / JOURNAL).is_file():
-        return Path(run)
+    directory = Path(run)
+    if (directory / JOURNAL).is_file():
+        return directory
+    sweep = job_leader.sweep_of(directory)
+    tasks = status.places(sweep) if sweep is not None else []
+    if directory.absolute().name in {each.name.rpartition("/")[2] for each in tasks}:
+        disk.make_dirs(directory)  # of a task that has not begun
+        return directory
     try:
         return run_of(locate(run))
     except NotFound as error:

@@ -12,12 +12,11 @@ from typing import Any
 import click
 
 from .. import journal
-from ..cluster import job_leader
 from ..cluster.hold import HOLD
 from ..journal import Log
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
-from ..store.locate import Location, best_of, fault, locate
+from ..store.locate import Location, best_of, fault
 from ..store.shelf import Shelf
 from . import options
 from .attempts import attempts
@@ -33,11 +32,9 @@ _QUARANTINED = re.compile(r"(step-\d{9,18}(?:-end)?)-(.+)")
 def command(run: str, as_json: bool) -> None:
     """List the checkpoints of RUN, oldest first; below them what lies in quarantine, and how each attempt ended.
 
-    RUN may also be the directory of a supervisor or a submission.
-
     ON DISK is what no older checkpoint holds: files whose leaves did not change are shared.
     """
-    place = locate(job_leader.run_of(Path(run)) or run)
+    place = options.located(run)
     root = None if place.single else place.root
     logs = journal.logs(root) if root else []
     facts = {

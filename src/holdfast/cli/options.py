@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import shlex
+from pathlib import Path
 
 import click
 from click.shell_completion import CompletionItem
 
-from ..errors import UsageError
+from ..cluster import job_leader
+from ..errors import NotFound, UsageError
 from ..store.checkpoint import Checkpoint
-from ..store.locate import parse_step
+from ..store.locate import Location, locate, parse_step
 
 
 def directories(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -36,6 +39,24 @@ rank = click.option(
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 everything = click.option("--all", "everything", is_flag=True, help="Leave nothing out of a long list.")
+
+
+def located(run: str) -> Location:
+    """Return what RUN is; a supervisor's or a submission's directory stands for its run.
+
+    Raises:
+        NotFound: it is none of these; where `holdfast status` knows runs, that is named.
+    """
+    try:
+        return locate(job_leader.run_of(Path(run)) or run)
+    except NotFound as error:
+        from ..supervise import status
+
+        try:
+            status.places(Path(run))
+        except NotFound:
+            raise error from None
+        raise NotFound(f"{error}; to see what became of the jobs there: holdfast status {shlex.quote(run)}") from None
 
 
 def as_rank(checkpoint: Checkpoint, wanted: int | None) -> Checkpoint:

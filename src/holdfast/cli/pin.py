@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..store.locate import locate, run_of
+from ..store.locate import run_of
 from ..store.store import Store
 from . import options
 from .shown import report
@@ -29,7 +29,7 @@ def unpin(run: str, step: int | str, as_json: bool) -> None:
 
 
 def _change(run: str, step: int | str, *, pinned: bool, as_json: bool) -> None:
-    place = locate(run)
+    place = options.located(run)
     root = run_of(place)
     name = place.select(step).name
     store = Store(root)

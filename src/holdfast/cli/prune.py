@@ -12,7 +12,7 @@ import click
 from ..errors import UsageError
 from ..rules import Best, Rule, parts
 from ..store.checkpoint import Checkpoint
-from ..store.locate import fault, locate, run_of
+from ..store.locate import fault, run_of
 from ..store.store import Store
 from . import options
 from .keep import GRAMMAR, parse_keep
@@ -31,7 +31,7 @@ def command(run: str, keep: str, dry_run: bool, as_json: bool) -> None:
     Refused while the run may be going on: it prunes for itself.
     """
     rule = parse_keep(keep)
-    place = locate(run)
+    place = options.located(run)
     if place.single:
         raise UsageError(f"{run} is one checkpoint; prune takes a run's directory")
     store = Store(run_of(place))

@@ -12,7 +12,7 @@ from ..state import nodes
 from ..store import divided
 from ..store.checkpoint import Checkpoint
 from ..store.format import Manifest
-from ..store.locate import locate, run_of
+from ..store.locate import run_of
 from ..store.stored import Stored, StoredLeaf, is_piece
 from . import options
 from .shown import age_s, duration, echo, json_line, limited, moment, numbers, report, section, size
@@ -32,7 +32,7 @@ OWN = {"run.vars": "vars", "position": "position"}  # title -> the part of the s
 @options.as_json
 def command(run: str, step: int | str | None, rank: int | None, metrics: bool, everything: bool, as_json: bool) -> None:
     """Show a checkpoint of RUN: where it came from, its leaves, run.vars and position. No tensor is read."""
-    place = locate(run)
+    place = options.located(run)
     if metrics:
         for event in journal.metrics(run_of(place)):
             echo(json_line(event) if as_json else _logged(event))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from ..cluster.job_leader import script_of
 from ..inspect import beginnings
 from ..inspect.starts import Start, span
 from ..supervise import status
@@ -36,7 +37,7 @@ def command(path: str, watch: bool, as_json: bool) -> None:
         found = [status.status(place, queued) for place in status.places(Path(path))]
         if watch and sys.stdout.isatty() and not as_json:
             click.clear()
-        if silent:
+        if silent and any(map(_has_job, found)):
             warn(f"{silent}; what waits in the queue is not known")
         if as_json:
             echo_json(
@@ -57,6 +58,10 @@ def command(path: str, watch: bool, as_json: bool) -> None:
         time.sleep(WATCH_S)
 
 
+def _has_job(each: Status) -> bool:
+    return each.job is not None or (each.directory is not None and script_of(Path(each.directory)) is not None)
+
+
 def _several(found: Sequence[Status]) -> None:
     table(COLUMNS, [_row(each) for each in found], right=("STEP", "STEPS/S"))
     counts = Counter(each.state for each in found)
@@ -73,7 +78,7 @@ def _row(each: Status) -> list[object]:
         "" if each.steps_per_s is None else f"{each.steps_per_s:.3g}",
         _ago(each.saved),
         each.job or "",
-        "" if each.deadline is None else span(each.deadline - time.time()),
+        "" if each.deadline is None else _left(each.deadline),
         each.summary.replace(" starts", "").replace(" start", ""),
         each.next,
     ]
@@ -84,7 +89,7 @@ def _one(each: Status) -> None:
     step = f", step {each.step:,}{pace}" if each.step is not None else ""
     echo(f"{each.name}: {each.state}{step}{f': {each.why}' if each.why else ''}")
     saved = f"step {each.saved_step:,}, {_ago(each.saved)} ago" if each.saved_step is not None else ""
-    ends = f", ends in {span(each.deadline - time.time())}" if each.deadline is not None else ""
+    ends = f", ends in {_left(each.deadline)}" if each.deadline is not None else ""
     facts = {
         "saved": saved,
         "run": each.run or "",
@@ -107,6 +112,10 @@ def _start(start: Start) -> str:
     took = beginnings.shown(start.spent)
     lost += f"; {took}" if took else ""
     return f"{job} on {start.host}: {steps}{span(start.seen_s - start.began_s)}: {start.cause or 'at work'}{why}{lost}"
+
+
+def _left(end_s: float) -> str:
+    return span(max(0.0, end_s - time.time()))  # Slurm takes some seconds for an end
 
 
 def _ago(then_s: float | None) -> str:

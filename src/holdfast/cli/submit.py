@@ -6,7 +6,6 @@ import errno
 import glob
 import math
 import os
-import re
 import shlex
 import shutil
 import sys
@@ -17,7 +16,7 @@ from typing import Any
 import click
 
 from .. import disk
-from ..cluster import lint, sbatch, script, slurm, sweep
+from ..cluster import job_leader, lint, sbatch, script, slurm, sweep
 from ..cluster.ask import Absent, Silent
 from ..cluster.hold import HOLD, not_started
 from ..cluster.job_leader import SCRIPT, run_of
@@ -100,6 +99,7 @@ def command(ctx: click.Context, /, again: str | None, dry_run: bool, as_json: bo
         _continue(Path(again), words, dry_run=dry_run, as_json=as_json)
         return
     base = Path(next((option.value or "." for option in words.sbatch if option.name == "chdir"), "."))
+    checked.this_cluster(words.sbatch)
     lines = _lines(chosen["commands"])
     if not words.command and not lines:
         raise UsageError("what shall be run? holdfast submit [options] -- command ...")
@@ -110,7 +110,7 @@ def command(ctx: click.Context, /, again: str | None, dry_run: bool, as_json: bo
     checked.set_up(order.setup)
     if order.array is not None:
         tasks = sweep.tasks(order.array)
-        checked.array(tasks)
+        checked.array(tasks, chosen["commands"])
         if not lines:
             checked.tells_tasks_apart(order.command, tasks)
     checked.launched_once(order, lines)
@@ -184,24 +184,24 @@ def _submit_new(order: JobRequest, base: Path, lines: Sequence[str], *, named: s
             copied = [f"{line}\n".encode("utf-8", "surrogateescape") for line in lines]
             disk.replace_with(wanted / submission.LINES, copied)
         _warn(file, text)
-        job = slurm.submit([str(file)])
+        job = slurm.submit([submission.full_path(wanted)])
     except Silent as error:
-        raise _perhaps(error, order, wanted) from error
+        raise _perhaps(error, wanted) from error
     except Absent:
         raise
     except (ClusterError, NoSpace, OSError):  # the next try is not to find a submission there
         submission.give_back(wanted)
         raise
     submission.note(wanted, job, redact(order.command or ["--commands", *lines[:3]]))
-    _say(job, file, text, base, as_json=as_json)
+    _say(job, file, text, as_json=as_json)
 
 
-def _perhaps(error: Silent, order: JobRequest, directory: Path) -> ClusterError:
+def _perhaps(error: Silent, directory: Path) -> ClusterError:
     """Return the error for an sbatch that did not answer: whoever just tries again may have two jobs."""
-    name = next(option.value or "" for option in order.options if option.name == "job-name")
+    place = shlex.quote(str(directory))
     return ClusterError(
-        f"{error}; it may have been submitted all the same: look with squeue --me --name {shlex.quote(name)}; "
-        f"if it was not: holdfast submit --continue {shlex.quote(str(directory))}"
+        f"{error}; it may have been submitted all the same: look with holdfast status {place}; "
+        f"if it was not: holdfast submit --continue {place}"
     )
 
 
@@ -227,17 +227,18 @@ def _continue(directory: Path, words: SubmitArguments, *, dry_run: bool, as_json
     if words.command:
         raise UsageError(f"--continue {directory} submits the command that is there; leave out the one after --")
     text, file = submission.script_of(directory), directory / SCRIPT
+    checked.this_cluster([*words.typed, *sbatch.directives(text).options])
     tasks = submission.tasks_of(text)
-    only: list[str] = []
+    left: str | None = None
     if tasks is None:
-        submission.require_idle(directory)
+        submission.require_unfinished(directory)
     else:
         now = submission.standing(directory, tasks)
         if not now.left:
             raise UsageError(
                 f"{directory}: {len(now.done)} tasks are done, {len(now.queued)} in the queue, none is left"
             )
-        only = [f"--array={sweep.Tasks(now.left, tasks.at_once)}"]
+        left = str(sweep.Tasks(now.left, tasks.at_once))
         say(f"{directory}: {len(now.left)} of {len(tasks.numbers)} tasks are submitted; {len(now.done)} are done")
     given = [*words.typed]  # the defaults of a file are for new submissions
     refused = next((option for option in given if option.name in (*script.OURS, "chdir", "output")), None)
@@ -250,17 +251,17 @@ def _continue(directory: Path, words: SubmitArguments, *, dry_run: bool, as_json
     _warn(file, text)
     held = next((path for path in (directory, run_of(directory)) if path and (path / HOLD).exists()), None)
     if held is not None:
-        raise UsageError(not_started(held))
+        raise UsageError(not_started(held, job_leader.again(directory)))
     disk.replace_with(file, [text.encode("utf-8", "surrogateescape")])
     try:
-        job = slurm.submit([*only, str(file)])
+        job = slurm.submit([*([f"--array={left}"] if left else []), submission.full_path(directory)])
     except Silent as error:
-        raise ClusterError(f"{error}; it may have been submitted all the same: look with squeue --me") from error
+        raise _perhaps(error, directory) from error
     except ClusterError:
         disk.replace_with(file, [before.encode("utf-8", "surrogateescape")])
         raise
     submission.note(directory, job, ["--continue"])
-    _say(job, file, text, Path(), as_json=as_json)
+    _say(job, file, text, left, as_json=as_json)
 
 
 def _warn(file: Path, text: str) -> None:
@@ -313,19 +314,17 @@ def write(file: Path, text: str, order: JobRequest, base: Path) -> None:
         raise
 
 
-def _say(job: str, file: Path, text: str, base: Path, *, as_json: bool) -> None:
-    options = sbatch.directives(text).options
-    named = {option.name: option.value or "" for option in options}
-    output = base / named.get("output", "slurm-%j.out").replace("%x", named.get("job-name", ""))
-    array = named.get("array")
-    shown = re.sub(r"%[jA]", job, str(output)).replace("%a", "*")
+def _say(job: str, file: Path, text: str, left: str | None = None, *, as_json: bool) -> None:
+    array = sbatch.last(sbatch.directives(text).options, "array")
+    tasks = left or (array.value if array is not None else None)
+    shown = submission.output(text, job, "*")
     tail = f"tail -F {shlex.quote(shown)}" if "*" not in shown else f"tail -F {shown}"
     lines = [
-        f"submitted job {job}" + (f", tasks {array}" if array else ""),
+        f"submitted job {job}" + (f", tasks {tasks}" if tasks else ""),
         f"script  {file}",
         f"output  {shown}",
-        f"look    squeue --jobs {job}; {tail}",
+        f"look    holdfast status {shlex.quote(str(file.parent))}; {tail}",
         f"end     scancel {job}",
     ]
-    facts = {"job": job, "script": str(file), "output": shown, "directory": str(file.parent), "array": array}
+    facts = {"job": job, "script": str(file), "output": shown, "directory": str(file.parent), "array": tasks}
     report(facts, lines, as_json=as_json)

@@ -12,7 +12,7 @@ import click
 from ..errors import Damaged, NotFound, StoreError
 from ..store.checkpoint import Checkpoint, Problem
 from ..store.format import MANIFEST
-from ..store.locate import Location, locate
+from ..store.locate import Location
 from . import options
 from .shown import report, safe, size
 
@@ -24,7 +24,7 @@ from .shown import report, safe, size
 @options.as_json
 def command(run: str, step: int | str | None, cold: bool, as_json: bool) -> int:
     """Read every byte of RUN's checkpoints, or of one (--step). Exit 4 if any is damaged, with file and byte range."""
-    place = locate(run)
+    place = options.located(run)
     results = []
     with _progress() as tell:
         for _ in range(5):  # a run that saves and prunes meanwhile may remove all that was listed

@@ -143,11 +143,7 @@ class Asked:
 
 def _unfiltered(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without the user's own settings of what squeue shows and scancel ends."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if not name.startswith(("SQUEUE_", "SCANCEL_")) or name.endswith("_CLUSTERS")
-    }
+    return {name: value for name, value in environment.items() if not name.startswith(("SQUEUE_", "SCANCEL_"))}
 
 
 def _words(answer: CommandResult) -> str:

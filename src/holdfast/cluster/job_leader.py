@@ -117,16 +117,16 @@ def script_of(directory: Path) -> Path | None:
 def sweep_of(directory: Path) -> Path | None:
     """Return the directory of the sweep of which this is a task's; beside any other may lie a script of the user."""
     name = directory.absolute().name
+    parent = directory.parent if name == directory.name else directory.absolute().parent  # of "." it is no parent
     task = name.startswith(TASK_DIRECTORY) and name.removeprefix(TASK_DIRECTORY).isdecimal()
-    return directory.parent if task and (directory.parent / SCRIPT).is_file() else None
+    return parent if task and (parent / SCRIPT).is_file() else None
 
 
 def again(directory: Path) -> str:
     """Return the command that submits a submission's directory once more."""
     import shlex
 
-    whole = directory if (directory / SCRIPT).is_file() else directory.parent
-    return f"holdfast submit --continue {shlex.quote(str(whole))}"
+    return f"holdfast submit --continue {shlex.quote(str(sweep_of(directory) or directory))}"
 
 
 def submission() -> Path | None:

@@ -120,6 +120,7 @@ class Queued(NamedTuple):
     reason: str = ""  # why it waits: "Priority", "Resources", ...
     nodes: str = ""
     end_s: float | None = None  # when its time limit ends it, in Unix seconds
+    script: str = ""  # the submitted script's path
 
 
 def queue() -> list[Queued]:
@@ -128,11 +129,20 @@ def queue() -> list[Queued]:
     Raises:
         ClusterError: Slurm does not answer.
     """
-    out = obeyed(["squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%F|%K|%T|%r|%N|%e"]).out
-    rows = [line.split("|") for line in out.splitlines() if line.count("|") == 5]
+    asked = "--format=%F|%K|%T|%r|%N|%e|%Z|%o"
+    out = obeyed(["squeue", "--noheader", "--array", f"--user={os.getuid()}", asked]).out
+    rows = [line.split("|", 7) for line in out.splitlines() if line.count("|") >= 7]
     return [
-        Queued(job, task if task.isdecimal() else None, state, "" if why == "None" else why, nodes, _time(end))
-        for job, task, state, why, nodes, end in rows
+        Queued(
+            job,
+            task if task.isdecimal() else None,
+            state,
+            "" if why == "None" else why,
+            nodes,
+            _time(end),
+            os.path.join(folder, script),
+        )
+        for job, task, state, why, nodes, end, folder, script in rows
     ]
 
 

@@ -38,24 +38,22 @@ class Start(NamedTuple):
 def of_run(logs: Sequence[Log], supervisor: Sequence[Event] = ()) -> list[Start]:
     """Return the starts of a run, oldest first; those that never began to work are left out."""
     begun = [log for log in logs if log.restored is not None]
-    told = [event for log in logs for event in log.events if event["event"] in AFTERWARDS]
+    told = [event for log in logs for event in reversed(_tail(log)) if event["event"] in AFTERWARDS]
     told += [event for event in supervisor if event["event"] in AFTERWARDS]
     hung = [_time(event) for event in supervisor if event["event"] == "exit" and event.get("hung")]
     found = []
     for log, after in itertools.zip_longest(begun, begun[1:]):
         job, restart = owner.job_of(log.owner)
-        times = [_time(event) for event in log.events if event["event"] not in AFTERWARDS]
-        began_s, seen_s = min(times, default=0.0), max(times, default=0.0)
-        steps = [journal.position(event) for event in log.events]
-        first, last = log.restored or (0, 0), max(steps, default=(0, 0))
+        began_s, seen_s = _time(next(iter(log.events), {})), _time(log.last)
+        first, last = log.restored or (0, 0), max(map(journal.position, _tail(log)), default=(0, 0))
         start = Start(job, restart, str(log.owner.get("host", "")), began_s, seen_s, first[0], last[0], "")
         if after is not None:
             resumed = after.restored or (0, 0)
-            at_s = max((_time(event) for event in log.events if _stands(event, resumed)), default=began_s)
             if last > resumed:
+                at_s = _time(next((event for event in reversed(log.events) if _stands(event, resumed)), {}))
                 start = start._replace(lost_s=max(0.0, seen_s - at_s), lost_steps=last[0] - resumed[0])
         cause = _cause(log.last, start, told, over=after is not None)
-        until_s = min(map(_time, after.events), default=began_s) if after is not None else math.inf
+        until_s = _time(next(iter(after.events), {})) if after is not None else math.inf
         if cause in {"", KILLED, ERROR}:
             cause = _seen_from_outside(supervisor, start, until_s) or cause
         if cause == KILLED and after is not None and _was_lost(start, owner.job_of(after.owner), supervisor):
@@ -167,6 +165,19 @@ def _stopped(reason: str, start: Start, told: Iterable[Event]) -> str:
         if ours and event.get("restart_count", start.restart) == start.restart and event.get("cause") in _SAID:
             return _SAID[str(event["cause"])]
     return _REASONS.get(reason, f"stopped by {reason}" if reason else "stopped")
+
+
+def _tail(log: Log) -> list[Event]:
+    """Return the last events, the newest first, back to the one that tells how far the program was.
+
+    A journal may have millions of lines. Those before are of earlier steps.
+    """
+    found = []
+    for event in reversed(log.events):
+        found.append(event)
+        if event["event"] in {"metrics", "at", "restored"}:
+            break
+    return found
 
 
 def _stands(event: Event, place: tuple[int, int]) -> bool:

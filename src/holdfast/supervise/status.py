@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import journal, owner
-from ..cluster import job_leader, sbatch, slurm
+from ..cluster import job_leader, slurm
 from ..cluster.ask import Absent
 from ..cluster.hold import HOLD
 from ..cluster.slurm import Queued
@@ -22,6 +22,7 @@ from ..provenance import REDACTED
 from ..store.locate import locate
 from . import submission
 from .place import JOURNAL, living
+from .submission import Submitted
 
 PACE_S = 600.0  # the pace is that of the last ten minutes of work
 ON_HOLD = "on hold: not started again"
@@ -34,6 +35,7 @@ class Place(NamedTuple):
     name: str
     directory: Path | None  # the supervisor's
     run: Path | None
+    submitted: Submitted = Submitted()
     task: int | None = None  # of a sweep
 
 
@@ -64,7 +66,7 @@ def places(path: Path) -> list[Place]:
     Raises:
         NotFound: there is none.
     """
-    found = list(_places(path, path.name or str(path), deep=2))
+    found = list(_places(path, path.name or path.absolute().name, deep=2))
     if not found:
         raise NotFound(f"{path}: no run is there, and no folder of runs")
     supervised = {place.run.absolute() for place in found if place.directory is not None and place.run is not None}
@@ -87,10 +89,12 @@ def status(place: Place, queued: Sequence[Queued] | None) -> Status:
     logs = journal.logs(place.run) if place.run is not None else []
     found = starts.of_run(logs, events) if logs else starts.of_command(events)
     here = _queued(place, queued or [], found)
-    over = _submitted(place)[0] if queued is not None and here is None else []  # they are not in the queue any more
+    over = place.submitted.jobs if queued is not None and here is None else ()  # they are not in the queue any more
     state, why = _state(place, events, logs, here, over)
     if found and not found[-1].cause and state != "running":
         found[-1] = found[-1]._replace(cause=starts.KILLED)  # nobody wrote why it ended
+    if why.startswith("SIG") and found:  # a signal does not tell who has sent it
+        why = found[-1].cause.removeprefix("stopped by ")
     saved = next((event for log in reversed(logs) for event in log.newest("saved")), {})
     step = max((each.last for each in found[-1:] if each.last is not None), default=None)
     output = _output(place, here, found)
@@ -118,12 +122,17 @@ def _places(path: Path, name: str, deep: int) -> Iterator[Place]:
     ours, tasks = submission.is_there(path), None
     with suppress(UsageError):  # changed by hand, beyond what we read
         tasks = submission.tasks_of(submission.script_of(path)) if ours else None
+    sweep = job_leader.sweep_of(path)
     if tasks is not None:
+        submitted = submission.submitted(path)
         for number in tasks.numbers:
             directory = path / f"{job_leader.TASK_DIRECTORY}{number}"
-            yield Place(f"{name}/{directory.name}", directory, job_leader.run_of(directory), number)
+            yield Place(f"{name}/{directory.name}", directory, job_leader.run_of(directory), submitted, number)
+    elif sweep is not None:
+        task = int(path.absolute().name.removeprefix(job_leader.TASK_DIRECTORY))
+        yield Place(name, path, job_leader.run_of(path), submission.submitted(sweep), task)
     elif ours or (path / JOURNAL).is_file():
-        yield Place(name, path, job_leader.run_of(path) or _run(path))
+        yield Place(name, path, job_leader.run_of(path) or _run(path), submission.submitted(path))
     elif (run := _run(path)) is not None:
         yield Place(name, None, run)
     elif deep and path.is_dir():
@@ -153,18 +162,9 @@ def _queued(place: Place, queued: Sequence[Queued], found: Sequence[Start]) -> Q
     if place.directory is None:  # a job that asked for its own requeue; while it runs, the run's journal knows more
         last = found[-1].job if found and found[-1].cause != starts.DONE else None
         return next((each for each in queued if each.state == "PENDING" and _id(each) == last), None)
-    known, task = _submitted(place)
-    jobs = [each for each in queued if each.job in known and task in (None, each.task)]
+    task = None if place.task is None else str(place.task)
+    jobs = [each for each in queued if task in (None, each.task) and place.submitted.has(each)]
     return min(jobs, key=lambda each: each.state == "PENDING", default=None)
-
-
-def _submitted(place: Place) -> tuple[list[str], str | None]:
-    """Return the jobs that were submitted for it, and the task in them."""
-    if place.directory is None:
-        return [], None
-    if place.task is None:
-        return submission.jobs(place.directory), None
-    return submission.jobs(place.directory.parent), str(place.task)
 
 
 def _id(queued: Queued) -> str:
@@ -225,16 +225,12 @@ def _output(place: Place, queued: Queued | None, found: Sequence[Start]) -> str 
     if script is None or place.directory is None:
         return None
     job = queued.job if queued else next((each.job for each in reversed(found) if each.job), None)
-    known = _submitted(place)[0]
     unheard = job is None  # it may have ended in its set-up, which only the output tells
-    job = job or next(reversed(known), None)
+    job = job or next(reversed(place.submitted.jobs), None)
     if job is None:
         return None
-    options = sbatch.directives(submission.script_of(script.parent)).options
-    named = {option.name: option.value or "" for option in options}
-    text = named.get("output", "").replace("%a", str(place.task)).replace("%x", named.get("job-name", ""))
-    text = text.replace("%j", job).replace("%A", job.partition("_")[0])
-    return text if text and (not unheard or Path(text).exists()) else None
+    path = submission.output(submission.script_of(script.parent), job, str(place.task))
+    return path if not unheard or Path(path).exists() else None
 
 
 def _next(place: Place, state: str, events: Sequence[Event], output: str | None) -> str:

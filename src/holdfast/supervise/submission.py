@@ -15,11 +15,22 @@ from .. import disk, journal
 from ..cluster import sbatch, slurm, sweep
 from ..cluster.job_leader import SCRIPT, TASK_DIRECTORY
 from ..cluster.script import WRITTEN
+from ..cluster.slurm import Queued
 from ..errors import NotFound, UsageError
 from ..journal import CLOSING
 from .place import JOURNAL
 
 LINES = "commands.txt"  # the commands of a sweep, as they were at the submission
+
+
+class Submitted(NamedTuple):
+    """The jobs of one submission."""
+
+    jobs: Sequence[str] = ()  # their ids
+    script: str | None = None  # its full path, by which a job is known whose id sbatch did not tell
+
+    def has(self, job: Queued) -> bool:
+        return job.job in self.jobs or job.script == self.script
 
 
 class Standing(NamedTuple):
@@ -101,26 +112,55 @@ def note(directory: Path, job: str, command: Sequence[str]) -> None:
         journal.append(directory / JOURNAL, [event], sync=True)
 
 
-def jobs(directory: Path) -> list[str]:
-    """Return the ids of the jobs that were submitted for this directory, successors included."""
-    places = [directory, *directory.glob(f"{TASK_DIRECTORY}*")]
-    found = (event for place in places for event in _events(place) if event["event"] in {"submission", "submitted"})
-    return list(dict.fromkeys(str(event.get("successor") or event.get("job")) for event in found))
+def submitted(directory: Path) -> Submitted:
+    """Return the jobs that were submitted for this directory, successors included, and those in which its script ran.
+
+    A job with a script of the user may do something else after this.
+    """
+    places, ours = [directory, *directory.glob(f"{TASK_DIRECTORY}*")], (directory / SCRIPT).is_file()
+    found = (_job(event) for place in places for event in _events(place) if ours or event["event"] != "begin")
+    return Submitted([*dict.fromkeys(filter(None, found))], full_path(directory) if ours else None)
 
 
-def require_idle(directory: Path) -> None:
+def _job(event: journal.Event) -> str | None:
+    """Return the id of the job of which this line tells; of an array's task the array's."""
+    if event["event"] in {"submission", "submitted"}:
+        return str(event.get("successor") or event.get("job"))
+    ours = event.get("owner") if event["event"] == "begin" else None
+    of = ours.get("job") if isinstance(ours, dict) else None
+    return str(of["id"]) if isinstance(of, dict) and of.get("id") else None
+
+
+def full_path(directory: Path) -> str:
+    """Return the script's path as sbatch gets it: only a whole one tells in the queue whose job it is."""
+    return os.path.realpath(directory / SCRIPT)
+
+
+def output(text: str, job: str, task: str) -> str:
+    """Return the path of the output of a script's job, as it is typed in this folder."""
+    named = {option.name: option.value or "" for option in sbatch.directives(text).options}
+    path = os.path.join(named.get("chdir", ""), named.get("output", "slurm-%j.out"))
+    path = path.replace("%a", task).replace("%x", named.get("job-name", ""))
+    path = path.replace("%j", job).replace("%A", job.partition("_")[0])
+    here = os.path.relpath(path)
+    return path if here.startswith("..") else here
+
+
+def require_unfinished(directory: Path) -> None:
     """
     Raises:
-        UsageError: a job of this submission is in the queue.
+        UsageError: a job of this submission is in the queue, or its work is done.
         ClusterError: Slurm does not answer.
     """
-    known = jobs(directory)
-    there = next((each for each in slurm.queue() if each.job in known), None)
+    there = next(filter(submitted(directory).has, slurm.queue()), None)
     if there is not None:
         raise UsageError(
             f"{directory}: its job {there.job} is {there.state}, and goes on by itself; to begin it anew, "
             f"first scancel {there.job}"
         )
+    if is_done(directory):
+        again = f"sbatch {shlex.quote(str(directory / SCRIPT))}"
+        raise UsageError(f"{directory}: it is done; to run the command again all the same: {again}")
 
 
 def tasks_of(text: str) -> sweep.Tasks | None:
@@ -135,8 +175,8 @@ def standing(directory: Path, tasks: sweep.Tasks) -> Standing:
     Raises:
         ClusterError: Slurm does not answer.
     """
-    known = jobs(directory)
-    queued = {int(each.task) for each in slurm.queue() if each.job in known and each.task is not None}
+    ours = submitted(directory)
+    queued = {int(each.task) for each in slurm.queue() if ours.has(each) and each.task is not None}
     done = {number for number in tasks.numbers if is_done(directory / f"{TASK_DIRECTORY}{number}")}
     waiting = [number for number in tasks.numbers if number in queued]
     left = [number for number in tasks.numbers if number not in done | queued]

@@ -133,7 +133,8 @@ class _Supervisor:
                 held = next(filter(_is_held, self._places), None)
                 if held is not None and self.job is not None:  # put back into the queue before, or by hand
                     self.place.close("stop", reason=judge.HELD, exit_code=RUN_ME_AGAIN)
-                    say(hold.not_started(held))
+                    ours = job_leader.script_of(self.place.path) is not None
+                    say(hold.not_started(held, job_leader.again(self.place.path) if ours else ""))
                     return Outcome(RUN_ME_AGAIN, 0, "stop", judge.HELD, None, self.place.path)
                 self.hangs = HangWatch(self.options.hangs, self.place.path, self.place.record)
                 around.callback(self.hangs.close)
@@ -157,8 +158,8 @@ class _Supervisor:
                     self.environment = self.standby.wanted(self.environment)
                 return self._leave(self._until_over())
             except BaseException as error:
-                said = error.reason if isinstance(error, ChildError) else str(error)
-                self.place.close("failed", error=f"{type(error).__name__}: {said.splitlines()[0] if said else ''}")
+                said = error.reason if isinstance(error, ChildError) else f"{type(error).__name__}: {error}"
+                self.place.close("failed", error=next(iter(said.splitlines()), ""))
                 raise
 
     def _until_over(self) -> Next:
