@@ -58,10 +58,16 @@ def _is_beside(supervisor: Mapping[str, Any]) -> bool:
 
 
 def _listen(stacks: Path) -> int:
-    """Write the stacks of all threads into `stacks` whenever a signal that nobody uses comes; return the signal."""
+    """Write the stacks of all threads into `stacks` whenever a signal that nobody uses comes; return the signal.
+
+    Raises:
+        OSError: there is no such signal, or no such memory.
+    """
     if not _listening:
         taken = {number for number in signal.valid_signals() if processes.knows(os.getpid(), number)}
         free = [number for number in range(signal.SIGRTMAX - 4, signal.SIGRTMIN, -1) if number not in taken]
+        if not free:
+            raise OSError("every signal is taken or blocked")
         faulthandler.register(free[0], disk.open_shared(stacks, append=True))
         _listening.append(free[0])
     return _listening[0]
