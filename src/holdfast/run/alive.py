@@ -29,6 +29,9 @@ class _Announced(msgspec.Struct, frozen=True):
     owner: dict[str, Any]  # the supervisor: /proc shows its memory only to processes beside it
 
 
+_ANNOUNCED = msgspec.json.Decoder(_Announced)  # made here for the reason that `format` has
+
+
 def announce(directory: Path, memory: Path, stacks: Path) -> None:
     """Write where runs find the supervisor's memory. Without that file, it judges by the output."""
     facts = _Announced(str(memory), str(stacks), owner.process(os.getpid()))
@@ -39,7 +42,7 @@ def announce(directory: Path, memory: Path, stacks: Path) -> None:
 def claim(directory: Path, rank: int, world: int) -> Claimed | None:
     """Claim a slot of the supervisor in `directory`; None if it has none, or runs on another machine."""
     try:
-        found = msgspec.json.decode((directory / ANNOUNCED).read_bytes(), type=_Announced)
+        found = _ANNOUNCED.decode((directory / ANNOUNCED).read_bytes())
         if not _is_beside(found.owner):
             return None
         slot = Claimed(Path(found.steps), rank, world)

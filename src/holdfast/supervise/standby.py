@@ -51,6 +51,9 @@ class _Imported(msgspec.Struct):
     pid: int
 
 
+_IMPORTED = msgspec.json.Decoder(_Imported)  # made here for the reason that `format` has
+
+
 def require_script(command: Sequence[str], *, keeps: bool) -> None:
     """Check that the command is `python script.py`, whose imports can be done in advance. `keeps`: it is an app's.
 
@@ -198,7 +201,7 @@ class Standby:
     def _imported_by(self) -> int | None:
         """Return the process that has written the list of its imports."""
         with suppress(OSError, msgspec.DecodeError):
-            return msgspec.json.decode(self._file.read_bytes(), type=_Imported).pid
+            return _IMPORTED.decode(self._file.read_bytes()).pid
         return None
 
     def _is_short(self, need: int) -> bool:
