@@ -194,6 +194,12 @@ def test_a_slurm_that_does_not_answer_is_said(place):
     result = CliRunner().invoke(commands, ["status", "s"])
     assert (0, 1) == (result.exit_code, result.stderr.count("what waits in the queue is not known"))
     assert result.stdout.startswith("s: done")
+    supervised(place / "t", "begin", {"event": "start", "pid": 1}, {"event": "end"})
+    assert 1 == CliRunner().invoke(commands, ["status", "t"]).stderr.count("is not known")  # it was in a job
+    with Run("runs/x", state={"w": [0]}) as run:
+        for _ in run.steps(2):
+            pass
+    assert "" == CliRunner().invoke(commands, ["status", "runs/x"]).stderr  # Slurm never knew of it
 
 
 def test_where_no_run_is_there_is_one_line_and_exit_3(place):

@@ -33,10 +33,11 @@ def command(path: str, watch: bool, as_json: bool) -> None:
     """
     while True:
         queued, silent = status.queue()
-        found = [status.status(place, queued) for place in status.places(Path(path))]
+        places = status.places(Path(path))
+        found = [status.status(place, queued) for place in places]
         if watch and sys.stdout.isatty() and not as_json:
             click.clear()
-        if silent:
+        if silent and any(status.is_of_a_job(*each) for each in zip(places, (of.starts for of in found), strict=True)):
             warn(f"{silent}; what waits in the queue is not known")
         if as_json:
             echo_json(

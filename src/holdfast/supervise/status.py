@@ -114,6 +114,12 @@ def status(place: Place, queued: Sequence[Queued] | None) -> Status:
     )
 
 
+def is_of_a_job(place: Place, found: Sequence[Start]) -> bool:
+    """Whether a scheduler may know of it: it was submitted, or a start of it was in a job."""
+    submitted = place.directory is not None and job_leader.script_of(place.directory) is not None
+    return submitted or any(start.job for start in found)
+
+
 def _places(path: Path, name: str, deep: int) -> Iterator[Place]:
     ours, tasks = submission.is_there(path), None
     with suppress(UsageError):  # changed by hand, beyond what we read
