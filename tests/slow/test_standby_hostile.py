@@ -78,17 +78,25 @@ def wrapped(place):
     return ""
 
 
+def cleaned(place):
+    """Others unset what might lead Python astray."""
+    (place / "python").write_text(f'#!/bin/sh\nunset PYTHONPATH\nexec {sys.executable} "$@"\n')
+    (place / "python").chmod(0o755)
+    return ""
+
+
 def gone_meanwhile(place):
     """The environment is installed anew while the run is at work."""
     (place / "python").symlink_to(os.path.realpath(sys.executable))
     return f"    os.remove({str(place / 'python')!r})\n"
 
 
-@pytest.mark.parametrize("odd", [wrapped, gone_meanwhile], ids=lambda odd: odd.__name__)
+@pytest.mark.parametrize("odd", [wrapped, cleaned, gone_meanwhile], ids=lambda odd: odd.__name__)
 def test_a_command_that_may_not_have_a_standby_goes_on_without_one(tmp_path, odd):
     """With a line."""
+    variables = {} if odd is cleaned else {"PYTHONPATH": ":".join(sys.path)}
     script = train(tmp_path, f"{odd(tmp_path)}\n{BEGINS}\n{TRAINS}")[1]
-    with Supervised(tmp_path, [tmp_path / "python", script], "--standby", PYTHONPATH=":".join(sys.path)) as it:
+    with Supervised(tmp_path, [tmp_path / "python", script], "--standby", **variables) as it:
         until(lambda: "train.py: no standby: " in it.said or it.process.poll() is not None, "the line")
         (tmp_path / "enough").touch()
         assert 0 == it.end(), it.said

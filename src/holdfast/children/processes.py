@@ -84,13 +84,6 @@ def command(pid: int) -> list[str]:
     return _read(f"{pid}/cmdline").split("\0")[:-1]
 
 
-def environment(pid: int) -> dict[str, str]:
-    """Return the environment with which the process's program was started."""
-    text = _bytes(f"{pid}/environ")
-    pairs = (os.fsdecode(each).partition("=") for each in text.split(b"\0") if b"=" in each)
-    return {name: value for name, _, value in pairs}
-
-
 def shown(pid: int) -> str:
     """Return for people what the process does: its state, and where in the kernel each thread waits."""
     lines = [f"state: {_field_text(f'{pid}/status', 'State')}"]
@@ -158,14 +151,10 @@ def _field_text(path: str, name: str) -> str:
 
 def _read(path: str) -> str:
     """Return the text of a file in /proc; empty if its process has ended, or belongs to another user."""
-    return _bytes(path).decode(errors="replace")
-
-
-def _bytes(path: str) -> bytes:
     try:
-        return Path("/proc", path).read_bytes()
+        return Path("/proc", path).read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return b""
+        return ""
 
 
 def _listed(path: str) -> list[str]:

@@ -10,6 +10,7 @@ import os
 import re
 import select
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +19,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..children import processes
 from ..children.child import Child
 from ..errors import HoldfastError, UsageError
 from ..run.imports import ASKED
@@ -31,7 +31,10 @@ HOOK = Path(__file__).parent / "standing_by"
 CHANNEL = "HOLDFAST_STANDBY"
 ANSWERS_S = 10.0  # for its last look at the files
 SHARE = 0.05  # of the machine's memory that stays free
-_OF_A_SHELL = {"_", "SHLVL", "PWD", "OLDPWD"}
+_PROBE = (
+    "import os, sys; print(os.environ.get('PYTHONPATH'), os.environ.get('HOLDFAST_STANDBY'), "
+    "os.path.isdir(sys.argv[1]), sys.flags.ignore_environment + sys.flags.no_site)"
+)
 _FLAGS = re.compile(r"-[uOBbvqd]+$")  # of Python, without those that change what it imports at its start
 
 
@@ -89,7 +92,7 @@ class Standby:
         if self._waiting is None:
             if self._for is None and self._imported_by() == pid and not self._is_short(_size(pid)):
                 self._for = ([*command], {**environment})
-                self._start_if_it_may(pid)
+                self._start_if_it_may()
             return
         alive = self._hear()
         if self._parted:
@@ -131,14 +134,14 @@ class Standby:
         self._end()
         self._for = None
 
-    def _start_if_it_may(self, pid: int) -> None:
+    def _start_if_it_may(self) -> None:
         command, environment = self._for or ([], {})
-        why = "" if self._obeyed else _lost_on_the_way(processes.environment(pid), environment)
-        if not why:
-            try:
+        try:
+            why = "" if self._obeyed else _lost_on_the_way(command[0], environment)
+            if not why:
                 self._start(command, environment)
-            except (OSError, HoldfastError) as error:  # the command at work goes on
-                why = str(error)
+        except (OSError, HoldfastError) as error:  # the command at work goes on
+            why = str(error)
         if why:
             say(f"{self._name}: no standby: {why}")
 
@@ -213,13 +216,20 @@ class Standby:
         return short
 
 
-def _lost_on_the_way(found: Mapping[str, str], given: Mapping[str, str]) -> str:
-    """Return why a standby might not find its orders: something between us and Python changes the environment."""
-    lost = {name for name, value in given.items() if found.get(name) != value and name not in _OF_A_SHELL}
-    lost |= {"PYTHONPATH"} if found.get("PYTHONPATH") != given.get("PYTHONPATH") else set()
-    return (
-        f"the command changes its own environment before Python begins: {', '.join(sorted(lost)[:3])}" if lost else ""
-    )
+def _lost_on_the_way(python: str, environment: Mapping[str, str]) -> str:
+    """Return why a standby might not find its orders, and would run the script at once: `python` may be a wrapper."""
+    path, number = str(HOOK / "nothing"), "0"
+    more = {"PYTHONPATH": path, CHANNEL: number}
+    nothing, all_of_it = subprocess.DEVNULL, {**environment, **more}
+    try:
+        words = [python, "-c", _PROBE, str(HOOK)]
+        done = subprocess.run(
+            words, env=all_of_it, stdin=nothing, capture_output=True, timeout=ANSWERS_S, check=False, text=True
+        )
+    except subprocess.TimeoutExpired:
+        return f"{python} does not answer"
+    found = done.stdout.splitlines()[-1:]
+    return "" if found == [f"{path} {number} True 0"] else f"{python} starts Python with other settings"
 
 
 def _size(pid: int) -> int:
