@@ -39,7 +39,7 @@ class SupervisorDirectory:
         self.lost = False  # a later start has gone on without this one: nothing here is ours any more
         self._id = uuid.uuid4().hex[:12]
         self._waiting: list[Event] = []
-        self._beat_s, self._beats = -BEAT_S, 0
+        self._beat_s, self._beats, self._asked = -BEAT_S, 0, False
         self.beat()  # before the line that a later start looks for
         self.record("begin", supervisor=self._id, owner=owner.me(), **begin)
 
@@ -49,12 +49,27 @@ class SupervisorDirectory:
         Slurm starts a job again whose node it has lost, also if the node itself still works.
         """
         if time.monotonic() >= self._beat_s + BEAT_S:
-            self._beat_s, self._beats = time.monotonic(), self._beats + 1
-            with suppress(OSError):  # without space or right no later start can write either
-                disk.replace_with(_sign(self.path, self._id), [str(self._beats).encode()])
-        told = _leave(self.path, self._id)
-        self.lost = self.lost or _content(told) == TAKEN  # after our sign: either we see this, or it sees the sign
-        return self.lost or told.exists()
+            self._sign()
+        asked = self._is_asked()
+        if asked and not self._asked:  # we may have slept on a clock that slept, too
+            self._asked = True
+            self._sign()
+            self._is_asked()
+        return asked
+
+    def _sign(self) -> None:
+        self._beat_s, self._beats = time.monotonic(), self._beats + 1
+        with suppress(OSError):  # without space or right no later start can write either
+            disk.replace_with(_sign(self.path, self._id), [str(self._beats).encode()])
+
+    def _is_asked(self) -> bool:
+        """Whether to leave; asked after our sign: either we see what a later start has written, or it sees the sign."""
+        try:
+            said = _leave(self.path, self._id).read_bytes()
+        except OSError:
+            return self.lost
+        self.lost = self.lost or said == TAKEN
+        return True
 
     def record(self, event: str, /, **facts: Any) -> None:
         """Note what has happened. If the journal cannot be written, warn once and write the lines later."""
