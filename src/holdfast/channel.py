@@ -35,6 +35,9 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
     place: str = ""  # in the program; shown in error messages
 
 
+_MESSAGES = msgspec.msgpack.Decoder(Message)  # made here for the reason that `format` has
+
+
 class NoChannel:
     """The channel of a process without other ranks: it stores nothing."""
 
@@ -67,7 +70,7 @@ def received(channel: Channel, key: str, first: bytes) -> Message:
     """Return the message under `key`, whose first piece is `first`."""
     more = range(1, int.from_bytes(first[:4], "little") + 1)
     rest = [channel.get(f"{key}+{number}") or b"" for number in more]  # stored before the first piece
-    return msgspec.msgpack.decode(b"".join([first[4:], *rest]), type=Message)
+    return _MESSAGES.decode(b"".join([first[4:], *rest]))
 
 
 def discard(channel: Channel, key: str) -> None:

@@ -39,6 +39,12 @@ class _Result(msgspec.Struct, frozen=True, array_like=True):
     failure: Failure | None = None
 
 
+_FAILURES, _RESULTS = (
+    msgspec.msgpack.Decoder(Failure),
+    msgspec.msgpack.Decoder(_Result),
+)  # made here for the reason that `format` has
+
+
 class _Outcome(NamedTuple):
     result: _Result
     error: Exception | None = None  # raised on this rank
@@ -121,7 +127,7 @@ class Ranks:
             for rank in range(self.world):
                 data = self._channel.get(f"{_FAILED}/{rank}") if rank != self.rank else None
                 if data is not None:
-                    found.append(msgspec.msgpack.decode(data, type=Failure))
+                    found.append(_FAILURES.decode(data))
         return found
 
     def leave(self, why: str) -> None:
@@ -227,7 +233,7 @@ class Ranks:
             verdict = mine if mine.error is not None else _attempted(self.rank, giving(error=error))
         else:
             if self.rank == 0:
-                results = [msgspec.msgpack.decode(message, type=_Result) for message in messages]
+                results = [_RESULTS.decode(message) for message in messages]
                 failures = [each for each in results if each.failure is not None]
                 if failures:
                     verdict = _Outcome(failures[0], mine.error)
@@ -247,7 +253,7 @@ class Ranks:
         answer = self.announce(topic, msgspec.msgpack.encode(_Result() if mine is None else mine.result))
         if mine is not None and mine.error is not None:
             raise mine.error
-        result = msgspec.msgpack.decode(answer, type=_Result)
+        result = _RESULTS.decode(answer)
         if result.failure is not None:
             raise _raised(result.failure, known)
         return result.value

@@ -96,6 +96,9 @@ class Chosen(msgspec.Struct, frozen=True):
     around: Around
 
 
+msgspec.json.Decoder(Chosen)  # made here for the reason that `format` has
+
+
 def choose(costs: Costs, seen: Seen, around: Around) -> Choice:
     """Return how often to save."""
     cost_s, mean_s = costs.stall_s + costs.slow_s, expected_s(seen, around.assumed_hours)

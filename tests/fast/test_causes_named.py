@@ -8,7 +8,7 @@ import pytest
 from holdfast.inspect import starts
 from holdfast.supervise import causes
 from holdfast.supervise.causes import DISK, MEMORY, REPEATS, Error, Evidence, cause
-from holdfast.supervise.evidence import memory_files
+from holdfast.supervise.evidence import is_full, memory_files
 from holdfast.supervise.judge import CommandAttempt, judge
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +46,13 @@ CRASH = CommandAttempt("failed", 1, 60.0)
         (Evidence(1, *2 * (WRONG._replace(kind="ConnectionResetError"),)), "error"),
         (Evidence(1, *2 * (WRONG._replace(kind="TimeoutError"),)), "error"),
         (Evidence(1, *2 * (Error(""),)), "error"),  # nothing is known
+        (Evidence(1, *2 * (WRONG._replace(kind="HTTPError"),)), "error"),
+        (Evidence(1, *2 * (WRONG._replace(kind="torch.distributed.DistBackendError"),)), "error"),
+        (Evidence(1, *2 * (WRONG._replace(kind="OSError", text="OSError: [Errno 116] Stale file handle"),)), "error"),
+        (Evidence(1, *2 * (WRONG._replace(text="RuntimeError: Connection closed by peer [::1]:4"),)), "error"),
+        (Evidence(1, *2 * (WRONG._replace(kind="OSError", text="OSError: [Errno 2] No such file"),)), REPEATS),
+        (Evidence(1, Error("x", text="numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7 PiB")), MEMORY),
+        (Evidence(-6, Error("", text="terminate called after throwing an instance of 'std::bad_alloc'")), MEMORY),
     ],
 )  # fmt: skip
 def test_a_cause_has_its_evidence(seen, expected):
@@ -75,6 +82,31 @@ def test_the_last_lines_of_a_python_program_are_read():
     assert "" == causes.from_output("ValueError: no\n").kind == causes.from_output(tail + "and goes on 1\n").kind
     assert causes.from_output(tail + "ValueError: no\n").repeats(found)
     assert not causes.from_output(tail + "ValueError: 2\n").repeats(found)
+
+
+def test_only_an_exception_that_ends_the_output_is_its_error():
+    """With all lines of its message: two that end with the same line may be different ones."""
+    frames = 'Traceback (most recent call last):\n  File "b.py", line 9, in f\n    g()\n    ^^^\n'
+    one, other = (causes.from_output(f"{frames}{kind}: {word}\nHint: none\n") for kind, word in (("A", 1), ("B", 2)))
+    assert ("A", "B") == (one.kind, other.kind)
+    assert one.text == "A: 1\nHint: none"
+    assert not one.repeats(other)
+    assert one.repeats(one)
+    assert not causes.from_output(f"{frames}ConnectionError: no\nDone: 1\n").repeats(
+        causes.from_output(f"{frames}ConnectionError: no\nDone: 1\n")
+    )
+
+
+def test_what_was_printed_long_before_the_end_is_no_evidence():
+    tip = "tip: 'No space left on device' means that the scratch is full\n"
+    assert DISK == cause(Evidence(1, causes.from_output("cp: error writing 'x': No space left on device\ny\ny\n")))
+    assert "error" == cause(Evidence(1, causes.from_output(tip + 20 * "step\n")))
+
+
+def test_a_file_system_without_blocks_of_its_own_is_not_full():
+    """/proc has none; nor have some that are mounted through a network, or an image of a container."""
+    assert not is_full(Path("/proc"))
+    assert not is_full(Path("/sys"))
 
 
 V1 = "9:name=systemd:/\n4:memory:/jobs/7\n0::/\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Every
-from holdfast.children import steps
+from holdfast.children import processes, steps
 from holdfast.children.steps import Claimed, Memory, Seen
 from holdfast.cluster import job_leader
 from holdfast.run import alive
@@ -281,7 +281,7 @@ def test_a_run_goes_on_without_a_supervisor_that_it_can_reach(tmp_path, monkeypa
 # Stacks and ranks ----------------------------------------------------------------------------------------------
 
 LISTENS = """
-import faulthandler, sys, time
+import faulthandler, os, signal, sys, time
 from pathlib import Path
 from holdfast.children.steps import Claimed
 from holdfast import disk
@@ -289,6 +289,10 @@ if "claims" in sys.argv:
     slot = Claimed(Path(sys.argv[1]), 0, 1)
 if "listens" in sys.argv:
     faulthandler.register(int(sys.argv[3]), disk.open_shared(Path(sys.argv[2]), append=True))
+if "uses" in sys.argv:
+    signal.signal(int(sys.argv[3]) - 1, lambda *_: os._exit(3))
+if "forks" in sys.argv and os.fork():
+    os.wait()
 def asleep():
     print("ready", flush=True)
     time.sleep(600)
@@ -312,7 +316,26 @@ def test_the_signal_goes_only_to_runs_that_catch_it(tmp_path, words):
     assert (words == ["claims", "listens"]) == ("in asleep" in text)
     assert f"thread {process.pid}" in text
     if "in asleep" in text:
-        assert place(text) in {"script.py, line 11", "script.py, line 12"}  # it may still be in the print
+        assert place(text) in {"script.py, line 14", "script.py, line 15"}  # it may still be in the print
+
+
+@pytest.mark.parametrize("forks", [[], ["forks"]], ids=" ".join)
+def test_a_signal_that_another_rank_listens_to_is_this_ones_own(tmp_path, forks):
+    """It may have a handler of the user's there; a fork of it listens to the signal of its parent."""
+    (tmp_path / "script.py").write_text(LISTENS)
+    memory, stacks, number = Memory(), Stacks(), signal.SIGRTMAX - 6
+    words = [memory.path, stacks.path, str(number), "claims", "listens", "uses", *forks]
+    with subprocess.Popen([sys.executable, tmp_path / "script.py", *words], stdout=subprocess.PIPE) as process:
+        try:
+            assert b"ready\n" == process.stdout.readline()
+            pids = [process.pid, *processes.descendants(process.pid)]
+            texts = stacks.take(pids, {os.getpid(): number - 1, process.pid: number})
+            assert process.poll() is None
+            assert 1 + len(forks) == len(pids)
+            assert "in asleep" in texts[pids[-1]]
+        finally:
+            for pid in reversed(pids):
+                os.kill(pid, signal.SIGKILL)
 
 
 def seen(rank, step, world=2, phase=steps.STEP, pid=None):

@@ -225,6 +225,8 @@ def test_a_slurm_that_does_not_answer_is_said(place):
     result = CliRunner().invoke(commands, ["status", "s"])
     assert (0, 1) == (result.exit_code, result.stderr.count("what waits in the queue is not known"))
     assert result.stdout.startswith("s: done")
+    supervised(place / "t", "begin", {"event": "start", "pid": 1}, {"event": "end"})
+    assert 1 == CliRunner().invoke(commands, ["status", "t"]).stderr.count("is not known")  # it was in a job
     with Run("runs/x", state={"w": [0]}) as run:
         for _ in run.steps(1):
             pass

@@ -347,3 +347,10 @@ def test_a_file_in_no_directory_is_refused_at_once(tmp_path):
     it = supervised(tmp_path, python("print('begun')"), "--alive", "nowhere/alive")
     assert (2, "") == (it.code, it.printed)
     assert "there is no directory" in it.said
+
+
+def test_a_script_that_blocks_all_signals_trains_all_the_same(tmp_path):
+    """None is left upon which it could write its stacks."""
+    blocks = "    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {signal.SIGTERM})\n"
+    it = supervised(tmp_path, train(tmp_path, blocks + TRAINS))
+    assert 0 == it.code, it.said

@@ -207,15 +207,15 @@ def test_a_standby_for_other_words_or_without_memory_is_discarded(tmp_path, monk
     """As is one whose machine has no room for it any more; its size is said."""
     (tmp_path / "a.py").write_text("print('ran', flush=True)\n")
     asked = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2] / 'src')!r})\nimport os, xxhash\n"
-    asked += "from holdfast.run import imports; imports.tell(); print(os.getpid())"
+    asked += "from holdfast.run import imports; imports.tell(); print(os.getpid(), flush=True); input()"
     command, environment = (
         [sys.executable, str(tmp_path / "a.py")],
         {**os.environ, "HOLDFAST_IMPORTS": str(tmp_path / "imports.json")},
     )
     for change in ("words", "variable", "memory", "none"):
-        pid = int(
-            subprocess.run([sys.executable, "-c", asked], env=environment, capture_output=True, check=True).stdout
-        )
+        pipe = subprocess.PIPE
+        told = subprocess.Popen([sys.executable, "-c", asked], env=environment, stdin=pipe, stdout=pipe)
+        pid = int(told.stdout.readline())
         notes = []
         it = Standby(tmp_path, "a.py", lambda event, notes=notes, **_: notes.append(event))
         until_s = time.monotonic() + PATIENCE_S
@@ -223,6 +223,7 @@ def test_a_standby_for_other_words_or_without_memory_is_discarded(tmp_path, monk
         while READY not in said and time.monotonic() < until_s:
             it.look(pid, command, environment)
             said += capsys.readouterr().err
+        told.communicate(b"\n")
         with monkeypatch.context() as inside:
             if change == "memory":
                 inside.setattr(standby, "SHARE", 2.0)

@@ -311,6 +311,42 @@ def test_a_start_without_a_sign_of_life_is_waited_for_no_longer(tmp_path, fakes,
         first.process.send_signal(signal.SIGCONT)
 
 
+def test_a_start_that_wakes_beside_a_later_one_is_killed_and_writes_nothing(tmp_path, fakes, monkeypatch):
+    """It was suspended for longer than the later one has waited. Neither its files nor its journal are its own."""
+    monkeypatch.setattr(place, "SILENT_S", 2.0)
+    with Supervised(tmp_path, python(SAVES), "--run", "d") as first:
+        until(lambda: "ready" in first.printed and any((tmp_path / "d").glob("alive-*")), "its sign")
+        asleep = [first.process.pid, *(pid for pid in first.left() if pid != first.process.pid)]
+        for pid in asleep:
+            os.kill(pid, signal.SIGSTOP)
+        monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+        place.outlast(tmp_path / "d", lambda: None)
+        before = (tmp_path / "d/supervisor.jsonl").read_bytes()
+        for pid in reversed(asleep):
+            os.kill(pid, signal.SIGCONT)
+        assert 137 == first.end()
+    assert "saved" not in first.printed
+    assert before == (tmp_path / "d/supervisor.jsonl").read_bytes()
+    assert "a later start of this job has gone on without this one: killed" in first.said
+    assert [] == requeues(fakes)
+
+
+def test_a_start_that_wakes_while_it_is_given_up_is_waited_for(tmp_path, fakes, monkeypatch):
+    """Its sign of life came after the last look: the later one looks once more after it has said that it goes on."""
+    monkeypatch.setattr(place, "SILENT_S", 0.5)
+    begin, leave, woke = {"event": "begin", "supervisor": "a", "time": 1.0}, tmp_path / "leave-a", []
+    (tmp_path / place.JOURNAL).write_bytes(journal.lines([begin]))
+    (tmp_path / "alive-a").touch()
+
+    def sign(_):
+        woke.extend([leave.read_bytes()] if leave.read_bytes() else [])
+        return b"2" if woke else b"1"
+
+    monkeypatch.setattr(place, "_content", sign)
+    place._wait_for(tmp_path, begin, lambda: woke and not leave.read_bytes())
+    assert ([place.TAKEN], b"") == (woke, leave.read_bytes())
+
+
 def test_a_job_that_was_killed_as_a_whole_is_gone_on_with(tmp_path, fakes):
     """Its supervisor wrote no last line, on another machine: Slurm says that the job is over. While it is not, no."""
     (tmp_path / "d").mkdir()

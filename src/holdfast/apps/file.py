@@ -51,6 +51,9 @@ class App(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return not any(CHECKPOINT in word for word in self.resume or [])
 
 
+msgspec.json.Decoder(App)  # made here for the reason that `format` has
+
+
 def read(path: Path) -> App:
     """Return the app file at `path`.
 

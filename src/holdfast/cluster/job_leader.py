@@ -35,6 +35,9 @@ class _Announced(msgspec.Struct, frozen=True):
     owner: dict[str, Any]
 
 
+_ANNOUNCED = msgspec.json.Decoder(_Announced)  # made here for the reason that `format` has
+
+
 @contextmanager
 def announced(directory: Path) -> Iterator[dict[str, str]]:
     """Within this block, child processes can find this supervisor and its directory.
@@ -70,7 +73,7 @@ def supervisor(environment: Mapping[str, str] = os.environ) -> Path | None:
     if here is None or place is None:
         return None
     try:
-        facts, written_s = msgspec.json.decode(place.read_bytes(), type=_Announced), place.stat().st_mtime
+        facts, written_s = _ANNOUNCED.decode(place.read_bytes()), place.stat().st_mtime
     except (OSError, msgspec.DecodeError):
         return None
     if facts.restart_count != here.restart_count or owner.proven_gone(facts.owner, lambda: written_s):

@@ -20,8 +20,8 @@ from ..store.pruning import DamagedSince
 from ..store.shards import Abandoned, Staged
 from ..store.sharing import Unchanged
 from ..store.store import Hooks
-from .division import Decision, Mine, Sheet, WritePlan, decided, spares
-from .rank_share import RankShare, Seal, Written, commit, sealed
+from .division import DECISIONS, SHEETS, Mine, WritePlan, decided, spares
+from .rank_share import SEALS, RankShare, Written, commit, sealed
 
 _KNOWN = (Abandoned, DamagedSince)  # passed on besides our own errors
 
@@ -65,7 +65,7 @@ class CollectiveSave:
             return msgspec.msgpack.encode(sealed(self.partial, done[0].part, plan.firsts))
 
         def committed(words: list[bytes]) -> bytes:
-            seals = [msgspec.msgpack.decode(word, type=Seal) for word in words]
+            seals = [SEALS.decode(word) for word in words]
             return commit(self.owner, self.name, facts, self.partial, seals, staged.tree).encode()
 
         created = self._collect("commit", write_share, committed).decode()
@@ -86,14 +86,14 @@ class CollectiveSave:
             return msgspec.msgpack.encode(mine[0].sheet)
 
         looked = tried(lambda: self._act(look))  # now, so that all ranks compare their leaves at the same time
-        sheet = msgspec.msgpack.decode(self._lead("sheet", looked), type=Sheet)
+        sheet = SHEETS.decode(self._lead("sheet", looked))
 
         def answer() -> bytes:
             looked()
             return msgspec.msgpack.encode(mine[0].claim(sheet, self.ranks.rank, found[0].linked))
 
         word = self._collect("plan", answer, lambda words: decided(words, mine[0], self.owner.require_space))
-        decision = msgspec.msgpack.decode(word, type=Decision)
+        decision = DECISIONS.decode(word)
         spare = self._spare(mine[0], decision.doubtful) if decision.doubtful else set()
         return mine[0].plan(sheet, decision, spare, self.ranks), found[0]
 

@@ -59,6 +59,11 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
     held: dict[int, list[int]]  # rank -> indexes in `Sheet.whole` of leaves that it links, so that no rank writes them
 
 
+# Made here for the reason that `format` has.
+_CLAIMS, _DIFFERENCES = msgspec.msgpack.Decoder(Claim), msgspec.msgpack.Decoder(RankDifference)
+SHEETS, DECISIONS = msgspec.msgpack.Decoder(Sheet), msgspec.msgpack.Decoder(Decision)
+
+
 class WritePlan(NamedTuple):
     """What one rank writes."""
 
@@ -172,9 +177,9 @@ def decided(words: Sequence[bytes], mine: Mine, require_space: Callable[[int], N
     Raises:
         UsageError: the ranks do not hold pieces of the same leaves.
     """
-    claims = [msgspec.msgpack.decode(word, type=Claim) for word in words]
+    claims = [_CLAIMS.decode(word) for word in words]
     alike = Counter(claim.difference for claim in claims)
-    answers = [(msgspec.msgpack.decode(answer, type=RankDifference), ranks) for answer, ranks in alike.items()]
+    answers = [(_DIFFERENCES.decode(answer), ranks) for answer, ranks in alike.items()]
     doubtful = require_covered(mine, answers)
     differing = {place for answer, _ in answers for place in answer.differing}
     held = holders([claim.held for claim in claims], differing)

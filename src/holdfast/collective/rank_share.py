@@ -33,6 +33,9 @@ class Seal(msgspec.Struct, frozen=True, array_like=True):
     file: File
 
 
+SEALS = msgspec.msgpack.Decoder(Seal)  # made here for the reason that `format` has
+
+
 class Written(NamedTuple):
     """The result of writing one share."""
 

@@ -29,6 +29,9 @@ class _Announced(msgspec.Struct, frozen=True):
     owner: dict[str, Any]  # the supervisor: /proc shows its memory only to processes beside it
 
 
+_ANNOUNCED = msgspec.json.Decoder(_Announced)  # made here for the reason that `format` has
+
+
 def announce(directory: Path, memory: Path, stacks: Path) -> None:
     """Write where runs find the supervisor's memory. Without that file, it judges by the output."""
     facts = _Announced(str(memory), str(stacks), owner.process(os.getpid()))
@@ -39,7 +42,7 @@ def announce(directory: Path, memory: Path, stacks: Path) -> None:
 def claim(directory: Path, rank: int, world: int) -> Claimed | None:
     """Claim a slot of the supervisor in `directory`; None if it has none, or runs on another machine."""
     try:
-        found = msgspec.json.decode((directory / ANNOUNCED).read_bytes(), type=_Announced)
+        found = _ANNOUNCED.decode((directory / ANNOUNCED).read_bytes())
         if not _is_beside(found.owner):
             return None
         slot = Claimed(Path(found.steps), rank, world)
@@ -58,10 +61,16 @@ def _is_beside(supervisor: Mapping[str, Any]) -> bool:
 
 
 def _listen(stacks: Path) -> int:
-    """Write the stacks of all threads into `stacks` whenever a signal that nobody uses comes; return the signal."""
+    """Write the stacks of all threads into `stacks` whenever a signal that nobody uses comes; return the signal.
+
+    Raises:
+        OSError: there is no such signal, or no such memory.
+    """
     if not _listening:
         taken = {number for number in signal.valid_signals() if processes.knows(os.getpid(), number)}
         free = [number for number in range(signal.SIGRTMAX - 4, signal.SIGRTMIN, -1) if number not in taken]
+        if not free:
+            raise OSError("every signal is taken or blocked")
         faulthandler.register(free[0], disk.open_shared(stacks, append=True))
         _listening.append(free[0])
     return _listening[0]

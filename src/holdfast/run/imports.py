@@ -23,7 +23,7 @@ def tell() -> None:
 
 
 def _imported() -> dict[str, object]:
-    """Return the modules in the order of their import, each with its file, and a digest of the environment."""
+    """Return the modules in the order of their import, each with its file; the folder; a digest of the environment."""
     modules = []
     for name, module in [*sys.modules.items()]:
         spec = getattr(module, "__spec__", None)
@@ -32,4 +32,10 @@ def _imported() -> dict[str, object]:
             modules.append([name, origin])
     pairs = sorted(f"{name}={value}" for name, value in os.environ.items())
     digest = xxhash.xxh3_128_hexdigest(os.fsencode("\0".join(pairs)))
-    return {"pid": os.getpid(), "modules": modules, "names": sorted(os.environ), "environment": digest}
+    return {
+        "pid": os.getpid(),
+        "cwd": os.getcwd(),
+        "modules": modules,
+        "names": sorted(os.environ),
+        "environment": digest,
+    }

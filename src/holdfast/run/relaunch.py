@@ -61,6 +61,9 @@ class Launch(msgspec.Struct, frozen=True):
         return max(start.restart for start in self.starts) > max(start.restart for start in other.starts)
 
 
+_LAUNCHES = msgspec.json.Decoder(Launch)  # made here for the reason that `format` has
+
+
 def _machines(launch: Launch) -> set[tuple[Any, Any]]:
     return {(start.agent.get("boot"), start.agent.get("pid_space")) for start in launch.starts}
 
@@ -130,7 +133,7 @@ def exit_if_held(session: Session) -> None:
 
 def _stop_before(session: Session, said: Sequence[bytes]) -> journal.Event | None:
     """On rank 0, journal this start as all ranks see it; return the stop before it, if there was one."""
-    first, *rest = [msgspec.json.decode(each, type=Launch) for each in said]
+    first, *rest = [_LAUNCHES.decode(each) for each in said]
     starts = {msgspec.json.encode(start): start for each in rest for start in each.starts if start not in first.starts}
     here = msgspec.structs.replace(first, others=[*starts.values()])
     session.attempt.record("launched", launch=msgspec.to_builtins(here))

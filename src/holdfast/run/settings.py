@@ -42,6 +42,7 @@ class Drilled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     since_ns: tuple[int, int] = (0, 0)  # when the drill, and this run of it, began
 
 
+_DRILLED = msgspec.json.Decoder(Drilled)  # made here for the reason that `format` has
 _moved: dict[str, str] = {}  # a value of HOLDFAST_RUN_DIR -> the path of the run that it moves
 
 
@@ -101,6 +102,6 @@ def drilled() -> Drilled:
     if not text:
         return Drilled()
     try:
-        return msgspec.json.decode(text, type=Drilled)
+        return _DRILLED.decode(text)
     except msgspec.DecodeError as error:
         raise UsageError(f"{DRILL} is set, but not by `holdfast drill`: {error}") from error

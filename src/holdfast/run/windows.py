@@ -28,6 +28,7 @@ class Order(msgspec.Struct, frozen=True, array_like=True):
 
 
 NOTHING = Order()
+_ORDERS = msgspec.msgpack.Decoder(Order)  # made here for the reason that `format` has
 
 
 class Windows:
@@ -64,7 +65,7 @@ class Windows:
         self.said_at, self._last_edge = self._last_edge, self.point
         order = self._said
         if self._ranks.rank:
-            order = msgspec.msgpack.decode(self._words.announce("window"), type=Order)
+            order = _ORDERS.decode(self._words.announce("window"))
         else:
             self.leading = True
             now = self._clock()

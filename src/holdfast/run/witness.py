@@ -49,6 +49,9 @@ class About(msgspec.Struct, frozen=True, omit_defaults=True):
     bag: str = ""  # of a container: a digest of its members in no order
 
 
+msgspec.json.Decoder(About)  # made here for the reason that `format` has
+
+
 class Witness:
     """One attempt's notes. `held`: the tracked objects by name."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from itertools import dropwhile
 from typing import Literal, NamedTuple
 
 Action = Literal["again", "back off", "leave"]
@@ -27,12 +28,23 @@ WORDS: dict[Action, str] = {
 }
 FIRST_S: dict[Action, tuple[float, float]] = {"again": (0.0, 1.0), "back off": (5.0, 10.0), "leave": (0.0, 0.0)}
 MOST_S = 300.0
-# The next try may go well: the network is at fault, or another process.
-_PASSING = re.compile(r"(Connection\w*Error|BrokenPipeError|InterruptedError|\w*Timeout(Error|Expired)?)$")
+# The next try may go well: the network is at fault, a file system, or another process.
+_PASSING = re.compile(
+    r"(Connection\w*Error|BrokenPipeError|InterruptedError|BlockingIOError|\w*Timeout(Error|Expired)?|HTTPError|URLError"
+    r"|SSLError|ProxyError|RemoteDisconnected|IncompleteRead|ChunkedEncodingError|ProtocolError|gaierror"
+    r"|Dist(Network|Backend|Store)Error)$"
+)
+_PASSING_TEXT = re.compile(
+    r"\[Errno (5|11|16|37|100|101|10[347]|11[0-36]|121)\]"  # of an OSError: input/output, a stale file, no route, ...
+    r"|[Cc]onnection (closed|reset|refused|aborted|timed out)|[Tt]imed out|[Tt]emporar(y failure|ily unavailable)|NCCL"
+)
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|\[Errno (28|122)\]|^NoSpace\b")
-_NO_MEMORY = re.compile(r"^(\w+\.)*(MemoryError|OutOfMemoryError|ArrayMemoryError)\b|[Cc]an(no|')t allocate memory")
+_NO_MEMORY = re.compile(
+    r"^(\w+\.)*(MemoryError|OutOfMemoryError|_?ArrayMemoryError)\b|[Cc]an(no|')t allocate memory|std::bad_alloc"
+)
+_LAST_LINES = 10  # of a program that says nothing in Python's words
 _KILLED = re.compile(r"killed by signal: Killed|exit(ed)? with signal 9|SIGKILL")
-_LAST_LINE = re.compile(r"([A-Za-z_][\w.]*)(: |$)")
+_KIND = re.compile(r"([A-Za-z_][\w.]*)(: |$)")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+)', re.MULTILINE)
 
 
@@ -48,7 +60,8 @@ class Error(NamedTuple):
     def repeats(self, before: Error) -> bool:
         """Whether the next start would fail with it as well."""
         same = (self.kind, self.place, self.step) == (before.kind, before.place, before.step)
-        return bool(self.kind) and same and not self.may_mend and not _PASSING.search(self.kind)
+        passing = _PASSING.search(self.kind) or _PASSING_TEXT.search(self.text)
+        return bool(self.kind) and same and not self.may_mend and not passing
 
 
 class Evidence(NamedTuple):
@@ -90,12 +103,14 @@ def wait_s(cause: str, number: int) -> float:
 def from_output(tail: str) -> Error:
     """Return the exception at the end of a Python program's output; an empty one if it ends otherwise."""
     _, begin, trace = tail.rpartition("Traceback (most recent call last):\n")
-    last = next((line for line in reversed(trace.splitlines()) if line.strip()), "")
-    frames, kind = _FRAME.findall(trace), _LAST_LINE.match(last)
+    lines = trace.splitlines()
+    said = [*dropwhile(lambda line: line.startswith("  "), lines)]  # also of a message with several lines
+    frames, kind = _FRAME.findall(trace), _KIND.match(said[0]) if said else None
     if not begin or not frames or not kind:
-        return Error("", text=tail[-2000:])
+        return Error("", text="\n".join(tail.splitlines()[-_LAST_LINES:])[-2000:])
     path, number = frames[-1]
-    return Error(kind[1], f"{path}:{number}: {last}", text=last)
+    text = "\n".join(said).rstrip()
+    return Error(kind[1], f"{path}:{number}: {text}", text=text)
 
 
 def table() -> list[str]:

@@ -51,10 +51,15 @@ class MemoryKills:
 
 
 def is_full(path: Path) -> bool:
-    """Whether the file system has no space, or no file, left for this user."""
+    """Whether the file system has no space, or no file, left for this user.
+
+    Some have no number of blocks, as /proc. Nobody writes to one that can only be read.
+    """
     try:
         facts = os.statvfs(path)
     except OSError:
+        return False
+    if not facts.f_blocks or facts.f_flag & os.ST_RDONLY:
         return False
     return facts.f_bavail * facts.f_frsize < ROOM_BYTES or (facts.f_files > 0 and facts.f_favail == 0)
 

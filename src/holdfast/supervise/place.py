@@ -26,6 +26,7 @@ SYNCED = (*CLOSING, "requeued")  # must be durable after a power loss, or before
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 BEAT_S = 10.0  # between two signs of life
 SILENT_S = 60.0  # after so long without one an earlier start of this job, whose node is lost, counts as ended
+TAKEN = b"taken"  # what a later start writes to one that it waits for no longer
 LOOK_S = 1.0  # at an earlier start that is still at work
 
 
@@ -35,9 +36,10 @@ class SupervisorDirectory:
     def __init__(self, path: Path, begin: Event) -> None:
         self.path = path
         self.journal = path / JOURNAL
+        self.lost = False  # a later start has gone on without this one: nothing here is ours any more
         self._id = uuid.uuid4().hex[:12]
         self._waiting: list[Event] = []
-        self._beat_s, self._beats = -BEAT_S, 0
+        self._beat_s, self._beats, self._asked = -BEAT_S, 0, False
         self.beat()  # before the line that a later start looks for
         self.record("begin", supervisor=self._id, owner=owner.me(), **begin)
 
@@ -47,13 +49,32 @@ class SupervisorDirectory:
         Slurm starts a job again whose node it has lost, also if the node itself still works.
         """
         if time.monotonic() >= self._beat_s + BEAT_S:
-            self._beat_s, self._beats = time.monotonic(), self._beats + 1
-            with suppress(OSError):  # without space or right no later start can write either
-                disk.replace_with(_sign(self.path, self._id), [str(self._beats).encode()])
-        return _leave(self.path, self._id).exists()
+            self._sign()
+        asked = self._is_asked()
+        if asked and not self._asked:  # we may have slept on a clock that slept, too
+            self._asked = True
+            self._sign()
+            self._is_asked()
+        return asked
+
+    def _sign(self) -> None:
+        self._beat_s, self._beats = time.monotonic(), self._beats + 1
+        with suppress(OSError):  # without space or right no later start can write either
+            disk.replace_with(_sign(self.path, self._id), [str(self._beats).encode()])
+
+    def _is_asked(self) -> bool:
+        """Whether to leave; asked after our sign: either we see what a later start has written, or it sees the sign."""
+        try:
+            said = _leave(self.path, self._id).read_bytes()
+        except OSError:
+            return self.lost
+        self.lost = self.lost or said == TAKEN
+        return True
 
     def record(self, event: str, /, **facts: Any) -> None:
         """Note what has happened. If the journal cannot be written, warn once and write the lines later."""
+        if self.lost:
+            return
         known = {name: value for name, value in facts.items() if value is not None}
         self._waiting.append({"event": event, "time": time.time(), **known})
         try:
@@ -144,10 +165,25 @@ def _wait_for(path: Path, begin: Event, told: Callable[[], object]) -> None:
     while not told() and any(str(each.get("supervisor")) == name for each in _open(path / JOURNAL)):
         if (sign := _content(_sign(path, name))) != seen:
             seen, since_s = sign, time.monotonic()
-        elif time.monotonic() > since_s + SILENT_S:
+        elif time.monotonic() > since_s + SILENT_S and _take(path, name, seen):
             say(f"{path}: no sign of life of it for {SILENT_S:.0f} s: goes on")
             return
         time.sleep(LOOK_S)
+
+
+def _take(path: Path, supervisor: str, seen: bytes) -> bool:
+    """Tell an earlier start that it is waited for no longer; return whether it still gives no sign of life.
+
+    One that wakes looks for this after its first sign, and ends at once without another byte.
+    """
+    leave = _leave(path, supervisor)
+    with suppress(OSError):
+        disk.replace_with(leave, [TAKEN])
+    if _content(_sign(path, supervisor)) == seen:
+        return True
+    with suppress(OSError):
+        disk.replace_with(leave, [])
+    return False
 
 
 def _sign(path: Path, supervisor: str) -> Path:

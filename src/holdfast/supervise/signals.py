@@ -34,6 +34,7 @@ class SignalInbox:
         for number in SIGNALS:
             if number not in IGNORED or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, lambda *_: None)
+        signal.signal(signal.SIGCONT, lambda *_: None)  # ends a wait: what has happened meanwhile is looked at first
         adopt(orphans=True)
         return self
 

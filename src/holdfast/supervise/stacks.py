@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from .. import disk
+from .. import disk, owner
 from ..children import processes, steps
 from ..children.warden import send
 from ..provenance import redact
@@ -44,15 +44,19 @@ class Stacks:
         os.close(self._descriptor)
 
     def take(self, pids: Sequence[int], signals: Mapping[int, int]) -> dict[int, str]:
-        """Return the stacks of these processes. `signals`: on which each slot's process writes its own."""
+        """Return the stacks of these processes, each after its parent.
+
+        `signals`: on which each slot's process writes its own. A fork of it has the same.
+        """
         until = time.monotonic() + ALL_S
-        known = {number for number in signals.values() if number}
+        numbers: dict[int | None, int] = {}
         found: dict[int, str] = {}
         for pid in pids[:MOST]:
             text = ""
+            number = numbers[pid] = signals.get(pid) or numbers.get(owner.parent(pid), 0)
             if time.monotonic() < until and not processes.stopped(pid) and not processes.traced(pid):
-                number = next((each for each in known if self._answers(pid, each)), None)
-                text = self._ask(pid, number) if number is not None else _py_spy(pid, until - time.monotonic())
+                answers = number and self._answers(pid, number)
+                text = self._ask(pid, number) if answers else _py_spy(pid, until - time.monotonic())
             command = " ".join(redact(processes.command(pid)))
             gpu = ON_GPU if processes.maps(pid, "/dev/nvidia") else ""
             found[pid] = "\n".join(filter(None, [command, gpu, text.strip(), processes.shown(pid)]))

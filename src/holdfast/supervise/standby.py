@@ -10,6 +10,7 @@ import os
 import re
 import select
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +20,7 @@ from typing import NamedTuple
 import msgspec
 
 from ..children.child import Child
-from ..errors import UsageError
+from ..errors import HoldfastError, UsageError
 from ..run.imports import ASKED
 from ..terminal import say
 from .evidence import memory
@@ -30,6 +31,10 @@ HOOK = Path(__file__).parent / "standing_by"
 CHANNEL = "HOLDFAST_STANDBY"
 ANSWERS_S = 10.0  # for its last look at the files
 SHARE = 0.05  # of the machine's memory that stays free
+_PROBE = (
+    "import os, sys; print(os.environ.get('PYTHONPATH'), os.environ.get('HOLDFAST_STANDBY'), "
+    "os.path.isdir(sys.argv[1]), sys.flags.ignore_environment + sys.flags.no_site)"
+)
 _FLAGS = re.compile(r"-[uOBbvqd]+$")  # of Python, without those that change what it imports at its start
 
 
@@ -47,6 +52,9 @@ class _Waiting(NamedTuple):
 
 class _Imported(msgspec.Struct):
     pid: int
+
+
+_IMPORTED = msgspec.json.Decoder(_Imported)  # made here for the reason that `format` has
 
 
 def require_script(command: Sequence[str], *, keeps: bool) -> None:
@@ -70,8 +78,10 @@ class Standby:
         self._waiting: _Waiting | None = None
         self._heard = b""
         self._size = 0  # bytes, once its imports are done
+        self._parted = False  # it has closed its end
         self._for: tuple[list[str], dict[str, str]] | None = None
         self._told_short = False
+        self._obeyed = False  # a standby of this command has found its orders
 
     def wanted(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the environment in which the command says what it imports."""
@@ -81,8 +91,13 @@ class Standby:
         """Start the standby once the command `pid` trains; discard it when memory is short."""
         if self._waiting is None:
             if self._for is None and self._imported_by() == pid and not self._is_short(_size(pid)):
-                self._start(command, environment)
-        elif self._hear() and self._size and self._is_short(self._size):
+                self._for = ([*command], {**environment})
+                self._start_if_it_may()
+            return
+        alive = self._hear()
+        if self._parted:
+            self._discard(self._refusal() or ("another program took its place" if alive else "it has ended"))
+        elif alive and self._size and self._is_short(self._size):
             self._discard(f"memory is short, and it holds {self._size >> 20} MiB")
 
     def take(self, command: Sequence[str], environment: Mapping[str, str]) -> Ready | None:
@@ -110,14 +125,25 @@ class Standby:
         with suppress(OSError):
             waiting.link.send(b"\n")
         until_s = time.monotonic() + ANSWERS_S
-        while self._hear() and b"go\n" not in self._heard and time.monotonic() < until_s:
+        while self._hear() and not self._goes() and time.monotonic() < until_s:
             select.select([waiting.link.fileno(), waiting.ready.child.fileno()], [], [], 0.05)
-        return "" if b"go\n" in self._heard else self._refusal() or "it does not answer"
+        return "" if self._goes() else self._refusal() or "it does not answer"
 
     def close(self) -> None:
         """End it without a word."""
         self._end()
         self._for = None
+
+    def _start_if_it_may(self) -> None:
+        command, environment = self._for or ([], {})
+        try:
+            why = "" if self._obeyed else _lost_on_the_way(command[0], environment)
+            if not why:
+                self._start(command, environment)
+        except (OSError, HoldfastError) as error:  # the command at work goes on
+            why = str(error)
+        if why:
+            say(f"{self._name}: no standby: {why}")
 
     def _start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         ours, theirs = socket.socketpair()
@@ -128,10 +154,14 @@ class Standby:
         output = Output()
         try:
             child = Child(command, {**environment, **more}, output.streams)
+        except BaseException:
+            output.__exit__()
+            ours.close()
+            raise
         finally:
             theirs.close()
             output.started()
-        self._heard, self._size, self._for = b"", 0, ([*command], {**environment})
+        self._heard, self._size, self._parted = b"", 0, False
         self._waiting = _Waiting(Ready(output, child), ours)
         self._note("standby", pid=child.pid)
 
@@ -143,13 +173,17 @@ class Standby:
         with suppress(OSError):
             while said := waiting.link.recv(4096):
                 self._heard += said
+            self._parted = True
         found = re.search(rb"^ready (\d+)\n", self._heard, re.MULTILINE)
         if found and not self._size:
-            self._size = int(found[1])
+            self._size, self._obeyed = int(found[1]), True
             say(f"{self._name}: a standby has done the imports, and waits; it holds {self._size >> 20} MiB")
         child = waiting.ready.child
         child.look()
         return child.code is None and not child.gone
+
+    def _goes(self) -> bool:
+        return b"go" in self._heard.split(b"\n")[:-1]
 
     def _refusal(self) -> str:
         found = re.search(rb"^no (.*)\n", self._heard, re.MULTILINE)
@@ -170,7 +204,7 @@ class Standby:
     def _imported_by(self) -> int | None:
         """Return the process that has written the list of its imports."""
         with suppress(OSError, msgspec.DecodeError):
-            return msgspec.json.decode(self._file.read_bytes(), type=_Imported).pid
+            return _IMPORTED.decode(self._file.read_bytes()).pid
         return None
 
     def _is_short(self, need: int) -> bool:
@@ -180,6 +214,22 @@ class Standby:
             self._told_short = True
             say(f"{self._name}: no standby: it may hold {need >> 20} MiB, and {free >> 20} MiB of memory are free")
         return short
+
+
+def _lost_on_the_way(python: str, environment: Mapping[str, str]) -> str:
+    """Return why a standby might not find its orders, and would run the script at once: `python` may be a wrapper."""
+    path, number = str(HOOK / "nothing"), "0"
+    more = {"PYTHONPATH": path, CHANNEL: number}
+    nothing, all_of_it = subprocess.DEVNULL, {**environment, **more}
+    try:
+        words = [python, "-c", _PROBE, str(HOOK)]
+        done = subprocess.run(
+            words, env=all_of_it, stdin=nothing, capture_output=True, timeout=ANSWERS_S, check=False, text=True
+        )
+    except subprocess.TimeoutExpired:
+        return f"{python} does not answer"
+    found = done.stdout.splitlines()[-1:]
+    return "" if found == [f"{path} {number} True 0"] else f"{python} starts Python with other settings"
 
 
 def _size(pid: int) -> int:

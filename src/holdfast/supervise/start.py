@@ -55,6 +55,7 @@ class CommandProcess:
     listens_s: float = PERHAPS_S
     notices: Notices | None = None
     beat: Callable[[], bool] = lambda: False  # gives a sign of life; whether a later start wants this one to leave
+    lost: Callable[[], bool] = lambda: False  # whether it has gone on without this one
     hangs: HangWatch | None = None
     standby: Standby | None = None
     killed: bool = False
@@ -142,6 +143,9 @@ class CommandProcess:
                 self.note("signal", signal=signal.Signals(number).name)
                 self._waiting.append(number)
         why = self._stop_reason_without_signal()
+        if self.lost() and not self.killed:
+            self.signals.tell(SUPERSEDED)
+            self._kill(child, f"{SUPERSEDED} has gone on without this one: killed")
         if self.signals.told is None and why is not None:
             self.signals.tell(why)
             self.note("signal", signal=why)

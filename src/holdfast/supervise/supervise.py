@@ -221,6 +221,7 @@ class _Supervisor:
             LISTENS_S if self.witness.run is not None else PERHAPS_S,
             self.notices,
             self.place.beat,
+            lambda: self.place.lost,
             self.hangs,
             self.standby,
         )
@@ -243,7 +244,7 @@ class _Supervisor:
         told = self.signals.told
         verdict = self.program.verdict(ProgramExit(code, start.tail, told is not None, checkpoint is not None))
         orderly = verdict in {"done", "stopped"} and code >= 0  # a killed one may leave an incomplete file
-        step = self.kept.last(orderly=orderly) if self.kept is not None else None
+        step = self.kept.last(orderly=orderly) if self.kept is not None and not self.place.lost else None
         if said.event == "stop":  # even if a launcher changed the exit code
             verdict = "stopped"
         elif judge.was_leaving(code, told, self.signals.told_unix_s, said.event, said.unix_s):
@@ -296,10 +297,10 @@ class _Supervisor:
         reason = self.signals.told or last.why
         code = judge.exit_code(self.attempts[-1], resumable=self._resumable) if self.attempts else RUN_ME_AGAIN
         self._close_store()
+        what = None if self.place.beat() else self.signals.told or CARRIED.get(last.why)  # else it is at work elsewhere
         self.place.close("stop", reason=reason, exit_code=code)
         held = next(filter(_is_held, self._places), None)
         say(f"{self._name}: {parting(self.attempts, reason, code, held)}")
-        what = self.signals.told or CARRIED.get(last.why)
         carried = self.job_end.continue_job(self.signals, what, self._places) if what else None
         if carried is not None:
             say(carried)
@@ -349,7 +350,7 @@ class _Supervisor:
         if self.time.left_s() is not None and time.monotonic() >= self.measured_s + MEASURED_S:
             self.witness.look()
             self.time.save_s, self.measured_s = self.witness.save_s, time.monotonic()
-        if self.kept is None:
+        if self.kept is None or self.place.lost:
             return ROUND_S
         self.kept.look(pids)
         return self.kept.look_s

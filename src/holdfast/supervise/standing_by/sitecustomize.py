@@ -23,6 +23,7 @@ from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 Seen = tuple[int, int, int, str]  # modification time, size, inode, digest
+Place = tuple[str | None, list[str]]  # a module's file, and the folders of its submodules
 
 
 def _undo() -> bool:
@@ -68,8 +69,9 @@ class _Quiet:
             if number == 2 and self._one:
                 break
             data = os.pread(kept, os.fstat(kept).st_size, 0)
-            while data:
-                data = data[os.write(number, data) :]
+            with contextlib.suppress(OSError):  # nobody reads it: what the script prints next will fail as ever
+                while data:
+                    data = data[os.write(number, data) :]
             os.close(kept)
 
 
@@ -215,7 +217,7 @@ def _digest(file: str) -> str:
         return xxhash.xxh3_128_hexdigest(data.read())
 
 
-def _changed(seen: dict[str, Seen], loaded: dict[str, str]) -> str:
+def _changed(seen: dict[str, Seen], loaded: dict[str, str], found: dict[str, Place]) -> str:
     """Return which file has another content than when it was imported, or leads elsewhere now; "" if none."""
     new = {*_site_files()} - {*seen}
     if new:
@@ -227,14 +229,43 @@ def _changed(seen: dict[str, Seen], loaded: dict[str, str]) -> str:
         except OSError:
             return f"{file} is gone"
     importlib.invalidate_caches()
-    script = os.path.dirname(os.path.realpath(sys.argv[0])) if sys.argv else ""
-    places = sys.path if sys.flags.safe_path else [script, *sys.path]
     for name, file in loaded.items():
         if "." not in name:
-            spec = importlib.machinery.PathFinder.find_spec(name, places)
-            if spec is not None and spec.origin != file and name not in sys.builtin_module_names:
-                return f"{name} would come from {spec.origin}"
+            origin, _ = _place(name, _places())
+            if origin not in {None, file} and name not in sys.builtin_module_names:
+                return f"{name} would come from {origin}"
+    for name, place in found.items():
+        if _place(name, _places()) != place:
+            return f"{name} is found elsewhere"
     return _mapped()
+
+
+def _places() -> list[str]:
+    """Return where the script's imports are looked for: Python will put its folder first."""
+    return sys.path if sys.flags.safe_path else [os.path.dirname(os.path.realpath(sys.argv[0])), *sys.path]
+
+
+def _place(name: str, places: list[str]) -> Place:
+    spec = importlib.machinery.PathFinder.find_spec(name, places)
+    return (spec.origin, [*(spec.submodule_search_locations or ())]) if spec is not None else (None, [])
+
+
+def _is_beside(names: list[str]) -> str:
+    """Return which module that an import looked for is found in the script's folder, too; "" if none."""
+    differ = (name for name in names if _place(name, _places()) != _place(name, sys.path))
+    name = next(differ, "")
+    return f"an import looks for {name}, which is beside the script" if name else ""
+
+
+class _Finder:
+    """Notes the names of all modules that are looked for, and finds none."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, None] = {}
+
+    def find_spec(self, name: str, path: object = None, _: object = None) -> None:
+        if path is None and name not in sys.builtin_module_names:
+            self.names[name] = None
 
 
 def _mapped() -> str:
@@ -250,31 +281,61 @@ def _size() -> int:
         return int(text.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _stand_by(link: int, file: str) -> None:
-    """Import, wait, and return when the script may run. Ends the process if it may not."""
+def _stay(*_: object) -> None:
+    """Stand in for what starts another program in this process: Python would then run the script at once."""
+    raise PermissionError("it starts another program")
+
+
+def _stand_by(link: int, file: str) -> str:
+    """Import, and wait; return why the script must not run here, or ""."""
     with open(file, "rb") as text:
         asked = json.load(text)
-    quiet, gently = _Quiet(), _Gently()
-    why = _import_all(asked)
-    if not why:
-        loaded = _loaded()
-        seen = _look(loaded)
-        gently.end()
-        os.write(link, f"ready {_size()}\n".encode())
-        os.read(link, 1)
-        why = _changed(seen, loaded)
-    os.write(link, (f"no {why}" if why else "go").replace("\n", " ").encode() + b"\n")
+    if asked["cwd"] != os.getcwd():
+        return f"the script goes to {asked['cwd']}, where an import may look"
+    gently, kept, finder = _Gently(), (os.execv, os.execve), _Finder()
+    os.execv = os.execve = _stay  # type: ignore[assignment]
+    sys.meta_path.insert(0, finder)
+    why = _import_all(asked) or _is_beside([*finder.names])
+    if why:
+        return why
+    loaded = _loaded()
+    seen, found = _look(loaded), {name: _place(name, _places()) for name in finder.names}
+    sys.meta_path.remove(finder)
+    os.execv, os.execve = kept
+    gently.end()
+    os.write(link, f"ready {_size()}\n".encode())
+    if not os.read(link, 1):
+        return "nobody waits for it"
+    return _changed(seen, loaded, found)
+
+
+def _begin() -> bool:
+    """Return whether the user has a `sitecustomize`, once the script may run.
+
+    Whatever goes wrong, the process ends: Python would print the error and run the script beside the one at work.
+    """
+    channel = os.environ.pop("HOLDFAST_STANDBY", "")
+    if not channel:
+        return _undo()
+    number, file = channel.split(",", 1)
+    link, found = int(number), False
+    try:
+        os.set_inheritable(link, False)  # a program that replaces this one closes it
+        quiet = _Quiet()
+        found = _undo()
+        why = _stand_by(link, file)
+        os.write(link, f"no {why}\n".encode(errors="replace") if why else b"go\n")
+    except BaseException as error:
+        why = f"{type(error).__name__}: {error}"
+        with contextlib.suppress(OSError):
+            os.write(link, f"no {why}\n".encode(errors="replace"))
     if why:
         os._exit(0)
     os.close(link)
     quiet.end()
+    return found
 
 
 _OURS = {*sys.modules, "json", "json.decoder", "json.encoder", "json.scanner", "resource", "_json"}
-_channel = os.environ.pop("HOLDFAST_STANDBY", "")
-_found = _undo()
-if _channel:
-    _number, _file = _channel.split(",", 1)
-    _stand_by(int(_number), _file)
-if not _found:
+if not _begin():
     raise ImportError("there is no other", name="sitecustomize")  # as Python would have found
