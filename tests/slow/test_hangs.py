@@ -77,7 +77,7 @@ EVALUATES = f"""
             time.sleep({2 * AFTER_S})
 """
 BOTH, NOWHERE = "a file for both", os.devnull
-STORIES = {  # which mostly wait: name: script or command, arguments, options, output and errors
+WAITING = {  # which mostly wait: name: script or command, arguments, options, output and errors
     "twice": (TRAINS, ("deadlock", "again"), KILLED, None),
     "once": (SLEEPS, ("deadlock",), HANG, None),
     "worker": (STALLS, (), HANG, None),
@@ -92,7 +92,7 @@ STORIES = {  # which mostly wait: name: script or command, arguments, options, o
 
 def tell(place, name):
     """One of the stories, to its end."""
-    body, words, options, output = STORIES[name]
+    body, words, options, output = WAITING[name]
     command = [*train(place, body), *words] if isinstance(body, str) else body
     if output is None:
         return supervised(place, command, *options)
@@ -103,8 +103,8 @@ def tell(place, name):
 @pytest.fixture(scope="module")
 def ends(tmp_path_factory):
     """{story: its end to be waited for}: all are told at once."""
-    with ThreadPoolExecutor(len(STORIES)) as pool:
-        yield {name: pool.submit(tell, tmp_path_factory.mktemp(name), name) for name in STORIES}
+    with ThreadPoolExecutor(len(WAITING)) as pool:
+        yield {name: pool.submit(tell, tmp_path_factory.mktemp(name), name) for name in WAITING}
 
 
 def value(place, body=TRAINS):
