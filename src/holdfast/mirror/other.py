@@ -42,6 +42,8 @@ class Other:
             kind = fsspec.get_filesystem_class(scheme)
         except ValueError:
             raise UsageError(f"{self.shown}: fsspec knows no such kind of place") from None
+        except ImportError as error:
+            raise UsageError(f"{self.shown}: {told(error)}") from None
         self._root = str(kind._strip_protocol(url)).rstrip("/")  # noqa: SLF001  fsspec's rule for what a class offers
         self._exclusive = _exclusive(kind)
         self.atomic = scheme in _ATOMIC and bool(self._exclusive)
