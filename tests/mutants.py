@@ -30,6 +30,7 @@ ELSEWHERE = (
     "drill",
     "keras",
     "lightning",
+    "mirror",
     "run",
     "supervise",
     "trainers",
