@@ -23,11 +23,13 @@ CLAIM = {"attempt": 1, "run_json": RUN, "owner": {"pid": 1}, "entered": 1.0}
 STEP = "step-000000001"
 
 HANGS = """
-import sys, time
+import time
 from holdfast.mirror import lane, worker
 worker.Worker.__init__.__kwdefaults__["patience_s"] = 0.0
-lane.OPS["look"] = lambda *_: time.sleep(60)
-sys.stdout.write("a library prints this\\n")
+def look(*_):
+    print("a library prints this", flush=True)
+    time.sleep(60)
+lane.OPS["look"] = look
 from holdfast.mirror import __main__
 """
 
@@ -344,7 +346,7 @@ def test_memory_is_bounded(start, tmp_path):
     from holdfast.store.store import Store
 
     with Store(tmp_path / "big").directory(step=1) as path, open(path / "data", "wb") as file:
-        file.writelines(bytes([number]) * (4 << 20) for number in range(64))
+        file.writelines(bytes([number]) * (4 << 20) for number in range(32))
     client = start("a")
     client.ask(0, "claim", CLAIM, 10)
     before = _peak_mib(worker_of(client))

@@ -20,14 +20,14 @@ class WorkerProcess:
     def __init__(self, python: Sequence[str]) -> None:
         command = [*python, "-P", "-W", "ignore", "-m", "holdfast.mirror"]
         self._errors = disk.create_shared("holdfast-mirrors", 0)  # an import that fails; later it writes nothing there
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            bufsize=0,
-            env=_environment(),
-        )
+        pipe = subprocess.PIPE
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, stderr=self._errors, bufsize=0, env=_environment()
+            )
+        except BaseException:
+            os.close(self._errors)
+            raise
         self._writes = _pipe(self._process.stdin)
         self.reads = _pipe(self._process.stdout)
         self._unsent = bytearray()
