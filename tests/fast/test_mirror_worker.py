@@ -185,6 +185,18 @@ def test_a_worker_that_dies_is_told_and_started_again(start, checkpoint):
     assert worker_of(client) != first
 
 
+def test_a_relative_path_is_that_of_the_start(start, tmp_path, monkeypatch):
+    """Also for a worker that is started after the script has changed its directory."""
+    monkeypatch.chdir(tmp_path)
+    client = start("a", root=Path())
+    os.kill(worker_of(client), signal.SIGKILL)
+    (tmp_path / "else").mkdir()
+    monkeypatch.chdir(tmp_path / "else")
+    wait_for(lambda: is_gone(client._child._process.pid) if client._child else True)
+    client.ask(0, "claim", CLAIM, 20)
+    assert (tmp_path / "a/claims/000001.json").exists()
+
+
 def test_a_library_that_hangs_ends_the_worker_and_not_the_run(start):
     """And what a library prints is no reply."""
     client = start("a", "b", code=HANGS)
