@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import Damaged, NotFound, StoreError
 from holdfast.mirror import sending
+from holdfast.pages import PAGE
 from holdfast.store import format
 from holdfast.store.format import MANIFEST
 from holdfast.store.store import Store
@@ -29,7 +30,7 @@ def checkpoints(tmp_path_factory):
         (golden,) = (GOLDEN / kind).iterdir()
         found[kind] = shutil.copytree(golden, base / kind / golden.name)
     with in_small("directory"), Store(base / "run").directory(step=3) as path:
-        for name, size in {"a/b/c": 2500, "whole": 2000, "empty": 0, "one": 1}.items():
+        for name, size in {"a/b/c": 20_000, "whole": 4 * PAGE, "empty": 0, "one": 1}.items():
             (path / name).parent.mkdir(parents=True, exist_ok=True)
             (path / name).write_bytes(os.urandom(size))
     return found | {"directory": base / "run/checkpoints/step-000000003"}
@@ -39,9 +40,9 @@ def checkpoints(tmp_path_factory):
 def in_small(kind):
     """Files have several pieces, and those that are no shards several blocks; a part of a rank is never so long."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sending, "PIECE_BYTES", 700)
+        patch.setattr(sending, "PIECE_BYTES", PAGE)
         if kind == "directory":
-            patch.setattr(format, "BLOCK_BYTES", 1000)
+            patch.setattr(format, "BLOCK_BYTES", 2 * PAGE)
         yield
 
 

@@ -369,4 +369,5 @@ def test_memory_is_bounded(start, tmp_path):
 
 
 def _peak_mib(pid):
-    return int(re.search(r"VmHWM:\s*(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) >> 10
+    (found,) = re.findall(r"VmHWM:\s*(\d+)", Path(f"/proc/{pid}/status").read_text())
+    return int(found) >> 10

@@ -63,6 +63,8 @@ class WorkerProcess:
 
     def why(self) -> str:
         """Say how it has ended."""
+        with suppress(subprocess.TimeoutExpired):  # its pipes are closed a moment before it has ended
+            self._process.wait(0.5)
         code = self._process.poll()
         how = "it closed its output" if code is None else f"signal {-code}" if code < 0 else f"status {code}"
         last = os.pread(self._errors, 1 << 12, max(0, os.fstat(self._errors).st_size - (1 << 12))).split(b"\n")
