@@ -236,9 +236,13 @@ def test_a_stopped_worker_delays_nobody(start):
         client.ask(0, "look", {}, 1)
 
 
-def test_signals_do_not_end_it_and_closing_does(start):
-    client = start("a")
+def test_signals_do_not_end_it_and_closing_does(start, tmp_path):
+    """And it holds nothing open that a library of the run has left to all children."""
+    with open(tmp_path / "left", "w") as left:
+        os.set_inheritable(left.fileno(), True)
+        client = start("a")
     pid = worker_of(client)
+    assert str(tmp_path / "left") not in {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()}
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         os.kill(pid, number)
     client.ask(0, "look", {}, 10)

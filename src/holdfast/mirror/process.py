@@ -22,8 +22,10 @@ class WorkerProcess:
         self._errors = disk.create_shared("holdfast-mirrors", 0)  # an import that fails; later it writes nothing there
         pipe = subprocess.PIPE
         try:
+            # without close_fds Python uses posix_spawn. Else it would wait for a loader that another thread forks just
+            # now, and that holds a copy of the pipe on which Popen reads until the program has begun
             self._process = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=self._errors, bufsize=0, env=_environment()
+                command, stdin=pipe, stdout=pipe, stderr=self._errors, bufsize=0, env=_environment(), close_fds=False
             )
         except BaseException:
             os.close(self._errors)
