@@ -124,3 +124,16 @@ def test_a_missing_file_in_a_folder_is_damage_and_not_a_removed_checkpoint(check
         list(sending.pieces(path, wanted, "a/b/c"))
     with pytest.raises(NotFound):
         sending.local(path)
+
+
+def test_damage_is_found_at_its_leaf(tmp_path):
+    """The rest of a big file is not sent for nothing."""
+    path = having(tmp_path / "run", 1).latest().path
+    wanted = sending.local(path)
+    name, leaves = max(wanted.leaves.items(), key=lambda each: wanted.files[each[0]].size_bytes)
+    flip(path / name, min(leaf.offset for leaf in leaves))
+    passed = 0
+    with in_small("run"), pytest.raises(Damaged):
+        for piece in sending.pieces(path, wanted, name):
+            passed += len(piece)
+    assert passed <= wanted.files[name].size_bytes - 2 * PAGE
