@@ -176,12 +176,12 @@ WRITING_FLAGS = re.compile(r"O_(WRONLY|RDWR|CREAT|TRUNC|APPEND|TMPFILE)")
 # It runs in the command's own interpreter, before that has imported anything of ours. It answers through a socket,
 # shows what an import prints, and imports installed modules that the command's last start has imported.
 IN_THE_COMMAND = "supervise/standing_by/sitecustomize.py"
-AT_A_SERVER = {"mirror/sftp.py"}  # the files that it changes are those of a server
 THROUGH_THE_DOOR = {  # what torch writes goes into memory, or a file of ours, and from there through the door
     ("torch/export.py", "torch.save"),
     ("compat/saving.py", "torch.save"),
     (IN_THE_COMMAND, "os.write"),
 }
+ON_ANOTHER_MACHINE = {("mirror/sftp.py", "client.mkdir"), ("mirror/sftp.py", "client.rmdir")}
 
 
 def changes_files_only_at_the_door(module: Module) -> Iterator[Problem]:
@@ -193,8 +193,8 @@ def changes_files_only_at_the_door(module: Module) -> Iterator[Problem]:
             yield Problem(node.lineno, name)
     for call, name in calls(module):
         owner, _, method = name.rpartition(".")
-        ours = owner.split(".")[-1] == "disk"
-        if CHANGING_METHODS.fullmatch(method) and owner and not ours and module.path not in AT_A_SERVER:
+        ours = owner.split(".")[-1] == "disk" or (module.path, name) in ON_ANOTHER_MACHINE
+        if CHANGING_METHODS.fullmatch(method) and owner and not ours:
             yield Problem(call.lineno, name)
         elif method == "replace" and owner and not ours and len(call.args) == 1 and not call.keywords:
             yield Problem(call.lineno, f"{name} with one argument: a path's")  # a string's takes two
