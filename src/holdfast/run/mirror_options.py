@@ -75,6 +75,8 @@ def _rules(mirror: Mirror) -> dict[Place, Rule | None]:
     if isinstance(mirror, str | os.PathLike):
         return {mirror: None}
     if not isinstance(mirror, Mapping):
+        if not isinstance(mirror, Iterable):
+            raise UsageError(f"mirror: {mirror!r} is no URL and no folder, nor several of them")
         listed = [*mirror]
         if len({*map(_text, listed)}) < len(listed):
             raise UsageError("mirror: a place is named twice")

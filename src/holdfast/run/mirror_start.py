@@ -122,7 +122,7 @@ class MirrorStart:
 
     # What the places say -----------------------------------------------------------------------------------------
 
-    def _ask(self, op: str, args: Mapping[str, Any], limit_s: float = LOOK_S) -> _Answers:
+    def _ask(self, op: str, args: Mapping[str, Any], limit_s: float | None = None) -> _Answers:
         """Ask all places that must answer, at the same time, and wait at most `limit_s` for all of them."""
         asked = [number for number in range(len(self._mirroring.places)) if number not in self._late]
         replies: dict[int, Reply] = {}
@@ -132,6 +132,7 @@ class MirrorStart:
             replies[number] = reply
             came.ring()
 
+        limit_s = LOOK_S if limit_s is None else limit_s
         until = time.monotonic() + limit_s
         with suppress(StoreError):  # it is closed
             for number in asked:
