@@ -82,7 +82,7 @@ def test_one_number_used_by_two_processes_is_refused():
     begun = [{"event": "begin", "owner": A}, {"event": "restored", "step": 0, "checkpoint": None}]
     with pytest.raises(UsageError, match="attempt 1 was made twice"):
         Present([], [Log(1, None, begun)], {0: seen(claimed(1, B, None))})
-    with pytest.raises(UsageError, match="two origins"):
+    with pytest.raises(UsageError, match="attempt 1 went on from"):
         Present([], [], {0: seen(claimed(1, A, None)), 1: seen(claimed(1, A, 0, "step-000000001"))})
 
 
