@@ -6,101 +6,44 @@ The attempt's state is in four objects that only change themselves: `origin` (wh
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from ..data.feed import MOVES
 from ..errors import NoSpace, Stopped, UsageError
 from ..job import job
 from ..provenance import document
-from ..ranks import ALONE, Ranks
-from ..rules import Auto, Every, Rule, Whole
 from ..state import rng
 from ..state.tree import types_in
 from ..store import format
-from ..store.store import Facts, Store
+from ..store.store import Facts
 from ..terminal import Progress as Display
 from ..terminal import say, speak_for, warn
 from . import fingerprint, settings
 from .alive import Alive
 from .metrics import Metrics
 from .objects import STEERED, adapter_for, model_facts
+from .options import Options
 from .position import Position, Progress
 from .ranks import facts, here, present, require_alike
 from .resume import Origin
 from .saves import Saves
-from .stop import Deadline, Stop
+from .stop import Stop
 from .tracked import RESERVED, Digests, Tracked, digests, framework_modules, still
 from .vars import Vars
 from .watch import Watch
-from .weights import StartFrom
 from .windows import MOST_POINTS, Windows
 
 if TYPE_CHECKING:
     from ..board import Board
+    from .mirrors import Mirrors
     from .standing import Standing
     from .witness import Witness
 
 FLUSH_S = 1.0  # interval at which the journal is shown to readers of a running run
-
-
-class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields would cost a millisecond of every start
-    """The caller's arguments, as `Run` documents them."""
-
-    path: Path
-    keep: Rule
-    every: Every | Auto | None
-    start_from: StartFrom | None
-    branch_from: Any
-    go_back: int | None
-    overrides: Mapping[str, Mapping[str, Any]]
-    allow_fresh: bool
-    accept: Collection[str]
-    probe: Callable[[], Any] | None
-    deadline: Deadline | None
-    hyperparameters: Mapping[str, Any] | None
-    dataset: object
-    note: str | None
-    tracker: Callable[[str | None, int], str | None] | None
-    types: frozenset[type]
-    seed: int | None
-    take_over: bool
-    background: bool
-    whole: Whole
-    board: bool | str | os.PathLike[str]
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.keep, Rule):
-            raise UsageError(f'keep={self.keep!r}: give a rule, as in Last(3) | Best("val_acc", max)')
-        if not isinstance(self.every, Every | Auto | None):
-            raise UsageError(
-                f"every={self.every!r}: give Every(steps=1000), Every(minutes=10), Every(epochs=1), Auto() or None"
-            )
-        if not isinstance(self.whole, Whole):
-            raise UsageError(f"whole={self.whole!r}: give a value, as in Whole(checkpoints=20, hours=24)")
-        for change in self.accept:
-            if change not in {*MOVES, settings.ARGUMENTS}:
-                known = ", ".join(sorted(MOVES))
-                raise UsageError(f"accept={change!r}: what a loader can change is {known}; else {settings.ARGUMENTS!r}")
-        for kind in self.types:
-            if not isinstance(kind, type):
-                raise UsageError(f"types={kind!r}: give the classes themselves, as in types=[Colour, Point]")
-
-    def store(self, ranks: Ranks = ALONE) -> Store:
-        """The run's checkpoints, with its `keep` rule."""
-        kind: Callable[..., Store] = Store
-        if not ranks.alone:
-            from ..collective.store import CollectiveStore
-
-            kind = partial(CollectiveStore, ranks=ranks)
-        return kind(self.path, keep=self.keep, take_over=self.take_over, whole=self.whole)
 
 
 class Session:
@@ -157,10 +100,17 @@ class Session:
             mine = self._entry()
             if not options.take_over:
                 self.job_clock.await_turn(self.store.root)
+            self.mirrors = self._mirrored(mine) if self.leads and options.mirroring is not None else None
             self.attempt = self.store.claim()
             if mine:
                 self.attempt.record("entered", **mine)
             self.earlier_logs = self.attempt.earlier  # oldest first; only rank 0 has them
+
+    def _mirrored(self, entered: Mapping[str, Any]) -> Mirrors | None:
+        """Claim the run's directory and its mirrors."""
+        from . import mirror_start  # only such runs need it
+
+        return mirror_start.claim(self.options, self.store, entered)
 
     def _entry(self) -> Mapping[str, Any]:
         """Which submission starts this attempt; empty outside a batch job.
@@ -188,6 +138,8 @@ class Session:
         self.around.callback(self.progress.sources.clear)  # persistent workers end here, not in the garbage collector
         self.around.callback(self.saves.readback.close)
         self.around.callback(self.job_clock.close)
+        if self.mirrors is not None:
+            self.around.callback(self.mirrors.close)
         for module in framework_modules():
             self.around.enter_context(module.sheltered())
 
@@ -275,6 +227,11 @@ class Session:
         checkpoint = self.origin.checkpoint
         begun = (format.Name(0) if checkpoint is None else checkpoint.head.name).order
         return next((aim for aim in self.drilled.aims if format.Name(*aim.place).order > begun), None)
+
+    @property
+    def drain_s(self) -> float:
+        """How long the mirrors' last copies will probably take after the last save."""
+        return 0.0 if self.mirrors is None else self.mirrors.drain_s
 
     @property
     def is_stopping(self) -> bool:
@@ -375,8 +332,13 @@ class Session:
         say(f"{prefix}{line}")
 
     def close(self, event: str, /, **facts: Any) -> None:
-        """Write the attempt's last line. The attempt then counts as ended at the present position."""
+        """Write the attempt's last line. The attempt then counts as ended at the present position.
+
+        Then wait for the mirrors, within their limits: a process that is killed meanwhile has ended in order.
+        """
         self.attempt.close(event, **self.here._asdict(), **facts)
+        if self.mirrors is not None:
+            self.mirrors.drain(self.job_clock.gone_by())
 
 
 def require_overridable(overrides: Mapping[str, Mapping[str, Any]], tracked: Tracked) -> None:
