@@ -37,20 +37,23 @@ def command(run: str, as_json: bool) -> None:
 
     ON DISK is what no older checkpoint holds: files whose leaves did not change are shared.
     """
-    place = locate(job_leader.run_of(Path(run)) or run)
-    root = None if place.single else place.root
-    logs = journal.logs(root) if root else []
-    facts = {
-        "run": str(place.path),
-        "held": root is not None and (root / HOLD).exists(),
-        "checkpoints": checkpoints(place),
-        "quarantine": quarantine(root, logs) if root else [],
-        "attempts": attempts(logs),
-    }
-    if as_json:
-        echo_json(facts)
-    else:
-        _print(facts)
+    with progress() as tell, brought(job_leader.run_of(Path(run)) or run, tell) as here:
+        place = here.locate()
+        root = None if place.single else place.root
+        logs = journal.logs(root) if root else []
+        facts = {
+            "run": str(place.path),
+            "held": root is not None and (root / HOLD).exists(),
+            "checkpoints": checkpoints(place, whole=isinstance(here, There)),
+            "quarantine": quarantine(root, logs) if root else [],
+            "attempts": attempts_there(here.seen) if isinstance(here, There) else attempts(logs),
+            "aside": aside(here.seen) if isinstance(here, There) else [],
+        }
+        tell("")
+        if as_json:
+            echo_json(facts)
+        else:
+            _print(facts)
 
 
 def checkpoints(place: Location) -> list[dict[str, Any]]:

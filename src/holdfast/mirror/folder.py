@@ -16,7 +16,7 @@ from ..errors import Damaged, NotFound
 from ..store import source
 from ..store.format import MANIFEST
 from .place import READ_BACK, Full, Pieces, Refused, Silent, told, words
-from .sent import Sent, compare
+from .sent import Sent, compare, walked
 
 _PIECE_BYTES = 4 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -53,15 +53,13 @@ class Folder:
             for block in _blocks(file):
                 yield bytes(block)
 
-    def check(self, path: str, size_bytes: int, pieces: Pieces) -> None:
-        sent = Sent(size_bytes, pieces)
-        for _ in sent:
-            pass
-        self.verify(path, sent)
+    def check(self, path: str, size_bytes: int, pieces: Pieces, *, read_back: bool = False) -> str:  # noqa: ARG002
+        return self.verify(path, walked(size_bytes, pieces))
 
-    def verify(self, path: str, sent: Sent) -> None:
+    def verify(self, path: str, sent: Sent) -> str:
         """Read the file back from the medium, and compare it with what was sent."""
         compare(f"{self.shown}/{path}", sent.digest, self.get(path))
+        return READ_BACK
 
     def create(self, path: str, data: bytes) -> None:
         file = self._at(path)
@@ -81,8 +79,7 @@ class Folder:
         file, sent = self._at(path), Sent(size_bytes, pieces)
         with self._edge(sent), self._replacing(file) as fresh:
             bulk.write(fresh, map(memoryview, sent), size_bytes, _Unhashed)
-        self.verify(path, sent)
-        return READ_BACK
+        return self.verify(path, sent)
 
     def copy(self, source: str, path: str) -> bool:
         """Give the file a second name. Both checkpoints hold it then, and it goes with the last of them."""

@@ -64,8 +64,11 @@ class Reading(Protocol):
         """Yield a file in pieces of some MiB. FileNotFoundError if it is missing, at the first piece."""
         ...
 
-    def check(self, path: str, size_bytes: int, pieces: Pieces) -> None:
-        """Read the file back and compare it with the pieces. NotKept if they differ."""
+    def check(self, path: str, size_bytes: int, pieces: Pieces, *, read_back: bool = False) -> str:
+        """Compare a file with the pieces, by the server's own checksum or, without one, by reading it back.
+
+        Return how, as `put` does. NotKept if they differ; FileNotFoundError if it is missing.
+        """
         ...
 
 

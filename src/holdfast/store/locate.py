@@ -123,14 +123,6 @@ def require_run(path: Path) -> None:
         raise UsageError(f"{path} holds a run's checkpoints: give the run's directory, {run}")
 
 
-def one(text: str, step: Step = None) -> Checkpoint:
-    """Return the checkpoint that `text` names: RUN, or RUN@STEP."""
-    path, at, after = text.rpartition("@")
-    if at and not os.path.lexists(text):
-        return locate(path).select(parse_step(after))
-    return locate(text).select(step)
-
-
 def parse_step(text: str) -> int | str:
     """Parse a step as users write it: a number, `best`, `latest`, or a checkpoint's name.
 
