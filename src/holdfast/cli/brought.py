@@ -84,6 +84,12 @@ class There(Here):
             self._bring_manifest(path)
         return [Checkpoint(path) for path in self._aside if (path / MANIFEST).exists()]
 
+    def left_over(self) -> list[dict[str, str]]:
+        """Return what lies there and no start uses, and why."""
+        damaged = {inside(each.attempt, each.name): each.why for each in self.seen.rests}
+        why = dict.fromkeys(self._aside.values(), "saved by an attempt that was superseded") | damaged
+        return [{"path": f"{self.shown}/{path}", "why": why[path]} for path in sorted(why)]
+
     def locate(self) -> Location:
         return locate.locate(self._folder)
 

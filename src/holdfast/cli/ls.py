@@ -17,11 +17,12 @@ from ..cluster.hold import HOLD
 from ..journal import Log
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
-from ..store.locate import Location, best_of, fault, locate
+from ..store.locate import Location, best_of, fault
 from ..store.shelf import Shelf
 from . import options
-from .attempts import attempts
-from .shown import age_s, duration, echo, echo_json, moment, numbers, section, size, table
+from .attempts import attempts, attempts_at
+from .brought import There, brought
+from .shown import age_s, duration, echo, echo_json, moment, numbers, progress, section, size, table
 
 COLUMNS = ("NAME", "STEP", "EPOCH", "TIME (UTC)", "AGE", "SIZE", "ON DISK", "METRICS", "MARKS", "PARENT", "NOTE")
 _QUARANTINED = re.compile(r"(step-\d{9,18}(?:-end)?)-(.+)")
@@ -36,18 +37,21 @@ def command(run: str, as_json: bool) -> None:
     RUN may also be the directory of a supervisor or a submission.
 
     ON DISK is what no older checkpoint holds: files whose leaves did not change are shared.
+
+    Of a place this lists the copies there. Below them come those that no start uses, and the attempts that claimed it.
     """
-    with progress() as tell, brought(job_leader.run_of(Path(run)) or run, tell) as here:
+    with progress() as tell, brought(str(job_leader.run_of(Path(run)) or run), tell) as here:
+        there = here if isinstance(here, There) else None
         place = here.locate()
         root = None if place.single else place.root
         logs = journal.logs(root) if root else []
         facts = {
             "run": str(place.path),
             "held": root is not None and (root / HOLD).exists(),
-            "checkpoints": checkpoints(place, whole=isinstance(here, There)),
+            "checkpoints": checkpoints(place, apart=there is not None),
             "quarantine": quarantine(root, logs) if root else [],
-            "attempts": attempts_there(here.seen) if isinstance(here, There) else attempts(logs),
-            "aside": aside(here.seen) if isinstance(here, There) else [],
+            "attempts": attempts_at(there.seen) if there else attempts(logs),
+            "left_over": there.left_over() if there else [],
         }
         tell("")
         if as_json:
@@ -56,8 +60,11 @@ def command(run: str, as_json: bool) -> None:
             _print(facts)
 
 
-def checkpoints(place: Location) -> list[dict[str, Any]]:
-    """Return the facts of each checkpoint; if its manifest is damaged, only its name and the error."""
+def checkpoints(place: Location, *, apart: bool) -> list[dict[str, Any]]:
+    """Return the facts of each checkpoint; if its manifest is damaged, only its name and the error.
+
+    `apart`: they are copies, which share no files.
+    """
     found = [(checkpoint, fault(checkpoint)) for checkpoint in place.checkpoints()]
     whole = [checkpoint for checkpoint, why in found if why is None]
     pins = Shelf(place.root).pins() if place.root else set()
@@ -71,7 +78,8 @@ def checkpoints(place: Location) -> list[dict[str, Any]]:
             rows.append({"name": name, "damaged": why})
         elif why is None:
             marks = {"pinned": name in pins, "best": checkpoint is best, "latest": checkpoint is newest}
-            rows.append(_facts(checkpoint) | _on_disk(checkpoint, held) | marks)
+            own = {"disk_bytes": checkpoint.size_bytes, "shares_with": []} if apart else _on_disk(checkpoint, held)
+            rows.append(_facts(checkpoint) | own | marks)
     return rows
 
 
@@ -131,6 +139,7 @@ def _print(facts: dict[str, Any]) -> None:
     if facts["held"]:
         echo("on hold: once it stops it is neither started again nor requeued, until holdfast release")
     lines = section("quarantine", (f"{each['name']}: {each['why']}" for each in facts["quarantine"]))
+    lines += section("no start uses these", (f"{each['path']}: {each['why']}" for each in facts["left_over"]))
     for line in [*lines, *section(f"attempts: {len(facts['attempts'])}", map(_attempt, facts["attempts"]))]:
         echo(line)
 
