@@ -165,11 +165,11 @@ class S3:
         key = self._key(path)
         return f"{key}/" if key else ""
 
-    def _list(self, prefix: str, **options: str) -> Iterator[str]:
+    def _list(self, prefix: str, **options: Any) -> Iterator[str]:
         page: dict[str, Any] = {"NextContinuationToken": ""}
         while "NextContinuationToken" in page:
             token = page["NextContinuationToken"]
-            more = {"ContinuationToken": token} if token else {}
+            more: dict[str, Any] = {"ContinuationToken": token} if token else {}
             page = self._call("list_objects_v2", Prefix=prefix, **options, **more)
             yield from (each["Key"] for each in page.get("Contents", ()))
             yield from (each["Prefix"] for each in page.get("CommonPrefixes", ()))
@@ -191,7 +191,7 @@ class S3:
     def _put_parts(self, key: str, size_bytes: int, sent: Iterable[bytes]) -> int:
         """Send a big file in parts, several at the same time. Return the checksum of the whole."""
         self._abort_uploads(key)  # what a killed process left is paid for, and nobody sees it
-        asked = {"ChecksumAlgorithm": CRC, "ChecksumType": "FULL_OBJECT"}
+        asked: dict[str, Any] = {"ChecksumAlgorithm": CRC, "ChecksumType": "FULL_OBJECT"}
         upload = self._call("create_multipart_upload", Key=key, **asked)["UploadId"]
         part_bytes = max(self.part_bytes, -(-size_bytes // _MOST_PARTS))
         crc, parts = 0, list[dict[str, Any]]()
