@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import owner
 from ..journal import Event, Log
-from ..mirror.records import Seen
+from ..mirror.records import Claim, Seen
 
 
 def attempts(logs: Iterable[Log]) -> list[dict[str, Any]]:
@@ -23,23 +23,24 @@ def attempts(logs: Iterable[Log]) -> list[dict[str, Any]]:
 def attempts_at(seen: Seen) -> list[dict[str, Any]]:
     """Return one summary for each attempt that claimed a place, oldest first; what is not noted there is None."""
     saved = Counter(copy.attempt for copy in seen.copies)
-    return [
-        {
-            "attempt": claim.attempt,
-            "owner": owner.describe(claim.owner),
-            "job": owner.job_of(claim.owner)[0],
-            "began": claim.claimed or None,
-            "seconds": None,
-            "restored": claim.origin.name if claim.origin else None,
-            "restored_step": None,
-            "last_step": None,
-            "saved": saved[claim.attempt],
-            "pruned": 0,
-            "quarantined": 0,
-            "ended": "ended" if claim.ended else _alive(claim.owner, lambda: claim.claimed),
-        }
-        for claim in seen.claims
-    ]
+    return [_claimed(claim, saved[claim.attempt]) for claim in seen.claims]
+
+
+def _claimed(claim: Claim, saved: int) -> dict[str, Any]:
+    return {
+        "attempt": claim.attempt,
+        "owner": owner.describe(claim.owner),
+        "job": owner.job_of(claim.owner)[0],
+        "began": claim.claimed or None,
+        "seconds": None,
+        "restored": claim.origin.name if claim.origin else None,
+        "restored_step": None,
+        "last_step": None,
+        "saved": saved,
+        "pruned": 0,
+        "quarantined": 0,
+        "ended": "ended" if claim.ended else _alive(claim.owner, lambda: claim.claimed),
+    }
 
 
 def _alive(facts: owner.Facts, last_seen: Callable[[], float]) -> str:

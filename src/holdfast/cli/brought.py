@@ -39,12 +39,19 @@ class Here:
     def locate(self) -> Location:
         return locate.locate(self.shown)
 
+    def attempt_of(self, checkpoint: Checkpoint) -> int:
+        """Return the number of the attempt that saved the checkpoint, or that copied it there."""
+        return checkpoint.head.attempt
+
     def others(self) -> list[Checkpoint]:
         """Copies that no start uses: an attempt had saved them that was superseded, or they are damaged."""
         return []
 
     def bring(self, checkpoint: Checkpoint, names: Collection[str] | None = None) -> None:
         """Make files of a checkpoint readable: the parts of its ranks, and those with these `names`; None: all."""
+
+    def drop(self, checkpoint: Checkpoint) -> None:
+        """Remove what `bring` has brought."""
 
     def problems(self, checkpoint: Checkpoint, *, cold: bool) -> Iterator[Problem]:
         """Read every byte; yield the places that differ from what was committed."""
@@ -79,6 +86,9 @@ class There(Here):
             if path not in self._aside:
                 self._bring_manifest(path)
 
+    def attempt_of(self, checkpoint: Checkpoint) -> int:
+        return next(each.attempt for each in self.line if each.name == checkpoint.path.name)
+
     def others(self) -> list[Checkpoint]:
         for path in self._aside:
             self._bring_manifest(path)
@@ -94,18 +104,20 @@ class There(Here):
         return locate.locate(self._folder)
 
     def bring(self, checkpoint: Checkpoint, names: Collection[str] | None = None) -> None:
-        if checkpoint.head.ranks is not None:
-            self._bring(checkpoint, checkpoint.head.files)
+        self._bring_parts(checkpoint)
         files = checkpoint.manifest.files
         self._bring(checkpoint, {name: file for name, file in files.items() if names is None or name in names})
+
+    def drop(self, checkpoint: Checkpoint) -> None:
+        disk.remove_tree(checkpoint.path)
 
     def problems(self, checkpoint: Checkpoint, *, cold: bool) -> Iterator[Problem]:
         """As for a run's directory. Of the big files, one is on this machine at a time."""
         del cold  # what comes from a place was in no page cache of this machine
-        if checkpoint.head.ranks is not None:
-            self._bring(checkpoint, checkpoint.head.files)
-        yield from checkpoint.problems(only=())
-        for rank in range(checkpoint.world):
+        with suppress(Damaged):  # of the manifest, as is told next
+            self._bring_parts(checkpoint)
+        yield from (whole := [*checkpoint.problems(only=())])
+        for rank in range(0 if checkpoint.path / MANIFEST in (each.path for each in whole) else checkpoint.world):
             with suppress(Damaged):  # the part of that rank, as was told above
                 yield from self._of_files(checkpoint, checkpoint.as_rank(rank).manifest)
 
@@ -138,6 +150,10 @@ class There(Here):
             manifest = self._place.read(f"{self._paths[path]}/{MANIFEST}")
             disk.make_dirs(path)
             disk.write(path / MANIFEST, [manifest])
+
+    def _bring_parts(self, checkpoint: Checkpoint) -> None:
+        if checkpoint.head.ranks is not None:
+            self._bring(checkpoint, checkpoint.head.files)
 
     def _bring(self, checkpoint: Checkpoint, files: Mapping[str, File]) -> None:
         missing = {name: file for name, file in files.items() if not (checkpoint.path / name).exists()}

@@ -78,7 +78,9 @@ def checkpoints(place: Location, *, apart: bool) -> list[dict[str, Any]]:
             rows.append({"name": name, "damaged": why})
         elif why is None:
             marks = {"pinned": name in pins, "best": checkpoint is best, "latest": checkpoint is newest}
-            own = {"disk_bytes": checkpoint.size_bytes, "shares_with": []} if apart else _on_disk(checkpoint, held)
+            own: dict[str, Any] = (
+                {"disk_bytes": checkpoint.size_bytes, "shares_with": []} if apart else _on_disk(checkpoint, held)
+            )
             rows.append(_facts(checkpoint) | own | marks)
     return rows
 

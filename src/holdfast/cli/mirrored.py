@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +15,6 @@ from ..mirror.sending import identity
 from ..store.format import MANIFEST
 from ..store.locate import Location
 from .brought import Here, Tell, There, line
-
-EVENTS = ("mirrored", "mirror_failed", "mirror_back", "undrained")
 
 
 class Held(NamedTuple):
@@ -44,9 +42,9 @@ def mirrored(here: Here, tell: Tell) -> list[Held]:
 def places(root: Path) -> list[str]:
     """Return the places of the last attempt that had any, by their names without secrets."""
     for log in reversed(journal.logs(root)):
-        named = [event.get("place") for event in log.events if event.get("event") in EVENTS]
-        if any(isinstance(each, str) for each in named):
-            return sorted({each for each in named if isinstance(each, str)})
+        noted = next(log.newest("mirrors"), {}).get("places")
+        if isinstance(noted, Mapping) and noted:
+            return [*noted]
     return []
 
 

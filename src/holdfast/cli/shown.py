@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ import click
 
 from ..errors import Damaged, HoldfastError
 from ..legible import legible
+from ..provenance import REDACTED, USER_INFO
 from ..store.format import seconds
 
 _DRAWN_ROWS = 500  # rich needs about a millisecond for each
@@ -43,6 +45,16 @@ def addressed(text: object) -> str:
     for path in sorted(_ADDRESSES, key=len, reverse=True):
         plain = plain.replace(path, _ADDRESSES[path])
     return plain
+
+
+def without_passwords(line: str) -> str:
+    """Return `line` without the passwords of addresses in it, such as the words of a command have them."""
+
+    def hidden(match: re.Match[str]) -> str:
+        before, user = line[: match.start()], match[0].partition(":")[0]
+        return user if before.endswith(("sftp://", "ssh://")) else REDACTED  # elsewhere the user is a token
+
+    return USER_INFO.sub(hidden, line)
 
 
 def safe(text: object) -> str:
