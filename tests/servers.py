@@ -18,6 +18,7 @@ import urllib.request
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import boto3
 import pytest
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
@@ -92,9 +93,18 @@ class S3Server(Server):
 
     def ask(self, method, path, data=None, headers=()):
         address = f"http://127.0.0.1:{self.port}{path}"
-        request = urllib.request.Request(address, data=data, method=method, headers=dict(headers))
+        request = urllib.request.Request(
+            address, data=data, method=method, headers={"Content-Type": "application/octet-stream", **dict(headers)}
+        )
         with urllib.request.urlopen(request, timeout=30) as answer:
             return answer.read()
+
+    def overwrite(self, key, data):
+        """Put other bytes there, as another program would."""
+        access = {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET, "region_name": "us-east-1"}
+        client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{self.port}", **access)
+        client.put_object(Bucket="bucket", Key=key, Body=data)
+        client.close()
 
     def url(self, name):
         return f"s3://bucket/{name}"
@@ -105,7 +115,6 @@ class SftpServer(Server):
         super().__init__()
         self.home, self.files = folder / "home", folder / "files"
         self.environment = {"HOME": str(self.home)}
-        self.environment["SSH_AUTH_SOCK"] = ""
         (self.home / ".ssh").mkdir(parents=True, mode=0o700)
         self.files.mkdir()
         for name in ("host", "home/.ssh/id_ed25519"):
@@ -137,6 +146,7 @@ class SftpServer(Server):
             f"AuthorizedKeysFile {self.home}/.ssh/id_ed25519.pub",
             "PermitRootLogin yes",
             "PasswordAuthentication yes",
+            "MaxAuthTries 100",
             "KbdInteractiveAuthentication no",
             "UsePAM no",
             "StrictModes no",
