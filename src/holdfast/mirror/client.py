@@ -55,7 +55,7 @@ class Client:
         self._outbox: deque[Request] = deque()
         self._owed: dict[int, _Open] = {}
         self._sent: set[int] = set()  # those of them that the worker has
-        self._closing = False
+        self._closed = Latch()
         self._bell, self._ear = socket.socketpair()
         self._bell.setblocking(False)
         self._ear.setblocking(False)
@@ -105,7 +105,7 @@ class Client:
         """End the worker, killing it after `timeout_s`. What it still owes is answered with "silent"."""
         if os.getpid() != self._pid or self._thread is None:
             return
-        self._closing = True
+        self._closed.set()
         self._ring()
         self._thread.ended.wait(timeout_s)
         if self._child is not None:
@@ -131,7 +131,7 @@ class Client:
     def _send(self, request: Request, waiting: _Open | None = None) -> None:
         if os.getpid() != self._pid:
             raise UsageError("a forked child has no mirrors; its parent has")
-        if self._closing:
+        if self._closed.is_set():
             raise StoreError("the mirrors are closed")
         if self._thread is None:
             raise UsageError("the mirrors were not started")
@@ -139,7 +139,7 @@ class Client:
             self._owed[request.id] = waiting
         self._outbox.append(request)
         self._ring()
-        if self._closing and self._owed.pop(request.id, None) is not None:  # closed just now
+        if self._closed.is_set() and self._owed.pop(request.id, None) is not None:  # closed just now
             raise StoreError("the mirrors are closed")
 
     def _ring(self) -> None:
@@ -151,12 +151,15 @@ class Client:
     def _run(self) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._ear, selectors.EVENT_READ)
-            while not self._closing:
-                self._serve(selector)
-            if self._child is not None:
-                self._child.end()
-            self._lose(selector, "the mirrors were closed")
-            self._answer([*self._owed], "the mirrors were closed")
+            try:
+                while not self._closed.is_set():
+                    self._serve(selector)
+                if self._child is not None:
+                    self._child.end()
+            finally:
+                self._closed.set()  # also after an error of ours: nobody waits for a reply that never comes
+                self._lose(selector, "the mirrors were closed")
+                self._answer([*self._owed], "the mirrors were closed")
 
     def _serve(self, selector: selectors.BaseSelector) -> None:
         if self._child is not None and not self._child.alive():
