@@ -58,7 +58,7 @@ def asked(*words):
     return json.loads(done(*words, "--json"))
 
 
-def refused(*words):
+def one_line(*words):
     """The exit code and the one line of a command that fails."""
     result = invoke(*words)
     lines = result.stderr.splitlines()
@@ -160,7 +160,7 @@ def test_diff_and_export_read_from_the_place(run, mirror, tmp_path):
     assert files[0].read_bytes() == files[1].read_bytes()
     shard = next(copy_of(mirror).glob("model*.safetensors"))
     flip(shard, shard.stat().st_size - 1)
-    code, line = refused("export", mirror, "-o", tmp_path / "damaged.safetensors")
+    code, line = one_line("export", mirror, "-o", tmp_path / "damaged.safetensors")
     assert (4, True) == (code, str(shard) in line)
     assert not (tmp_path / "damaged.safetensors").exists()
 
@@ -171,8 +171,8 @@ def test_nothing_that_was_brought_stays(mirror, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", None)
     (tmp_path / "tmp").mkdir()
     done("verify", mirror)
-    refused("show", mirror, "--step", "77")
-    refused("export", mirror, "--part", "none", "-o", tmp_path / "x.npz")
+    one_line("show", mirror, "--step", "77")
+    one_line("export", mirror, "--part", "none", "-o", tmp_path / "x.npz")
     assert [] == os.listdir(tmp_path / "tmp")
 
 
@@ -259,7 +259,7 @@ def test_what_is_damaged_is_not_copied(run, mirror, tmp_path):
         flip(shard, shard.stat().st_size - 1)
     for number, (src, dst) in enumerate([(run, "a"), (mirror, "b"), (run, "file://c"), (mirror, "file://d")]):
         where = tmp_path / f"{number}" if "file" not in dst else f"file://{tmp_path}/{number}"
-        code, line = refused("copy", src, where)
+        code, line = one_line("copy", src, where)
         assert (4, True) == (code, "model" in line), line
         result = invoke("copy", src, where, "--all")
         assert (4, 2) == (result.exit_code, result.stdout.count("  copied  ")), result.output
@@ -273,22 +273,22 @@ def test_nothing_is_overwritten(run, mirror, tmp_path):
     with closing(Store(other)) as store:
         store.save(state(30), step=30)
     before = listing(run) | listing(mirror)
-    assert (2, True) == _said(refused("copy", other, run), "another run")
-    assert (2, True) == _said(refused("copy", other, f"file://{mirror}"), "another run")
+    assert (2, True) == _said(one_line("copy", other, run), "another run")
+    assert (2, True) == _said(one_line("copy", other, f"file://{mirror}"), "another run")
     assert before == listing(run) | listing(mirror)
     (tmp_path / "full").mkdir()
     (tmp_path / "full/letter.txt").write_text("mine")
-    assert (2, True) == _said(refused("copy", run, tmp_path / "full"), "neither empty nor a run's directory")
-    assert (2, True) == _said(refused("copy", run, run / "copy"), "lies in the run")
-    assert (2, True) == _said(refused("copy", run, run / "checkpoints"), "give the run's directory")
-    assert (2, True) == _said(refused("copy", run, tmp_path / "full/letter.txt"), "name a folder")
+    assert (2, True) == _said(one_line("copy", run, tmp_path / "full"), "neither empty nor a run's directory")
+    assert (2, True) == _said(one_line("copy", run, run / "copy"), "lies in the run")
+    assert (2, True) == _said(one_line("copy", run, run / "checkpoints"), "give the run's directory")
+    assert (2, True) == _said(one_line("copy", run, tmp_path / "full/letter.txt"), "name a folder")
     done("copy", f"{run}@10", tmp_path / "same")
     with closing(Store(tmp_path / "same")) as store:
         save(store, 30)
-    assert (2, True) == _said(refused("copy", run, tmp_path / "same"), "is not overwritten")
+    assert (2, True) == _said(one_line("copy", run, tmp_path / "same"), "is not overwritten")
     with closing(Store(tmp_path / "same")) as store:
         store.claim()
-        assert (2, True) == _said(refused("copy", f"{run}@20", tmp_path / "same"), "may still be running")
+        assert (2, True) == _said(one_line("copy", f"{run}@20", tmp_path / "same"), "may still be running")
 
 
 def test_a_living_attempt_at_a_place_is_not_ended(run, tmp_path):
@@ -300,7 +300,7 @@ def test_a_living_attempt_at_a_place_is_not_ended(run, tmp_path):
         done("copy", f"{run}@10", f"file://{there}")
         with closing(Store(run)) as store:
             save(store, 40)
-        assert (2, True) == _said(refused("copy", run, f"file://{there}"), "may still be running")
+        assert (2, True) == _said(one_line("copy", run, f"file://{there}"), "may still be running")
         remote.require(1)
         remote.end(1)
     done("copy", run, f"file://{there}")
@@ -321,7 +321,7 @@ def test_a_living_attempt_at_a_place_is_not_ended(run, tmp_path):
 def test_a_wrong_address_is_one_clear_line(command, address, said, tmp_path):
     """Which names the address, without its password."""
     rest = {"copy": [tmp_path / "to"], "export": ["-o", tmp_path / "x.npz"], "diff": [tmp_path]}.get(command, [])
-    code, line = refused(command, address, *rest)
+    code, line = one_line(command, address, *rest)
     assert said in line
     assert "s3cret-word" not in line
     assert code in {1, 2, 3}
@@ -329,7 +329,7 @@ def test_a_wrong_address_is_one_clear_line(command, address, said, tmp_path):
 
 def test_an_empty_place_says_so(tmp_path):
     """And an address that leads into a run's directory."""
-    code, line = refused("ls", f"file://{tmp_path}/none")
+    code, line = one_line("ls", f"file://{tmp_path}/none")
     assert (3, f"holdfast: {tmp_path}/none: no run has copies there") == (code, line)
 
 
@@ -337,7 +337,7 @@ def test_an_empty_place_says_so(tmp_path):
 def test_what_changes_a_run_takes_no_address(command, tmp_path):
     """One line, without the password."""
     rest = {"pin": ["--step", "1"], "unpin": ["--step", "1"], "prune": ["--keep", "Last(1)"]}.get(command, [])
-    _, line = refused(command, "sftp://somebody:s3cret-word@nowhere.invalid/run", *rest)
+    _, line = one_line(command, "sftp://somebody:s3cret-word@nowhere.invalid/run", *rest)
     assert "s3cret-word" not in line
 
 

@@ -49,7 +49,7 @@ def done(*words):
     return result.stdout
 
 
-def refused(*words):
+def one_line(*words):
     result = invoke(*words)
     lines = result.stderr.splitlines()
     assert (True, 1) == (result.exit_code > 0, len(lines)), result.output
@@ -90,20 +90,20 @@ def test_damage_at_the_place_is_found(run, url):
     result = invoke("verify", url)
     assert (4, 2) == (result.exit_code, result.stdout.count("  ok  "))
     assert f"{url}/checkpoints/000001/{NEWEST}/{shard}: bytes " in result.stdout
-    code, line = refused("copy", url, run.parent / "to")
+    code, line = one_line("copy", url, run.parent / "to")
     assert (4, True) == (code, shard in line)
 
 
 def test_nothing_there_is_one_line(url):
     """Exit code 3, and the address."""
-    assert (3, f"holdfast: {url}: no run has copies there") == refused("ls", url)
+    assert (3, f"holdfast: {url}: no run has copies there") == one_line("ls", url)
 
 
 def test_what_s3_refuses_is_one_line(s3, monkeypatch):  # noqa: F811
     """No such bucket, no credentials; a package that is missing is named with the line to type."""
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
-    assert "s3://no-such-bucket/run" in refused("ls", "s3://no-such-bucket/run")[1]
+    assert "s3://no-such-bucket/run" in one_line("ls", "s3://no-such-bucket/run")[1]
     code = "import sys; sys.modules['s3fs'] = sys.modules['aiobotocore'] = None; from holdfast.cli import main; main()"
     result = subprocess.run(
         [sys.executable, "-c", code, "ls", "s3://bucket/run"], check=False, capture_output=True, text=True

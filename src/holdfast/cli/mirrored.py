@@ -74,7 +74,8 @@ def lines_of(found: Iterable[Held]) -> Iterator[str]:
         if held.error is not None:
             yield f"{held.place}  nobody knows: {held.error}"
             continue
-        copies = f"{len(held.copies)} copies, the newest {held.copies[-1]}" if held.copies else "no copy"
+        count = "1 copy" if len(held.copies) == 1 else f"{len(held.copies)} copies, the newest"
+        copies = f"{count} {held.copies[-1]}" if held.copies else "no copy"
         yield f"{held.place}  {copies}; holdfast verify {held.place} reads them"
         yield from (f"  {name}: another checkpoint of that name lies there" for name in held.others)
         if held.lacking:
