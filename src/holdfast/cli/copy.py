@@ -13,6 +13,7 @@ from ..errors import Damaged, NotFound, UsageError
 from ..legible import json_bytes
 from ..mirror.adding import Attempt
 from ..mirror.place import shown
+from ..run.mirror_lineage import origin_of
 from ..store import claiming
 from ..store.attempt import read_run
 from ..store.checkpoint import Checkpoint
@@ -79,8 +80,6 @@ def _attempts(here: Here) -> dict[int, Attempt]:
     root = here.locate().root
     if root is None:
         return {}
-    from ..run.mirror_lineage import origin_of  # only a run's directory has journals
-
     alive = {log.attempt for log in claiming.strangers(root)}
     logs = [log for log in journal.logs(root) if log.restored is not None]
     before = dict(zip((log.attempt for log in logs), [None, *logs], strict=False))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import journal
 from ..errors import HoldfastError
+from ..inspect import mirrors
 from ..mirror.place import open_place
 from ..mirror.remote import Remote
 from ..mirror.sending import identity
@@ -33,19 +33,10 @@ def mirrored(here: Here, tell: Tell) -> list[Held]:
     if place.root is None or place.single or isinstance(here, There):
         return []
     found = []
-    for shown in places(place.root):
+    for shown in [each.place for each in mirrors.of_run(journal.logs(place.root))]:
         tell(f"looking at {shown}")
         found.append(_held(shown, place))
     return found
-
-
-def places(root: Path) -> list[str]:
-    """Return the places of the last attempt that had any, by their names without secrets."""
-    for log in reversed(journal.logs(root)):
-        noted = next(log.newest("mirrors"), {}).get("places")
-        if isinstance(noted, Mapping) and noted:
-            return [*noted]
-    return []
 
 
 def _held(shown: str, place: Location) -> Held:
