@@ -2,15 +2,16 @@
 
 import json
 import os
+import random
 import shutil
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from command_runs import finished, flip, save, state
-from holdfast import owner
+from holdfast import Run, owner
 from holdfast.cli import commands
 from holdfast.mirror.place import open_place
 from holdfast.mirror.records import Origin
@@ -206,6 +207,31 @@ def test_a_place_becomes_a_run_that_goes_on(run, mirror, tmp_path):
         save(store, 40)
         assert store.attempt.number > 1
     assert [30, 40] == [row["step"] for row in asked("ls", again)["checkpoints"]]
+
+
+def trained(root, until=6):
+    """What a run of six steps holds when it has reached step `until`, from wherever it began."""
+    held = {"seen": []}
+    with suppress(KeyboardInterrupt), Run(root, held, background=False) as run:
+        for step in run.steps(6):
+            held["seen"].append((step, random.random()))
+            run.save()
+            if len(held["seen"]) > until:
+                raise KeyboardInterrupt
+    return held
+
+
+def test_a_loop_goes_on_from_what_was_copied_from_a_place(tmp_path):
+    """With the numbers of the run that was never interrupted."""
+    random.seed(3)
+    whole = trained(tmp_path / "whole")
+    random.seed(3)
+    trained(tmp_path / "cut", until=3)
+    done("copy", tmp_path / "cut", f"file://{tmp_path}/there")
+    done("copy", tmp_path / "there", tmp_path / "again")
+    assert 3 <= asked("ls", tmp_path / "again")["checkpoints"][-1]["step"] < 6
+    random.seed(4)
+    assert whole == trained(tmp_path / "again")
 
 
 @pytest.mark.parametrize("source", ["run", "mirror"])
