@@ -125,7 +125,8 @@ def test_verify_reads_every_byte_at_the_place(mirror):
     assert f"  {shard}: bytes " in result.stdout
     assert 2 == result.stdout.count("  ok  ")
     shard.unlink()
-    assert f"{shard}: bytes 0.." in invoke("verify", mirror, "--step", "30").stdout
+    assert f"{shard}: bytes 0.." in (told := invoke("verify", mirror, "--step", "30").stdout)
+    assert "missing" in told
 
 
 def test_verify_finds_a_manifest_that_is_damaged_there(mirror):

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from contextlib import closing
 
 import pytest
@@ -11,9 +12,10 @@ from click.testing import CliRunner
 
 from command_runs import finished, save
 from holdfast.cli import commands
+from holdfast.cli.brought import brought
 from holdfast.mirror.place import open_place
 from holdfast.store.store import Store
-from servers import KEY, SECRET, needs_sshd, s3, sftp  # noqa: F401  fixtures
+from servers import KEY, SECRET, needs_sshd, s3, sftp, sftp_server  # noqa: F401  fixtures
 
 NEWEST = "step-000000030"
 # what the libraries leave open until they are collected
@@ -92,6 +94,25 @@ def test_damage_at_the_place_is_found(run, url):
     assert f"{url}/checkpoints/000001/{NEWEST}/{shard}: bytes " in result.stdout
     code, line = one_line("copy", url, run.parent / "to")
     assert (4, True) == (code, shard in line)
+
+
+@needs_sshd
+def test_a_server_that_is_away_for_a_moment_is_asked_again(run, tmp_path, monkeypatch):
+    """It is told, and what had been begun is brought whole."""
+    with sftp_server(tmp_path) as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        done("copy", run, server.url("there"))
+        told = []
+        with brought(server.url("there"), told.append) as here:
+            checkpoint = here.locate().select()
+            server.kill()
+            back = threading.Timer(1, server.start)
+            back.start()
+            here.bring(checkpoint)
+            back.join()
+            assert [] == [*checkpoint.problems()]
+    assert any(line.startswith("asks again: ") for line in told)
 
 
 def test_nothing_there_is_one_line(url):

@@ -10,6 +10,7 @@ import os
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from .. import disk, job
@@ -23,6 +24,7 @@ from ..store import locate
 from ..store.checkpoint import Checkpoint, Problem
 from ..store.format import MANIFEST, File, Manifest
 from ..store.locate import Location, Step
+from .patience import patiently
 from .shown import showing, size
 
 Tell = Callable[[str], None]
@@ -140,16 +142,19 @@ class There(Here):
             NotFound: the copy was removed from its place meanwhile.
         """
         try:
-            self._place.read(f"{self._paths[checkpoint.path]}/{MANIFEST}")
+            self._manifest(checkpoint.path)
         except FileNotFoundError:
             disk.remove_tree(checkpoint.path)
             raise NotFound(f"{checkpoint.path}: removed meanwhile") from None
 
     def _bring_manifest(self, path: Path) -> None:
         with suppress(FileNotFoundError):  # removed after it was listed
-            manifest = self._place.read(f"{self._paths[path]}/{MANIFEST}")
+            manifest = self._manifest(path)
             disk.make_dirs(path)
             disk.write(path / MANIFEST, [manifest])
+
+    def _manifest(self, path: Path) -> bytes:
+        return patiently(lambda: self._place.read(f"{self._paths[path]}/{MANIFEST}"), self._tell)
 
     def _bring_parts(self, checkpoint: Checkpoint) -> None:
         if checkpoint.head.ranks is not None:
@@ -161,9 +166,18 @@ class There(Here):
         for name, file in missing.items():
             self._tell(f"fetching {checkpoint.path}/{name}: {size(file.size_bytes)}")
             disk.make_dirs((checkpoint.path / name).parent)
-            pieces = self._place.get(f"{self._paths[checkpoint.path]}/{name}")
-            with suppress(FileNotFoundError):  # whoever reads it finds it missing
-                disk.write(checkpoint.path / name, _at_most(file.size_bytes, pieces))
+            try:
+                patiently(partial(self._fetch, checkpoint, name, file.size_bytes), self._tell)
+            except FileNotFoundError:
+                self._require(checkpoint)  # whoever reads the file finds it missing
+
+    def _fetch(self, checkpoint: Checkpoint, name: str, size_bytes: int) -> None:
+        pieces = self._place.get(f"{self._paths[checkpoint.path]}/{name}")
+        try:
+            disk.write(checkpoint.path / name, _at_most(size_bytes, pieces))
+        except BaseException:
+            disk.remove_tree(checkpoint.path / name)
+            raise
 
     def _require_space(self, need: int) -> None:
         free = disk.free_bytes(self._folder)

@@ -25,6 +25,7 @@ from ..store.format import MANIFEST
 from ..store.locate import require_run
 from ..store.shelf import Shelf
 from .brought import Here, Tell, There, is_place
+from .patience import patiently
 from .shown import size
 
 
@@ -118,7 +119,8 @@ class Copies:
 
     def add(self, item: Item) -> str:
         item.here.bring(item.checkpoint)
-        copied = self._adding.add(item.checkpoint.path, item.saved, _counted(item, self._tell, "sending"))
+        progress = _counted(item, self._tell, "sending")
+        copied = patiently(lambda: self._adding.add(item.checkpoint.path, item.saved, progress), self._tell)
         item.here.drop(item.checkpoint)
         return copied.how
 
@@ -163,7 +165,8 @@ def _fill(partial: Path, item: Item, tell: Tell) -> None:
     """Write a checkpoint's files, each byte compared with its digest on the way; the manifest comes last."""
     progress = _counted(item, tell, "copying")
     if isinstance(item.here, There):
-        item.here.remote.fetch(item.saved.number, item.name, partial, progress=progress)
+        remote = item.here.remote
+        patiently(lambda: remote.fetch(item.saved.number, item.name, partial, progress=progress), tell)
         return
     wanted = sending.local(item.checkpoint.path)
     for name in wanted.files:
