@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from command_runs import finished, flip, save, state
 from holdfast import Run, owner
 from holdfast.cli import commands
+from holdfast.errors import UsageError
 from holdfast.mirror.place import open_place
 from holdfast.mirror.records import Origin
 from holdfast.mirror.remote import Remote
@@ -190,6 +191,17 @@ def test_verify_of_a_run_says_what_each_place_holds(run, mirror, tmp_path):
     text = done("verify", run)
     assert f"{mirror}  2 copies, the newest step-000000020" in text
     assert f"  not there yet: {NEWEST}" in text
+
+
+def test_a_mirror_is_no_runs_directory(mirror):
+    """No run begins in it, and nothing is pinned or pruned there: that would look like a run from scratch."""
+    before = listing(mirror)
+    with pytest.raises(UsageError, match="is a mirror, which holds copies of a run"), Run(mirror, {"w": [0]}):
+        pass
+    assert (2, True) == _said(one_line("pin", mirror, "--step", "30"), "is a mirror")
+    assert (2, True) == _said(one_line("prune", mirror, "--keep", "Last(1)"), "is a mirror")
+    assert (2, True) == _said(one_line("show", mirror, "--metrics"), "no metrics log")
+    assert before == listing(mirror)
 
 
 # Copying ----------------------------------------------------------------------------------------------------------

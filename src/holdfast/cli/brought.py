@@ -231,8 +231,7 @@ def brought(text: str, tell: Tell) -> Iterator[Here]:
 
 def is_place(text: str) -> bool:
     """Whether `text` is an address, or a folder that is a mirror."""
-    folder = Path(text)
-    return "://" in text or ((folder / "claims").is_dir() and not (folder / "attempts").exists())
+    return "://" in text or locate.is_mirror(Path(text))
 
 
 def parted(text: str) -> tuple[str, Step]:

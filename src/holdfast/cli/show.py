@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from .. import journal
+from ..errors import UsageError
 from ..state import nodes
 from ..store import divided
 from ..store.checkpoint import Checkpoint
@@ -15,7 +16,7 @@ from ..store.format import Manifest
 from ..store.locate import run_of
 from ..store.stored import Stored, StoredLeaf, is_piece
 from . import options
-from .brought import brought
+from .brought import There, brought
 from .shown import age_s, duration, echo, json_line, limited, moment, numbers, progress, report, section, size
 
 MOST = 12  # leaves of each part, and values, unless --all
@@ -35,6 +36,8 @@ def command(run: str, step: int | str | None, rank: int | None, metrics: bool, e
     """Show a checkpoint of RUN: where it came from, its leaves, run.vars and position. No tensor is read."""
     with progress() as tell, brought(run, tell) as here:
         if metrics:
+            if isinstance(here, There):
+                raise UsageError(f"{here.shown}: a place has no metrics log; name the run's directory")
             for event in journal.metrics(run_of(here.locate())):
                 echo(json_line(event) if as_json else _logged(event))
             return
