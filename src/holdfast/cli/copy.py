@@ -42,7 +42,7 @@ def command(src: str, dst: str, everything: bool, as_json: bool) -> int:
         chosen = here.locate().readable() if everything else [here.locate().select(step)]
         if not chosen:
             raise NotFound(f"{here.shown}: no whole checkpoint")
-        known = Elsewhere(chosen[-1].head.run, max(each.head.attempt for each in chosen))
+        known = Elsewhere(chosen[-1].head.run, _last_attempt(here, chosen))
         facts: dict[str, Any] = {"source": here.shown, "checkpoints": []}
         with target(dst, _run_json(here, known), known, tell) as to:
             facts["target"] = to.shown
@@ -51,6 +51,11 @@ def command(src: str, dst: str, everything: bool, as_json: bool) -> int:
         tell("")
         report(facts, _lines(facts), as_json=as_json)
     return Damaged.exit_code if any(each["damaged"] for each in facts["checkpoints"]) else 0
+
+
+def _last_attempt(here: Here, chosen: Sequence[Checkpoint]) -> int:
+    claims = here.seen.claims if isinstance(here, There) else []
+    return max(*(each.head.attempt for each in chosen), *(claim.attempt for claim in claims), 0)
 
 
 def _run_json(here: Here, known: Elsewhere) -> str:

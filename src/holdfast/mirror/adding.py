@@ -57,13 +57,13 @@ class Adding:
         return self._copying.copy(attempt.number, path, False, progress, lambda: None)
 
     def _require_peace(self, number: int) -> None:
-        for claim in self.seen.claims:
-            gone = claim.ended or owner.proven_gone(claim.owner, lambda: claim.claimed)  # noqa: B023  called at once
-            if claim.attempt < number and claim is self.seen.claims[-1] and not gone:
-                raise UsageError(
-                    f"{self.place.shown}: attempt {claim.attempt} may still be running: {owner.describe(claim.owner)}. "
-                    f"A checkpoint of attempt {number} would end it. Stop it first"
-                )
+        last = self.seen.claims[-1] if self.seen.claims else None
+        if last is None or last.attempt >= number or last.ended or owner.proven_gone(last.owner, lambda: last.claimed):
+            return
+        raise UsageError(
+            f"{self.place.shown}: attempt {last.attempt} may still be running: {owner.describe(last.owner)}. "
+            f"A checkpoint of attempt {number} would end it. Stop it first"
+        )
 
     def _note(self, attempt: Attempt) -> None:
         """Note the attempt, unless the place knows it: a later start then takes a greater number."""
