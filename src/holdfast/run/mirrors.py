@@ -105,6 +105,7 @@ class Mirrors:
         names = sorted(self.spared())
         self._gave_way = True
         self._attempt.record("mirrors_gave_way", names=names)
+        self._inbox.put(self._stop_copying)  # an open file keeps its space
         warn(f"{self._root}: the disk is full: {', '.join(names)} may be removed before being copied")
 
     @property
@@ -292,7 +293,11 @@ class Mirrors:
         """End what runs: only the end is still noted."""
         for place in self.places:
             place.hurry()
-            if place.under_way is not None:
+        self._stop_copying()
+
+    def _stop_copying(self) -> None:
+        for place in self.places:
+            if _running(place):
                 self._client.cancel(place.number)
 
 
