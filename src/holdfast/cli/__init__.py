@@ -17,6 +17,7 @@ from ..errors import HoldfastError
 
 # name -> what it does in a line; its module has the same name, but for those in HOMES
 COMMANDS = {
+    "copy": "Copy checkpoints, whole and verified, to a folder or another place.",
     "diff": "Tell in what two checkpoints differ.",
     "doctor": "Tell whether this file system and this cluster will do.",
     "drill": "Kill a run on purpose, and prove that it resumes exactly.",
@@ -91,10 +92,10 @@ class Commands(click.Group):
 
 
 def told(line: str, code: int) -> int:
-    """Print the message on stderr; return the exit code."""
-    from .shown import safe  # what is shown of runs is not imported for help
+    """Print the message on stderr, without passwords in addresses; return the exit code."""
+    from .shown import safe, without_passwords  # what is shown of runs is not imported for help
 
-    click.echo(f"holdfast: {safe(line)}", err=True)
+    click.echo(f"holdfast: {safe(without_passwords(line))}", err=True)
     return code
 
 

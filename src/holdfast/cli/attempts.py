@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from .. import owner
 from ..journal import Event, Log
+from ..mirror.records import Claim, Seen
 
 
 def attempts(logs: Iterable[Log]) -> list[dict[str, Any]]:
@@ -17,6 +18,34 @@ def attempts(logs: Iterable[Log]) -> list[dict[str, Any]]:
     Entries of a wrong type are ignored: any program may write the file.
     """
     return [_summary(log) for log in logs]
+
+
+def attempts_at(seen: Seen) -> list[dict[str, Any]]:
+    """Return one summary for each attempt that claimed a place, oldest first; what is not noted there is None."""
+    saved = Counter(copy.attempt for copy in seen.copies)
+    return [_claimed(claim, saved[claim.attempt]) for claim in seen.claims]
+
+
+def _claimed(claim: Claim, saved: int) -> dict[str, Any]:
+    return {
+        "attempt": claim.attempt,
+        "owner": owner.describe(claim.owner),
+        "job": owner.job_of(claim.owner)[0],
+        "began": claim.claimed or None,
+        "seconds": None,
+        "restored": claim.origin.name if claim.origin else None,
+        "restored_step": None,
+        "last_step": None,
+        "saved": saved,
+        "pruned": 0,
+        "quarantined": 0,
+        "ended": "ended" if claim.ended else _alive(claim.owner, lambda: claim.claimed),
+    }
+
+
+def _alive(facts: owner.Facts, last_seen: Callable[[], float]) -> str:
+    gone = isinstance(facts.get("pid"), int) and owner.proven_gone(facts, last_seen)
+    return "killed" if gone else f"may be running: {owner.describe(facts)}"
 
 
 def _summary(log: Log) -> dict[str, Any]:
@@ -48,9 +77,6 @@ def _ended(log: Log, times: list[float]) -> str:
         return f"failed: {last.get('error', 'no error given')}"
     if last.get("event") == "end":
         return "ended"
-    known = isinstance(log.owner.get("pid"), int)
-    if log.path.parent.name == "history" or (
-        known and owner.proven_gone(log.owner, lambda: max(times, default=time.time()))
-    ):
+    if log.path.parent.name == "history":
         return "killed"
-    return f"may be running: {owner.describe(log.owner)}"
+    return _alive(log.owner, lambda: max(times, default=time.time()))

@@ -9,10 +9,11 @@ import click
 
 from ..errors import HoldfastError
 from ..inspect.diff import Difference, compare
-from ..store import locate
 from ..store.checkpoint import Checkpoint
+from ..store.locate import again
 from . import options, spelled, told
-from .shown import limited, report
+from .brought import brought, parted
+from .shown import limited, progress, report
 
 MOST = 30  # differences, unless --all
 TROUBLE = 2  # as diff(1): 1 means different
@@ -30,26 +31,31 @@ def command(a: str, b: str, exempt: tuple[str, ...], quick: bool, everything: bo
 
     Exit 0 when they are identical, 1 when they differ, more when that could not be told.
     """
-
-    def compared() -> tuple[Checkpoint, Checkpoint, list[Difference]]:
-        first, second = locate.one(a), locate.one(b)
-        return first, second, compare(first, second, exempt, read=not quick)
-
     try:
-        first, second, found = locate.again(compared)
+        (path_a, step_a), (path_b, step_b) = parted(a), parted(b)
+        with progress() as tell, brought(path_a, tell) as in_a, brought(path_b, tell) as in_b:
+
+            def compared() -> tuple[Checkpoint, Checkpoint, list[Difference]]:
+                first, second = in_a.locate().select(step_a), in_b.locate().select(step_b)
+                in_a.bring(first)
+                in_b.bring(second)
+                return first, second, compare(first, second, exempt, read=not quick)
+
+            first, second, found = again(compared)
+            tell("")
+            facts = {"a": str(first.path), "b": str(second.path), "identical": not found, "exempt": exempt}
+            lines = [
+                f"a: {first.path} ({first.name})",
+                f"b: {second.path} ({second.name})",
+                *([f"left out: {', '.join(exempt)}"] if exempt else []),
+                *(limited(found, None if everything else MOST) or ["identical"]),
+                *_explained(found),
+            ]
+            report(facts | {"differences": [*map(_difference, found)]}, lines, as_json=as_json)
     except HoldfastError as error:
         return told(str(error), max(error.exit_code, TROUBLE))
     except OSError as error:
         return told(spelled(error), TROUBLE)
-    facts = {"a": str(first.path), "b": str(second.path), "identical": not found, "exempt": exempt}
-    lines = [
-        f"a: {first.path} ({first.name})",
-        f"b: {second.path} ({second.name})",
-        *([f"left out: {', '.join(exempt)}"] if exempt else []),
-        *(limited(found, None if everything else MOST) or ["identical"]),
-        *_explained(found),
-    ]
-    report(facts | {"differences": [*map(_difference, found)]}, lines, as_json=as_json)
     return 1 if found else 0
 
 

@@ -18,7 +18,8 @@ from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
 from ..store.locate import again
 from . import options
-from .shown import report, size
+from .brought import brought
+from .shown import progress, report, size
 
 
 @click.command()
@@ -50,16 +51,20 @@ def command(
     if write is None:
         raise UsageError(f"{output}: the ending says the format; it is one of {', '.join(FORMATS)}")
     _require_free(target, force=force)
-    place = options.located(run)
+    with progress() as tell, brought(run, tell) as here:
 
-    def written() -> tuple[Checkpoint, Chosen]:
-        checkpoint = options.as_rank(place.select(step), rank)
-        chosen = tensors.chosen(checkpoint, None if everything else part)
-        tensors.require_known(chosen.tensors)
-        disk.replace_with(target, write(chosen.tensors, {"holdfast": checkpoint.name, "step": str(checkpoint.step)}))
-        return checkpoint, chosen
+        def written() -> tuple[Checkpoint, Chosen]:
+            found = here.locate().select(step)
+            here.bring(found, ())
+            checkpoint = options.as_rank(found, rank)
+            chosen = tensors.chosen(checkpoint, None if everything else part)
+            tensors.require_known(chosen.tensors)
+            here.bring(found, chosen.files)
+            named = {"holdfast": checkpoint.name, "step": str(checkpoint.step)}
+            disk.replace_with(target, write(chosen.tensors, named))
+            return checkpoint, chosen
 
-    checkpoint, chosen = again(written)
+        checkpoint, chosen = again(written)
     facts = {
         "file": output,
         "checkpoint": checkpoint.name,

@@ -20,8 +20,9 @@ from ..store.format import MANIFEST
 from ..store.locate import Location, best_of, fault
 from ..store.shelf import Shelf
 from . import options
-from .attempts import attempts
-from .shown import age_s, duration, echo, echo_json, moment, numbers, section, size, table
+from .attempts import attempts, attempts_at
+from .brought import Here, There, brought
+from .shown import age_s, duration, echo, echo_json, moment, numbers, progress, section, size, table
 
 COLUMNS = ("NAME", "STEP", "EPOCH", "TIME (UTC)", "AGE", "SIZE", "ON DISK", "METRICS", "MARKS", "PARENT", "NOTE")
 _QUARANTINED = re.compile(r"(step-\d{9,18}(?:-end)?)-(.+)")
@@ -34,30 +35,42 @@ def command(run: str, as_json: bool) -> None:
     """List the checkpoints of RUN, oldest first; below them what lies in quarantine, and how each attempt ended.
 
     ON DISK is what no older checkpoint holds: files whose leaves did not change are shared.
+
+    Of a place this lists the copies there. Below them come those that no start uses, and the attempts that claimed it.
     """
-    place = options.located(run)
+    with progress() as tell, brought(run, tell) as here:
+        facts = _listed(here)
+        tell("")
+        if as_json:
+            echo_json(facts)
+        else:
+            _print(facts)
+
+
+def _listed(here: Here) -> dict[str, Any]:
+    place, there = here.locate(), here if isinstance(here, There) else None
     root = None if place.single else place.root
     logs = journal.logs(root) if root else []
-    rows, copies = checkpoints(place), mirrors.of_run(logs)
+    rows, copies = checkpoints(place, apart=there is not None), mirrors.of_run(logs)
     for row in rows:
         row["at"] = [each.place for each in copies if row["name"] in each.checkpoints]
-    facts = {
+    return {
         "run": str(place.path),
         "held": root is not None and (root / HOLD).exists(),
         "checkpoints": rows,
         "mirrors": [each._asdict() for each in copies],
         "at_risk": mirrors.at_risk(copies, rows[-1]["name"] if rows else None),
         "quarantine": quarantine(root, logs) if root else [],
-        "attempts": attempts(logs),
+        "attempts": attempts_at(there.seen) if there else attempts(logs),
+        "left_over": there.left_over() if there else [],
     }
-    if as_json:
-        echo_json(facts)
-    else:
-        _print(facts)
 
 
-def checkpoints(place: Location) -> list[dict[str, Any]]:
-    """Return the facts of each checkpoint; if its manifest is damaged, only its name and the error."""
+def checkpoints(place: Location, *, apart: bool) -> list[dict[str, Any]]:
+    """Return the facts of each checkpoint; if its manifest is damaged, only its name and the error.
+
+    `apart`: they are copies, which share no files.
+    """
     found = [(checkpoint, fault(checkpoint)) for checkpoint in place.checkpoints()]
     whole = [checkpoint for checkpoint, why in found if why is None]
     pins = Shelf(place.root).pins() if place.root else set()
@@ -71,7 +84,10 @@ def checkpoints(place: Location) -> list[dict[str, Any]]:
             rows.append({"name": name, "damaged": why})
         elif why is None:
             marks = {"pinned": name in pins, "best": checkpoint is best, "latest": checkpoint is newest}
-            rows.append(_facts(checkpoint) | _on_disk(checkpoint, held) | marks)
+            own: dict[str, Any] = (
+                {"disk_bytes": checkpoint.size_bytes, "shares_with": []} if apart else _on_disk(checkpoint, held)
+            )
+            rows.append(_facts(checkpoint) | own | marks)
     return rows
 
 
@@ -133,6 +149,7 @@ def _print(facts: dict[str, Any]) -> None:
     lines = section("mirrors", (_mirror(each) for each in facts["mirrors"]))
     lines += [facts["at_risk"]] if facts["at_risk"] else []
     lines += section("quarantine", (f"{each['name']}: {each['why']}" for each in facts["quarantine"]))
+    lines += section("no start uses these", (f"{each['path']}: {each['why']}" for each in facts["left_over"]))
     for line in [*lines, *section(f"attempts: {len(facts['attempts'])}", map(_attempt, facts["attempts"]))]:
         echo(line)
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from .. import journal
+from ..errors import UsageError
 from ..state import nodes
 from ..store import divided
 from ..store.checkpoint import Checkpoint
@@ -15,7 +16,8 @@ from ..store.format import Manifest
 from ..store.locate import run_of
 from ..store.stored import Stored, StoredLeaf, is_piece
 from . import options
-from .shown import age_s, duration, echo, json_line, limited, moment, numbers, report, section, size
+from .brought import There, brought
+from .shown import age_s, duration, echo, json_line, limited, moment, numbers, progress, report, section, size
 
 MOST = 12  # leaves of each part, and values, unless --all
 OWN = {"run.vars": "vars", "position": "position"}  # title -> the part of the state that the run itself saved
@@ -32,13 +34,18 @@ OWN = {"run.vars": "vars", "position": "position"}  # title -> the part of the s
 @options.as_json
 def command(run: str, step: int | str | None, rank: int | None, metrics: bool, everything: bool, as_json: bool) -> None:
     """Show a checkpoint of RUN: where it came from, its leaves, run.vars and position. No tensor is read."""
-    place = options.located(run)
-    if metrics:
-        for event in journal.metrics(run_of(place)):
-            echo(json_line(event) if as_json else _logged(event))
-        return
-    checkpoint = options.as_rank(place.select(step), rank)
-    report(facts(checkpoint) if as_json else None, _lines(checkpoint, everything=everything), as_json=as_json)
+    with progress() as tell, brought(run, tell) as here:
+        if metrics:
+            if isinstance(here, There):
+                raise UsageError(f"{here.shown}: a place has no metrics log; name the run's directory")
+            for event in journal.metrics(run_of(here.locate())):
+                echo(json_line(event) if as_json else _logged(event))
+            return
+        found = here.locate().select(step)
+        here.bring(found, ())
+        checkpoint = options.as_rank(found, rank)
+        tell("")
+        report(facts(checkpoint) if as_json else None, _lines(checkpoint, everything=everything), as_json=as_json)
 
 
 def facts(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -3,24 +3,63 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
-from ..errors import Damaged
+from ..errors import Damaged, HoldfastError
 from ..legible import legible
+from ..provenance import REDACTED, USER_INFO
 from ..store.format import seconds
 
 _DRAWN_ROWS = 500  # rich needs about a millisecond for each
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_ADDRESSES: dict[str, str] = {}  # a path of this process's own -> the address of what was brought there
+
+
+@contextmanager
+def showing(addresses: Mapping[str, str]) -> Iterator[None]:
+    """Let everything that is printed, and the errors that leave the block, name addresses in the place of paths."""
+    _ADDRESSES.update(addresses)
+    try:
+        yield
+    except HoldfastError as error:
+        error.args = tuple(map(addressed, error.args))
+        raise
+    except OSError as error:
+        error.filename = error.filename and addressed(str(error.filename))
+        raise
+    finally:
+        for path in addresses:
+            del _ADDRESSES[path]
+
+
+def addressed(text: object) -> str:
+    """Return `text` with addresses in the place of paths."""
+    plain = str(text)
+    for path in sorted(_ADDRESSES, key=len, reverse=True):
+        plain = plain.replace(path, _ADDRESSES[path])
+    return plain
+
+
+def without_passwords(line: str) -> str:
+    """Return `line` without the passwords of addresses in it, such as the words of a command have them."""
+
+    def hidden(match: re.Match[str]) -> str:
+        before, user = line[: match.start()], match[0].partition(":")[0]
+        return user if before.endswith(("sftp://", "ssh://")) else REDACTED  # elsewhere the user is a token
+
+    return USER_INFO.sub(hidden, line)
 
 
 def safe(text: object) -> str:
     """Return `text` on one line, with control, formatting and unpaired characters written as escapes."""
-    plain = str(text)
+    plain = addressed(text)
     if plain.isprintable():
         return plain
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in plain)
@@ -52,7 +91,7 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if value - value == 0 else str(value)
     if isinstance(value, str):
-        return legible(value)
+        return legible(addressed(value))
     if isinstance(value, Mapping):
         return {legible(str(key)): _finite(each) for key, each in value.items()}
     return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
@@ -85,6 +124,33 @@ def _drawn(columns: Sequence[str], cells: Sequence[Sequence[str]], right: Sequen
     for row in cells:
         grid.add_row(*map(Text, row))  # as Text, because brackets in a name are no markup
     Console(file=sys.stdout).print(grid)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a line on a terminal until the next one comes; "" takes it away.
+
+    Where stderr is no terminal it does nothing.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    status = Console(stderr=True).status("")
+
+    def tell(line: str) -> None:
+        if line:
+            status.update(Text(safe(line)))
+            status.start()
+        else:
+            status.stop()
+
+    try:
+        yield tell
+    finally:
+        status.stop()
 
 
 def section(title: str, lines: Iterable[str]) -> list[str]:

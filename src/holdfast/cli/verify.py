@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import click
@@ -14,7 +12,9 @@ from ..store.checkpoint import Checkpoint, Problem
 from ..store.format import MANIFEST
 from ..store.locate import Location
 from . import options
-from .shown import report, safe, size
+from .brought import Here, Tell, brought
+from .mirrored import facts_of, lines_of, mirrored
+from .shown import progress, report, size
 
 
 @click.command()
@@ -23,25 +23,35 @@ from .shown import report, safe, size
 @click.option("--cold", is_flag=True, help="Read from the medium where the system allows, not from the page cache.")
 @options.as_json
 def command(run: str, step: int | str | None, cold: bool, as_json: bool) -> int:
-    """Read every byte of RUN's checkpoints, or of one (--step). Exit 4 if any is damaged, with file and byte range."""
-    place = options.located(run)
-    results = []
-    with _progress() as tell:
-        for _ in range(5):  # a run that saves and prunes meanwhile may remove all that was listed
-            chosen = place.checkpoints() if step is None else [_single(place, step)]
-            for number, checkpoint in enumerate(chosen, 1):
-                tell(f"verifying {number} of {len(chosen)}: {checkpoint.path.name}")
-                result = verified(checkpoint, cold=cold)
-                if result is not None:
-                    results.append(result)
-            if results or not chosen:
-                break
-    if not results:
-        raise NotFound(f"{run}: no committed checkpoint")
-    report({"run": run, "checkpoints": results}, _lines(results), as_json=as_json)
+    """Read every byte of RUN's checkpoints, or of one (--step). Exit 4 if any is damaged, with file and byte range.
+
+    Of a run with mirrors it also says which checkpoints each place holds. Of a place it reads the copies.
+    """
+    with progress() as tell, brought(run, tell) as here:
+        results = _results(here, step, tell, cold=cold)
+        if not results:
+            raise NotFound(f"{here.shown}: no committed checkpoint")
+        places = mirrored(here, tell)
+        tell("")
+        facts = {"run": here.shown, "checkpoints": results, "places": [*map(facts_of, places)]}
+        report(facts, [*_lines(results), *lines_of(places)], as_json=as_json)
     if any(each["unreadable"] for each in results):
         return StoreError.exit_code
     return Damaged.exit_code if any(each["problems"] for each in results) else 0
+
+
+def _results(here: Here, step: int | str | None, tell: Tell, *, cold: bool) -> list[dict[str, Any]]:
+    place, results = here.locate(), []
+    for _ in range(5):  # a run that saves and prunes meanwhile may remove all that was listed
+        chosen = [*place.checkpoints(), *here.others()] if step is None else [_single(place, step)]
+        for number, checkpoint in enumerate(chosen, 1):
+            tell(f"verifying {number} of {len(chosen)}: {checkpoint.path.name}")
+            result = verified(checkpoint, here.problems, cold=cold)
+            if result is not None:
+                results.append(result)
+        if results or not chosen:
+            break
+    return results
 
 
 def _single(place: Location, step: int | str) -> Checkpoint:
@@ -51,12 +61,14 @@ def _single(place: Location, step: int | str) -> Checkpoint:
     return named[-1] if named else place.select(step)
 
 
-def verified(checkpoint: Checkpoint, *, cold: bool) -> dict[str, Any] | None:
-    """Return the problems of one checkpoint; None if it was removed meanwhile, as a running run may do."""
+def verified(
+    checkpoint: Checkpoint, find: Callable[..., Iterable[Problem]] = Checkpoint.problems, *, cold: bool
+) -> dict[str, Any] | None:
+    """Return the problems that `find` finds; None if the checkpoint was removed meanwhile, as a running run may do."""
     problems: list[Problem] = []
     unreadable = None
     try:
-        problems = list(checkpoint.problems(cold=cold))
+        problems = [*find(checkpoint, cold=cold)]
     except (NotFound, FileNotFoundError):
         if not (checkpoint.path / MANIFEST).exists():
             return None
@@ -80,16 +92,3 @@ def _lines(results: list[dict[str, Any]]) -> Iterator[str]:
                 yield "  {file}: bytes {start}..{end}: {what}".format(**problem)
         else:
             yield f"{each['name']}  ok  {size(each['size_bytes'])}"
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a line on a terminal until the next one comes; elsewhere it does nothing."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    with Console(stderr=True).status("") as status:
-        yield lambda line: status.update(Text(safe(line)))

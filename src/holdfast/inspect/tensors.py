@@ -15,7 +15,7 @@ from ..errors import Damaged, NotFound, UsageError
 from ..state import nodes
 from ..state.codec import ITEMSIZE, ML_DTYPES, SAFETENSORS
 from ..store.checkpoint import Checkpoint
-from ..store.stored import Stored
+from ..store.stored import Stored, files_of
 
 # Source: numpy.lib.format, version 1.0, and the array interface's type strings.
 _NPY = {
@@ -58,6 +58,11 @@ class Chosen(NamedTuple):
     tensors: list[Tensor]
     tied: dict[str, str]  # `ties` of them
     left_out: int  # number of values that are not tensors
+
+    @property
+    def files(self) -> set[str]:
+        """The names of the files that hold them."""
+        return set().union(*(files_of(tensor.leaf) for tensor in self.tensors))
 
 
 def chosen(checkpoint: Checkpoint, part: str | None) -> Chosen:

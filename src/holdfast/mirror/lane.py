@@ -92,7 +92,7 @@ class Lane:
     def _tried(self, request: Request, remote: Remote) -> dict[str, Any]:
         again = tenacity.Retrying(
             retry=tenacity.retry_if_exception(lambda error: _is_worth_a_try(error, request.op)),
-            wait=tenacity.wait_exponential_jitter(initial=FIRST_WAIT_S, max=LONGEST_WAIT_S),
+            wait=tenacity.wait_random_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S),
             stop=lambda state: self._is_spent(request, state),
             before_sleep=lambda state: self._note_retry(request, state),
             sleep=self._pause,

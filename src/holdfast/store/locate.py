@@ -110,9 +110,14 @@ def locate(path: str | os.PathLike[str]) -> Location:
 def require_run(path: Path) -> None:
     """
     Raises:
-        UsageError: `path` is not a run's directory but a checkpoint, or the `checkpoints` directory of a run.
+        UsageError: `path` is not a run's directory but a checkpoint, the `checkpoints` directory of a run, or a mirror.
     """
     place = path.resolve()
+    if is_mirror(place):
+        raise UsageError(
+            f"{path} is a mirror, which holds copies of a run: start with mirror=[{str(path)!r}] in another directory, "
+            f"or make one with holdfast copy {path} DIRECTORY"
+        )
     if _is_ours(place / MANIFEST):
         run = _run_around(place.parent)
         around = f", {run}," if run else ""
@@ -123,12 +128,9 @@ def require_run(path: Path) -> None:
         raise UsageError(f"{path} holds a run's checkpoints: give the run's directory, {run}")
 
 
-def one(text: str, step: Step = None) -> Checkpoint:
-    """Return the checkpoint that `text` names: RUN, or RUN@STEP."""
-    path, at, after = text.rpartition("@")
-    if at and not os.path.lexists(text):
-        return locate(path).select(parse_step(after))
-    return locate(text).select(step)
+def is_mirror(path: Path) -> bool:
+    """Whether `path` is a folder with copies of a run, as `mirror=` makes them, and no run's directory."""
+    return (path / "claims").is_dir() and not (path / "attempts").exists()
 
 
 def parse_step(text: str) -> int | str:
@@ -148,8 +150,10 @@ def run_of(place: Location) -> Path:
     """Return the run's directory around `place`, for commands that change something there.
 
     Raises:
-        UsageError: there is none, because `place` is a copy of checkpoints only.
+        UsageError: there is none, because `place` is a copy of checkpoints only, or a mirror.
     """
+    if place.root is not None:
+        require_run(place.root)
     if place.root is None:
         raise UsageError(
             f"{place.path}: not in a run's directory; only a run's own checkpoints can be pinned or pruned"

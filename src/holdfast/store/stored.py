@@ -126,6 +126,12 @@ class StoredPieces(_Readable):
 Stored = StoredLeaf | StoredPieces
 
 
+def files_of(stored: Stored) -> set[str]:
+    """Return the names of the files that have its bytes."""
+    leaves = [stored] if isinstance(stored, StoredLeaf) else [piece.leaf for piece in stored.pieces]
+    return {leaf.path.name for leaf in leaves}
+
+
 def _in_one_stretch(stored: StoredPieces) -> list[tuple[StoredLeaf, int]] | None:
     """Return its pieces with their offsets in the whole leaf if each is contiguous there; else None."""
     places = []

@@ -1,0 +1,243 @@
+"""Brought: what a command looks at. Of a place it brings what the command needs into a temporary directory.
+
+That directory has the shape of a run: run.json, and each checkpoint's manifest. Other files follow when the command
+asks for them. What is printed names the place, and not that directory.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from .. import disk, job
+from ..errors import Damaged, NoSpace, NotFound
+from ..mirror.lineage import Held, lineage, origins
+from ..mirror.place import open_place
+from ..mirror.records import Copy, Seen
+from ..mirror.records import folder as inside
+from ..mirror.remote import Remote
+from ..store import locate
+from ..store.checkpoint import Checkpoint, Problem
+from ..store.format import MANIFEST, File, Manifest
+from ..store.locate import Location, Step
+from . import options
+from .patience import patiently
+from .shown import showing, size
+
+Tell = Callable[[str], None]
+
+NO_MANIFEST = "no manifest"  # of a copy that was never completed
+
+
+class Here:
+    """A run's directory, a checkpoint's, a copy of either, or a supervisor's: everything is there already."""
+
+    def __init__(self, text: str) -> None:
+        self.shown = text
+
+    def locate(self) -> Location:
+        return options.located(self.shown)
+
+    def attempt_of(self, checkpoint: Checkpoint) -> int:
+        """Return the number of the attempt that saved the checkpoint, or that copied it there."""
+        return checkpoint.head.attempt
+
+    def others(self) -> list[Checkpoint]:
+        """Copies that no start uses: an attempt had saved them that was superseded, or they are damaged."""
+        return []
+
+    def bring(self, checkpoint: Checkpoint, names: Collection[str] | None = None) -> None:
+        """Make files of a checkpoint readable: the parts of its ranks, and those with these `names`; None: all."""
+
+    def drop(self, checkpoint: Checkpoint) -> None:
+        """Remove what `bring` has brought."""
+
+    def problems(self, checkpoint: Checkpoint, *, cold: bool) -> Iterator[Problem]:
+        """Read every byte; yield the places that differ from what was committed."""
+        return checkpoint.problems(cold=cold)
+
+
+class There(Here):
+    """The copies at a place; `folder` has what was brought of them."""
+
+    def __init__(self, remote: Remote, folder: Path, tell: Tell) -> None:
+        super().__init__(remote.place.shown)
+        self.remote, self.seen = remote, remote.look()
+        if self.seen.run is None:
+            raise NotFound(f"{self.shown}: no run has copies there")
+        self._place, self._folder, self._tell = remote.place, folder, tell
+        self.line = line(self.seen)
+        self._paths = {folder / "checkpoints" / each.name: inside(each.attempt, each.name) for each in self.line}
+        others = [(each.attempt, each.name) for each in self.seen.copies if each not in self.line]
+        others += [(each.attempt, each.name) for each in self.seen.rests if each.why != NO_MANIFEST]
+        self._aside = {folder / f"{attempt:06d}" / name: inside(attempt, name) for attempt, name in others}
+        self._paths |= self._aside
+
+    def addresses(self) -> dict[str, str]:
+        """The address of each path in the folder."""
+        return {str(path): f"{self.shown}/{at}" for path, at in self._paths.items()} | {str(self._folder): self.shown}
+
+    def begin(self) -> None:
+        """Bring the manifests of the run as it went."""
+        disk.make_dirs(self._folder / "checkpoints")
+        disk.write(self._folder / "run.json", [self.seen.run_json.encode()])
+        for path in self._paths:
+            if path not in self._aside:
+                self._bring_manifest(path)
+
+    def attempt_of(self, checkpoint: Checkpoint) -> int:
+        return next(each.attempt for each in self.line if each.name == checkpoint.path.name)
+
+    def others(self) -> list[Checkpoint]:
+        for path in self._aside:
+            self._bring_manifest(path)
+        return [Checkpoint(path) for path in self._aside if (path / MANIFEST).exists()]
+
+    def left_over(self) -> list[dict[str, str]]:
+        """Return what lies there and no start uses, and why."""
+        damaged = {inside(each.attempt, each.name): each.why for each in self.seen.rests}
+        why = dict.fromkeys(self._aside.values(), "saved by an attempt that was superseded") | damaged
+        return [{"path": f"{self.shown}/{path}", "why": why[path]} for path in sorted(why)]
+
+    def locate(self) -> Location:
+        return locate.locate(self._folder)
+
+    def bring(self, checkpoint: Checkpoint, names: Collection[str] | None = None) -> None:
+        self._bring_parts(checkpoint)
+        files = checkpoint.manifest.files
+        self._bring(checkpoint, {name: file for name, file in files.items() if names is None or name in names})
+
+    def drop(self, checkpoint: Checkpoint) -> None:
+        disk.remove_tree(checkpoint.path)
+
+    def problems(self, checkpoint: Checkpoint, *, cold: bool) -> Iterator[Problem]:
+        """As for a run's directory. Of the big files, one is on this machine at a time."""
+        del cold  # what comes from a place was in no page cache of this machine
+        with suppress(Damaged):  # of the manifest, as is told next
+            self._bring_parts(checkpoint)
+        yield from (whole := [*checkpoint.problems(only=())])
+        for rank in range(0 if checkpoint.path / MANIFEST in (each.path for each in whole) else checkpoint.world):
+            with suppress(Damaged):  # the part of that rank, as was told above
+                yield from self._of_files(checkpoint, checkpoint.as_rank(rank).manifest)
+
+    def _of_files(self, checkpoint: Checkpoint, manifest: Manifest) -> Iterator[Problem]:
+        for name in [name for name in manifest.files if not (checkpoint.path / name).exists()]:
+            found: list[Problem] = []
+            for _ in range(2):  # what was damaged on its way here is whole the second time
+                self._bring(checkpoint, {name: manifest.files[name]})
+                found = list(checkpoint.problems(only={name}, known=manifest))
+                disk.remove_tree(checkpoint.path / name)
+                if not found:
+                    break
+            if found:
+                self._require(checkpoint)
+            yield from found
+
+    def _require(self, checkpoint: Checkpoint) -> None:
+        """
+        Raises:
+            NotFound: the copy was removed from its place meanwhile.
+        """
+        try:
+            self._manifest(checkpoint.path)
+        except FileNotFoundError:
+            disk.remove_tree(checkpoint.path)
+            raise NotFound(f"{checkpoint.path}: removed meanwhile") from None
+
+    def _bring_manifest(self, path: Path) -> None:
+        with suppress(FileNotFoundError):  # removed after it was listed
+            manifest = self._manifest(path)
+            disk.make_dirs(path)
+            disk.write(path / MANIFEST, [manifest])
+
+    def _manifest(self, path: Path) -> bytes:
+        return patiently(lambda: self._place.read(f"{self._paths[path]}/{MANIFEST}"), self._tell)
+
+    def _bring_parts(self, checkpoint: Checkpoint) -> None:
+        if checkpoint.head.ranks is not None:
+            self._bring(checkpoint, checkpoint.head.files)
+
+    def _bring(self, checkpoint: Checkpoint, files: Mapping[str, File]) -> None:
+        missing = {name: file for name, file in files.items() if not (checkpoint.path / name).exists()}
+        self._require_space(sum(file.size_bytes for file in missing.values()))
+        for name, file in missing.items():
+            self._tell(f"fetching {checkpoint.path}/{name}: {size(file.size_bytes)}")
+            disk.make_dirs((checkpoint.path / name).parent)
+            try:
+                patiently(partial(self._fetch, checkpoint, name, file.size_bytes), self._tell)
+            except FileNotFoundError:
+                self._require(checkpoint)  # whoever reads the file finds it missing
+
+    def _fetch(self, checkpoint: Checkpoint, name: str, size_bytes: int) -> None:
+        pieces = self._place.get(f"{self._paths[checkpoint.path]}/{name}")
+        try:
+            disk.write(checkpoint.path / name, _at_most(size_bytes, pieces))
+        except BaseException:
+            disk.remove_tree(checkpoint.path / name)
+            raise
+
+    def _require_space(self, need: int) -> None:
+        free = disk.free_bytes(self._folder)
+        if need > free:
+            raise NoSpace(
+                f"{self.shown}: {size(need)} have to be fetched, and {size(free)} are free in {self._folder.parent}; "
+                "name a folder with more space in TMPDIR"
+            )
+
+
+def line(seen: Seen) -> list[Copy]:
+    """Return the copies of the run as it went, oldest first: of each name that of the newest attempt."""
+    came_from = origins((each.attempt, each.origin) for each in seen.claims)
+    copies = {(each.attempt, each.name): each for each in seen.copies}
+    held = [Held(0, each.attempt, each.name, each.digest) for each in seen.copies]
+    found = {each.name: copies[each.attempt, each.name] for each in reversed(lineage(came_from, held))}
+    return [*found.values()]
+
+
+def _at_most(size_bytes: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the pieces. Of a file that is longer than it should be, enough to show that."""
+    for piece in pieces:
+        yield piece[: size_bytes + 1]
+        size_bytes -= len(piece)
+        if size_bytes < 0:
+            return
+
+
+@contextmanager
+def brought(text: str, tell: Tell) -> Iterator[Here]:
+    """Yield what `text` names: a path, or the address of a place. What was brought is removed with the block."""
+    if not is_place(text):
+        yield Here(text)
+        return
+    folder = job.tmpdir() / f"holdfast-{uuid.uuid4().hex}"
+    with closing(open_place(text)) as place:
+        tell(f"looking at {place.shown}")
+        there = There(Remote(place), folder, tell)
+        before = os.umask(0o077)  # other users must not read what is brought
+        try:
+            disk.make_dir(folder)
+        finally:
+            os.umask(before)
+        try:
+            with showing(there.addresses()):
+                there.begin()
+                yield there
+        finally:
+            disk.remove_tree(folder)
+
+
+def is_place(text: str) -> bool:
+    """Whether `text` is an address, or a folder that is a mirror."""
+    return "://" in text or locate.is_mirror(Path(text))
+
+
+def parted(text: str) -> tuple[str, Step]:
+    """Return the run, and the step, of RUN or RUN@STEP."""
+    run, at, step = text.rpartition("@")
+    if not at or os.path.lexists(text) or ("://" in text and ("/" in step or "/" not in run.partition("://")[2])):
+        return text, None  # sftp://user@host/run
+    return run, locate.parse_step(step)

@@ -1,0 +1,121 @@
+"""`holdfast copy`: checkpoints, whole and verified, to another directory or to a place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+from .. import journal, owner
+from ..errors import Damaged, NotFound, UsageError
+from ..legible import json_bytes
+from ..mirror.adding import Attempt
+from ..mirror.place import shown
+from ..run.mirror_lineage import origin_of
+from ..store import claiming
+from ..store.attempt import read_run
+from ..store.checkpoint import Checkpoint
+from ..store.claiming import Elsewhere
+from . import options
+from .brought import Here, There, brought, parted
+from .shown import progress, report, size
+from .targets import Item, Target, target
+
+
+@click.command()
+@click.argument("src", metavar="SRC", shell_complete=options.directories)
+@click.argument("dst", metavar="DST", shell_complete=options.directories)
+@click.option("--all", "everything", is_flag=True, help="Copy all checkpoints, oldest first.")
+@options.as_json
+def command(src: str, dst: str, everything: bool, as_json: bool) -> int:
+    """Copy the newest checkpoint of SRC to DST, whole and verified. SRC is a RUN, RUN@STEP, or the address of a place.
+
+    DST is a folder, which becomes a run's directory, or the address of a place. Nothing is overwritten: DST is empty,
+    or holds checkpoints of the same run. Repeat an interrupted copy as it was.
+    """
+    path, step = parted(src)
+    if everything and step is not None:
+        raise UsageError(f"{shown(src)}: --all copies every step; leave @{step} out")
+    with progress() as tell, brought(path, tell) as here:
+        chosen = here.locate().readable() if everything else [here.locate().select(step)]
+        if not chosen:
+            raise NotFound(f"{here.shown}: no whole checkpoint")
+        known = Elsewhere(chosen[-1].head.run, _last_attempt(here, chosen))
+        facts: dict[str, Any] = {"source": here.shown, "checkpoints": []}
+        with target(dst, _run_json(here, known), known, tell) as to:
+            facts["target"] = to.shown
+            for item in _items(here, chosen, known):
+                facts["checkpoints"].append(_copied(item, to, damage_is_told=everything))
+        tell("")
+        report(facts, _lines(facts), as_json=as_json)
+    return Damaged.exit_code if any(each["damaged"] for each in facts["checkpoints"]) else 0
+
+
+def _last_attempt(here: Here, chosen: Sequence[Checkpoint]) -> int:
+    claims = here.seen.claims if isinstance(here, There) else []
+    return max(*(each.head.attempt for each in chosen), *(claim.attempt for claim in claims), 0)
+
+
+def _run_json(here: Here, known: Elsewhere) -> str:
+    """Return the text of run.json; a copy of a checkpoint alone has none, but its manifest has the run's id."""
+    if isinstance(here, There):
+        return here.seen.run_json
+    root = here.locate().root
+    if root is not None and (root / "run.json").is_file() and read_run(root) == known.run:
+        return (root / "run.json").read_text()
+    facts = {"run": known.run, "began": time.time(), "by": owner.me(), "note": None}
+    return json_bytes(facts).decode()
+
+
+def _items(here: Here, chosen: Sequence[Checkpoint], known: Elsewhere) -> Iterator[Item]:
+    saved = _attempts(here)
+    for checkpoint in chosen:
+        if checkpoint.head.run != known.run:
+            raise UsageError(f"{checkpoint.path}: of another run than {chosen[-1].path}; copy it to another place")
+        number = here.attempt_of(checkpoint)
+        yield Item(here, checkpoint, saved.get(number, Attempt(number, None, ended=True)))
+
+
+def _attempts(here: Here) -> dict[int, Attempt]:
+    """Return what the source knows of the attempts that saved its checkpoints."""
+    if isinstance(here, There):
+        return {each.attempt: Attempt(each.attempt, each.origin, each.ended) for each in here.seen.claims}
+    root = here.locate().root
+    if root is None:
+        return {}
+    alive = {log.attempt for log in claiming.strangers(root)}
+    logs = [log for log in journal.logs(root) if log.restored is not None]
+    before = dict(zip((log.attempt for log in logs), [None, *logs], strict=False))
+    return {
+        log.attempt: Attempt(log.attempt, origin_of(log, before[log.attempt]), log.attempt not in alive) for log in logs
+    }
+
+
+def _copied(item: Item, to: Target, *, damage_is_told: bool) -> dict[str, Any]:
+    """Copy a checkpoint, unless it is there; return what became of it."""
+    facts = {"name": item.name, "size_bytes": item.checkpoint.size_bytes, "verified": None, "damaged": None}
+    there = to.digest(item)
+    if there == item.digest:
+        return facts
+    if there is not None:
+        raise UsageError(f"{to.shown}: another {item.name} lies there, and is not overwritten; copy to another place")
+    try:
+        return facts | {"verified": to.add(item)}
+    except Damaged as error:
+        if not damage_is_told:
+            raise
+        return facts | {"damaged": str(error)}
+
+
+def _lines(facts: dict[str, Any]) -> Iterator[str]:
+    for each in facts["checkpoints"]:
+        if each["damaged"]:
+            yield f"{each['name']}  DAMAGED, not copied: {each['damaged']}"
+        elif each["verified"]:
+            yield f"{each['name']}  copied  {size(each['size_bytes'])}  verified: {each['verified']}"
+        else:
+            yield f"{each['name']}  was there already"
+    copied = [each for each in facts["checkpoints"] if each["verified"]]
+    yield f"{facts['target']}: {len(copied)} copied, {size(sum(each['size_bytes'] for each in copied))}"

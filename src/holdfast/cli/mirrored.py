@@ -1,0 +1,73 @@
+"""Mirrored: what the places of a run hold of its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
+from typing import Any, NamedTuple
+
+from .. import journal
+from ..errors import HoldfastError
+from ..inspect import mirrors
+from ..mirror.place import open_place
+from ..mirror.remote import Remote
+from ..mirror.sending import identity
+from ..store.format import MANIFEST
+from ..store.locate import Location
+from .brought import Here, Tell, There, line
+
+
+class Held(NamedTuple):
+    """What one place holds."""
+
+    place: str
+    copies: list[str]  # names, oldest first
+    others: list[str]  # of these, those that the run's directory has under another manifest
+    lacking: list[str]  # checkpoints of the run's directory that are newer than all that the place has
+    error: str | None  # why nobody knows
+
+
+def mirrored(here: Here, tell: Tell) -> list[Held]:
+    """Look at the places to which the run in this directory was copied, according to its journals."""
+    place = here.locate()
+    if place.root is None or place.single or isinstance(here, There):
+        return []
+    found = []
+    for shown in [each.place for each in mirrors.of_run(journal.logs(place.root))]:
+        tell(f"looking at {shown}")
+        found.append(_held(shown, place))
+    return found
+
+
+def _held(shown: str, place: Location) -> Held:
+    try:
+        with closing(open_place(shown)) as opened:
+            seen = Remote(opened).look()
+    except (HoldfastError, OSError) as error:
+        return Held(shown, [], [], [], str(error))
+    there = {copy.name: copy.digest for copy in line(seen)}
+    mine = {}
+    for each in place.readable():
+        with suppress(FileNotFoundError):  # the run has removed it meanwhile
+            mine[each.path.name] = identity((each.path / MANIFEST).read_bytes())
+    names = [*mine]
+    newest = max((number for number, name in enumerate(names) if there.get(name) == mine[name]), default=-1)
+    others = [name for name in there if name in mine and mine[name] != there[name]]
+    return Held(shown, [*there], others, names[newest + 1 :], None)
+
+
+def facts_of(held: Held) -> dict[str, Any]:
+    return held._asdict()
+
+
+def lines_of(found: Iterable[Held]) -> Iterator[str]:
+    for held in found:
+        if held.error is not None:
+            yield f"{held.place}  nobody knows: {held.error}"
+            continue
+        count = "1 copy" if len(held.copies) == 1 else f"{len(held.copies)} copies, the newest"
+        copies = f"{count} {held.copies[-1]}" if held.copies else "no copy"
+        yield f"{held.place}  {copies}; holdfast verify {held.place} reads them"
+        yield from (f"  {name}: another checkpoint of that name lies there" for name in held.others)
+        if held.lacking:
+            yield f"  not there yet: {', '.join(held.lacking)}"

@@ -1,0 +1,195 @@
+"""Targets: where `holdfast copy` brings checkpoints: a run's directory on this machine, or a place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from .. import disk
+from ..errors import Damaged, NoSpace, NotFound, UsageError
+from ..mirror import sending
+from ..mirror.adding import Adding
+from ..mirror.adding import Attempt as Saved
+from ..mirror.place import open_place
+from ..mirror.sending import identity
+from ..store import attempt as attempts
+from ..store import claiming, source
+from ..store.attempt import Attempt
+from ..store.checkpoint import Checkpoint
+from ..store.claiming import Elsewhere
+from ..store.committing import writing
+from ..store.format import MANIFEST
+from ..store.locate import require_run
+from ..store.shelf import Shelf
+from .brought import Here, Tell, There, is_place
+from .patience import patiently
+from .shown import size
+
+
+class Item(NamedTuple):
+    """A checkpoint that is to be copied."""
+
+    here: Here  # where it comes from
+    checkpoint: Checkpoint
+    saved: Saved  # by that attempt
+
+    @property
+    def name(self) -> str:
+        return self.checkpoint.name
+
+    @property
+    def digest(self) -> str:
+        return identity(source.whole(self.checkpoint.path / MANIFEST))
+
+
+class Target(Protocol):
+    shown: str
+
+    def digest(self, item: Item) -> str | None:
+        """Return the digest of the manifest that is there under the checkpoint's name; None if there is none."""
+        ...
+
+    def add(self, item: Item) -> str:
+        """Copy the checkpoint, whole and verified; return how it was verified."""
+        ...
+
+
+class Directory:
+    """A run's directory. This process is an attempt of the run from its first copy on."""
+
+    def __init__(self, root: Path, known: Elsewhere, tell: Tell) -> None:
+        self.shown, self._root, self._known, self._tell = str(root), root, known, tell
+        self._claimed: Attempt | None = None
+
+    @property
+    def _attempt(self) -> Attempt:
+        if self._claimed is None:
+            take_over = os.environ.get("HOLDFAST_TAKE_OVER") == "1"
+            with writing(self._root):
+                self._claimed = claiming.claim(self._root, take_over=take_over, elsewhere=self._known)
+        return self._claimed
+
+    def close(self) -> None:
+        if self._claimed is not None:
+            self._claimed.close("end", step=0)
+
+    def digest(self, item: Item) -> str | None:
+        try:
+            return identity(source.whole(self._root / "checkpoints" / item.name / MANIFEST))
+        except (NotFound, FileNotFoundError, Damaged):
+            return None
+
+    def add(self, item: Item) -> str:
+        partial = self._attempt.room / item.name
+        with self._attempt.acting("copy"):
+            _require_space(self._root, item.checkpoint.size_bytes)
+            disk.make_dir(partial)
+            try:
+                _fill(partial, item, self._tell)
+                self._tell(f"reading back {item.name}")
+                for problem in Checkpoint(partial).problems(cold=True):
+                    raise Damaged(f"{problem}; the copy was removed: is this disk sound?")
+            except BaseException:
+                attempts.clean_up(partial)
+                raise
+            attempts.publish(self._attempt, partial, item.name)
+            self._point()
+        return "read back"
+
+    def _point(self) -> None:
+        """Renew the links for people, as a save does."""
+        shelf = Shelf(self._root)
+        for link, find in (("latest", shelf.latest), ("best", lambda: shelf.best(None))):
+            with suppress(OSError, Damaged, NotFound):
+                attempts.point(self._attempt, link, find().path.name)
+
+
+class Copies:
+    """A place, with copies as those of a run's mirror."""
+
+    def __init__(self, adding: Adding, tell: Tell) -> None:
+        self.shown, self._adding, self._tell = adding.place.shown, adding, tell
+        self._there = {(copy.attempt, copy.name): copy.digest for copy in adding.seen.copies}
+
+    def digest(self, item: Item) -> str | None:
+        return self._there.get((item.saved.number, item.name))
+
+    def add(self, item: Item) -> str:
+        item.here.bring(item.checkpoint)
+        progress = _counted(item, self._tell, "sending")
+        copied = patiently(lambda: self._adding.add(item.checkpoint.path, item.saved, progress), self._tell)
+        item.here.drop(item.checkpoint)
+        return copied.how
+
+
+@contextmanager
+def target(text: str, run_json: str, known: Elsewhere, tell: Tell) -> Iterator[Target]:
+    """Yield what `text` names, which holds nothing, or checkpoints of the same run.
+
+    Raises:
+        UsageError: it holds something else, or a living attempt owns it.
+    """
+    if is_place(text):
+        with closing(open_place(text)) as place:
+            yield Copies(Adding(place, run_json), tell)
+        return
+    root = Path(text).absolute()
+    _require_free(root, text, known)
+    with closing(Directory(root, known, tell)) as directory:
+        yield directory
+
+
+def _require_free(root: Path, text: str, known: Elsewhere) -> None:
+    require_run(root)
+    if (root / "run.json").is_file() and attempts.read_run(root) != known.run:
+        raise UsageError(f"{text}: another run lies there; nothing was copied. Name another folder")
+    for parent in root.parents:
+        if (parent / "run.json").is_file() and (parent / "checkpoints").is_dir():
+            raise UsageError(f"{text}: lies in the run {parent}; name a folder outside of it")
+    if root.exists() and not root.is_dir():
+        raise UsageError(f"{text} is a file; name a folder")
+    if root.is_dir() and os.listdir(root) and not (root / "run.json").is_file():
+        raise UsageError(f"{text}: neither empty nor a run's directory; name an empty folder, or one that is not there")
+
+
+def _require_space(root: Path, need: int) -> None:
+    free = disk.free_bytes(root)
+    if need > free:
+        raise NoSpace(f"{root}: {size(need)} are needed and {size(free)} are free; nothing of it was copied")
+
+
+def _fill(partial: Path, item: Item, tell: Tell) -> None:
+    """Write a checkpoint's files, each byte compared with its digest on the way; the manifest comes last."""
+    progress = _counted(item, tell, "copying")
+    if isinstance(item.here, There):
+        remote = item.here.remote
+        patiently(lambda: remote.fetch(item.saved.number, item.name, partial, progress=progress), tell)
+        return
+    wanted = sending.local(item.checkpoint.path)
+    for name in wanted.files:
+        disk.make_dirs((partial / name).parent)
+        disk.write(partial / name, _watched(sending.pieces(item.checkpoint.path, wanted, name), progress))
+    disk.write(partial / MANIFEST, [wanted.raw])
+    for folder in {(partial / name).parent for name in wanted.files}:
+        disk.sync_dir(folder)
+
+
+def _counted(item: Item, tell: Tell, word: str) -> Callable[[int], None]:
+    """Return a function that adds up sizes, and tells how far the checkpoint is."""
+    whole, done = size(item.checkpoint.size_bytes), 0
+
+    def progress(more: int) -> None:
+        nonlocal done
+        done += more
+        tell(f"{word} {item.name}: {size(done)} of {whole}")
+
+    return progress
+
+
+def _watched(pieces: Iterator[bytes], progress: Callable[[int], None]) -> Iterator[bytes]:
+    for piece in pieces:
+        progress(len(piece))
+        yield piece

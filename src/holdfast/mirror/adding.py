@@ -1,0 +1,77 @@
+"""Adding: brings checkpoints to a place by hand, as `holdfast copy` does, without owning their run.
+
+A checkpoint goes into the folder of the attempt that saved it. It is what that attempt itself would have copied, to the
+byte, so that neither a living run nor the lineage is disturbed. No claim is made.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from .. import owner
+from ..errors import UsageError
+from . import records
+from .copying import Copied, Copying
+from .place import Place
+from .records import Origin, claim_path
+from .remote import Progress, Remote, unwatched
+
+
+class Attempt(NamedTuple):
+    """What is known of the attempt that saved a checkpoint."""
+
+    number: int
+    origin: Origin | None  # what it went on from; None: nobody knows
+    ended: bool
+
+
+class Adding:
+    """A place of the run whose run.json is `run_json`.
+
+    Raises:
+        UsageError: the place holds another run.
+    """
+
+    def __init__(self, place: Place, run_json: str) -> None:
+        self.place, self.seen = place, Remote(place).look()
+        self._run_json = run_json
+        self._copying = Copying(place)
+        mine = records.run_of(run_json.encode(), "run.json")
+        if self.seen.run not in (None, mine):
+            raise UsageError(f"{place.shown}: another run's copies lie there; nothing was copied. Name another place")
+
+    def add(self, path: Path, attempt: Attempt, progress: Progress = unwatched) -> Copied:
+        """Copy the checkpoint at `path`, which that attempt saved; it is verified there, and its manifest comes last.
+
+        Raises:
+            UsageError: an attempt with a smaller number may still be running there, and would be superseded.
+            Foreign: another checkpoint of that name lies in the attempt's folder.
+            NotFound, Damaged: as `Remote.copy`.
+        """
+        self._require_peace(attempt.number)
+        with suppress(FileExistsError):
+            self.place.create(records.RUN, self._run_json.encode())
+        self._note(attempt)
+        return self._copying.copy(attempt.number, path, False, progress, lambda: None)
+
+    def _require_peace(self, number: int) -> None:
+        last = self.seen.claims[-1] if self.seen.claims else None
+        if last is None or last.attempt >= number or last.ended or owner.proven_gone(last.owner, lambda: last.claimed):
+            return
+        raise UsageError(
+            f"{self.place.shown}: attempt {last.attempt} may still be running: {owner.describe(last.owner)}. "
+            f"A checkpoint of attempt {number} would end it. Stop it first"
+        )
+
+    def _note(self, attempt: Attempt) -> None:
+        """Note the attempt, unless the place knows it: a later start then takes a greater number."""
+        if any(claim.attempt == attempt.number for claim in self.seen.claims):
+            return
+        if attempt.origin is not None:
+            with suppress(FileExistsError):
+                self.place.create(claim_path(attempt.number, "-from"), records.encode(attempt.origin))
+        if attempt.ended:
+            with suppress(FileExistsError):
+                self.place.create(claim_path(attempt.number, "-end"), records.encode({"ended": None}))
