@@ -23,6 +23,7 @@ from ..store import attempt as attempts
 from ..store import format
 from ..terminal import say, warn
 from ..threads import Latch, Worker
+from .mirror_options import named
 from .mirror_place import NEVER, Copied, MirrorPlace, Wish
 from .provision import Provision
 
@@ -271,6 +272,7 @@ class Mirrors:
     def _tell_down(self, place: MirrorPlace, why: str) -> None:
         """Tell, once in an outage, that copying does not go on."""
         if place.goes_down():
+            why = why.removeprefix(f"{place.shown}: ")
             self._tell(place, f"copying stands still: {why}; training goes on", self._under_way(place))
 
     def _under_way(self, place: MirrorPlace) -> str:
@@ -278,7 +280,7 @@ class Mirrors:
 
     def _tell(self, place: MirrorPlace, line: str, name: str) -> None:
         self._attempt.record("mirror_failed", place=place.shown, error=line, checkpoint=name or None)
-        warn(f"{self._root}: {place.shown}: {line}")
+        warn(f"{self._root}: {named(place.shown, line)}")
 
     def _ask_again(self) -> None:
         for place in self.places:
