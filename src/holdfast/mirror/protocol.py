@@ -48,6 +48,7 @@ class Opened(msgspec.Struct, frozen=True):
 
 requests = msgspec.json.Decoder(Request)  # made here, where only one thread is
 replies = msgspec.json.Decoder(Reply)
+msgspec.json.Decoder(Opened)
 
 
 def line(record: Request | Reply) -> bytes:

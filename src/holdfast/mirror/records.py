@@ -96,6 +96,14 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     rests: list[Rest] = []
 
 
+class _Run(msgspec.Struct):
+    run: str
+
+
+_RUNS, ORIGINS = msgspec.json.Decoder(_Run), msgspec.json.Decoder(Origin)
+msgspec.json.Decoder(Seen)  # all made here for the reason that `format` has
+
+
 class ClaimFile(NamedTuple):
     attempt: int
     what: str  # "", "-from" or "-end"
@@ -126,13 +134,9 @@ def run_of(data: bytes, where: object) -> str:
     """
     try:
         data.decode()  # msgspec looks only at the fields that it takes
-        return msgspec.json.decode(data, type=_Run).run
+        return _RUNS.decode(data).run
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"{where}: not what Holdfast wrote; this is no place for a run's copies") from error
-
-
-class _Run(msgspec.Struct):
-    run: str
 
 
 def copy_of(raw: bytes, attempt: int, name: str, where: object) -> Copy:

@@ -169,7 +169,7 @@ class Remote:
         origin = None
         if "-from" in files:
             try:
-                origin = msgspec.json.decode(self._record(path), type=Origin)
+                origin = records.ORIGINS.decode(self._record(path))
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise Damaged(f"{self.place.shown}/{path}: not what Holdfast wrote; remove that file") from error
         return msgspec.structs.replace(claim, origin=origin, ended="-end" in files)
