@@ -1,0 +1,193 @@
+"""A folder that this machine has mounted: NFS, Lustre, another disk. Files are synced, and read back from the medium.
+
+A hard NFS mount whose server is gone blocks a call for as long as it likes; whoever calls has a time limit of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from .. import bulk, disk
+from ..errors import Damaged, NotFound
+from ..store import source
+from ..store.format import MANIFEST
+from .place import READ_BACK, Full, Pieces, Refused, Silent, told, words
+from .sent import Sent, compare, walked
+
+_PIECE_BYTES = 4 << 20
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+
+
+class Folder:
+    def __init__(self, root: Path) -> None:
+        self.shown = str(root)
+        self.atomic = True  # a link, or O_EXCL where there are no links: both are exclusive on NFS, too
+        self._root = root
+
+    def close(self) -> None:
+        pass
+
+    def read(self, path: str) -> bytes:
+        return b"".join(self.get(path))
+
+    def names(self, path: str) -> list[str]:
+        with self._edge():
+            self._require_parent()
+            try:
+                found = os.listdir(self._at(path))
+            except FileNotFoundError:
+                return []
+            return sorted(name for name in found if not _is_unfinished(name))
+
+    def get(self, path: str) -> Iterator[bytes]:
+        file = self._at(path)
+        with self._edge():
+            self._require_parent()
+            os.lstat(file)
+            for block in _blocks(file):
+                yield bytes(block)
+
+    def check(self, path: str, size_bytes: int, pieces: Pieces, *, read_back: bool = False) -> str:  # noqa: ARG002
+        return self.verify(path, walked(size_bytes, pieces))
+
+    def verify(self, path: str, sent: Sent) -> str:
+        """Read the file back from the medium, and compare it with what was sent."""
+        compare(f"{self.shown}/{path}", sent.digest, self.get(path))
+        return READ_BACK
+
+    def create(self, path: str, data: bytes) -> None:
+        file = self._at(path)
+        fresh = file.with_name(f".{file.name}.{os.urandom(8).hex()}.new")
+        with self._edge():
+            self._make_folder(file.parent)
+            if os.path.lexists(file):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(file))
+            disk.write(fresh, [data])
+            try:
+                _link_or_write(fresh, file, data)
+            finally:
+                disk.remove_tree(fresh)
+            disk.sync_dir(file.parent)
+
+    def put(self, path: str, size_bytes: int, pieces: Pieces, *, read_back: bool) -> str:  # noqa: ARG002  always
+        file, sent = self._at(path), Sent(size_bytes, pieces)
+        with self._edge(sent), self._replacing(file) as fresh:
+            bulk.write(fresh, map(memoryview, sent), size_bytes, _Unhashed)
+        return self.verify(path, sent)
+
+    def copy(self, source: str, path: str) -> bool:
+        """Give the file a second name. Both checkpoints hold it then, and it goes with the last of them."""
+        file, old = self._at(path), self._at(source)
+        with self._edge():
+            os.lstat(old)
+            try:
+                with self._replacing(file) as fresh:
+                    disk.link(old, fresh)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                return False
+        return True
+
+    def remove(self, path: str) -> None:
+        target = self._at(path)
+        with self._edge():
+            self._require_parent()
+            with suppress(FileNotFoundError, NotADirectoryError):
+                disk.remove_file(target / MANIFEST)
+                disk.sync_dir(target)  # before any other file goes
+            disk.remove_tree(target)
+            with suppress(FileNotFoundError):
+                disk.sync_dir(target.parent)
+
+    def _at(self, path: str) -> Path:
+        return self._root.joinpath(*words(path))
+
+    def _require_parent(self) -> None:
+        """A folder that is not mounted must not be taken for an empty one."""
+        if not self._root.parent.is_dir():
+            raise Silent(f"{self._root.parent}: no such folder: mount it, or create it if the mirror is new")
+
+    def _make_folder(self, folder: Path) -> None:
+        self._require_parent()
+        disk.make_dirs(folder)
+
+    @contextmanager
+    def _replacing(self, file: Path) -> Iterator[Path]:
+        """Yield a name beside `file` for a new one, which replaces it at the end of the block, durably."""
+        self._make_folder(file.parent)
+        fresh = file.with_name(f".{file.name}.new")  # one process writes here: what a killed one left goes
+        disk.remove_tree(fresh)
+        try:
+            yield fresh
+            disk.replace(fresh, file)
+        finally:
+            disk.remove_tree(fresh)  # also after a rename between two names of one file, which does nothing
+        disk.sync_dir(file.parent)
+
+    @contextmanager
+    def _edge(self, sent: Sent | None = None) -> Iterator[None]:
+        """Turn the system's errors into those of a place."""
+        try:
+            yield
+        except (Silent, FileNotFoundError, FileExistsError):
+            raise
+        except OSError as error:
+            if sent is not None and error is sent.error:
+                raise
+            raise self._translated(error) from None
+
+    def _translated(self, error: OSError) -> Exception:
+        text = told(f"{error.strerror or error}: {error.filename or self.shown}")
+        if error.errno in _FULL:
+            return Full(f"{self.shown}: no space is left ({text}); make room, or let its rule keep fewer copies")
+        if error.errno in _REFUSED:
+            return Refused(f"{self.shown}: not allowed ({text}); give this user the right to write there")
+        return Silent(f"{self.shown}: {text}")
+
+
+def _is_unfinished(name: str) -> bool:
+    return name.startswith(".") and name.endswith(".new")
+
+
+def _link_or_write(fresh: Path, file: Path, data: bytes) -> None:
+    """Give `fresh` its name if nobody has it. Without links a crash here leaves an incomplete file."""
+    try:
+        disk.link(fresh, file)
+    except FileExistsError:
+        if os.stat(fresh).st_nlink == 1:  # 2: an NFS server had done it, and its answer was lost
+            raise
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        disk.write(file, [data])
+
+
+def _blocks(file: Path) -> Iterator[memoryview]:
+    try:
+        yield from source.blocks(file, _PIECE_BYTES, cold=True)
+    except NotFound as error:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file)) from error
+    except Damaged as error:
+        if not os.path.lexists(file):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file)) from error
+        raise
+
+
+class _Unhashed:
+    """Satisfies `bulk`, which asks for a digest of each piece."""
+
+    def __init__(self, *data: memoryview) -> None:
+        pass
+
+    def update(self, data: memoryview) -> None:
+        pass
+
+    def hexdigest(self) -> str:
+        return ""

@@ -1,0 +1,204 @@
+"""A place that holds copies: what it can do, which errors leave it, and its name without secrets.
+
+    Silent      it did not answer, or not in time: try again
+    Refused     it answered "no": credentials, permission, no such bucket. The message says what to do
+    Full        its space or quota is used up
+    NotKept     what lies there differs from what was sent: send it again
+
+Each library's errors become one of these at the edge, or FileNotFoundError or FileExistsError. Their texts are one
+line, and contain no secret. What the *source* of the bytes raises leaves unchanged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from ..errors import Damaged, StoreError, UsageError
+
+Pieces = Callable[[], Iterator[bytes]]  # the bytes of one file, from its beginning, each time it is called
+
+READ_BACK = "read back"  # how a file was verified, if not by a checksum of the server's
+
+_WITH_USER = ("sftp", "ssh", "abfs", "abfss", "az")  # what stands before the @ is a name there; elsewhere, a token
+_SECRET = re.compile(
+    r"(^|_)(SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIALS?|KEY|SAS|SIG|CONNECTION_STRING)(_|$)", re.IGNORECASE
+)
+_SHORTEST = 8  # characters of a secret in the environment: a shorter value would be taken for a part of any word
+_LONGEST = 300  # characters of a library's text that are repeated
+
+
+class Silent(OSError):
+    pass
+
+
+class Refused(StoreError):
+    pass
+
+
+class Full(StoreError):
+    pass
+
+
+class NotKept(Damaged):
+    pass
+
+
+class Reading(Protocol):
+    """What looks at a place. A `path` is relative to its URL, with forward slashes; "" is the place itself."""
+
+    def read(self, path: str) -> bytes:
+        """Return a small file. FileNotFoundError if it is missing."""
+        ...
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a folder, sorted; [] if there is no such folder."""
+        ...
+
+    def get(self, path: str) -> Iterator[bytes]:
+        """Yield a file in pieces of some MiB. FileNotFoundError if it is missing, at the first piece."""
+        ...
+
+    def check(self, path: str, size_bytes: int, pieces: Pieces, *, read_back: bool = False) -> str:
+        """Compare a file with the pieces, by the server's own checksum or, without one, by reading it back.
+
+        Return how, as `put` does. NotKept if they differ; FileNotFoundError if it is missing.
+        """
+        ...
+
+
+class Writing(Protocol):
+    """What changes a place."""
+
+    def create(self, path: str, data: bytes) -> None:
+        """Write a small file durably, if there is none. FileExistsError if there is one.
+
+        After Silent nobody knows: it may have been written.
+        """
+        ...
+
+    def put(self, path: str, size_bytes: int, pieces: Pieces, *, read_back: bool) -> str:
+        """Write a whole file durably, in place of any that is there, and verify it there.
+
+        Return how it was verified: "CRC64NVME", a checksum of the server's over the whole object, or "read back".
+        NotKept if the place holds other bytes. No half of a file is ever seen under this name.
+        """
+        ...
+
+    def copy(self, source: str, path: str) -> bool:
+        """Copy a file within the place, in place of any that is there. Its bytes are not sent, and not verified.
+
+        Return False if the place cannot do that. FileNotFoundError if there is no `source`.
+        """
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a folder with all in it: its manifest first. A missing one is accepted."""
+        ...
+
+
+class Place(Reading, Writing, Protocol):
+    """One place, for one thread at a time. The first call connects; after Silent the next call connects anew."""
+
+    shown: str  # its URL without secrets
+    atomic: bool  # whether `create` has one winner among all machines. S3 knows it after the first `create`
+
+    def close(self) -> None: ...
+
+
+def open_place(url: str) -> Place:
+    """Return the place of a URL or of a local folder. Nothing is connected yet.
+
+    Raises:
+        UsageError: no such kind of place, or its package is not installed.
+    """
+    scheme = _scheme(url)
+    if "::" in url:
+        raise UsageError(f"{shown(url)}: a chain of file systems is no place for a mirror; name the last one alone")
+    if scheme in {"", "file", "local"}:
+        from .folder import Folder
+
+        return Folder(_local(url))
+    try:
+        if scheme in {"s3", "s3a"}:
+            from .s3 import S3
+
+            return S3(url)
+        if scheme in {"sftp", "ssh"}:
+            from .sftp import Sftp
+
+            return Sftp(url)
+        from .other import Other
+
+        return Other(url)
+    except ImportError as error:
+        extra = {"s3": "holdfast[s3]", "s3a": "holdfast[s3]", "sftp": "holdfast[sftp]", "ssh": "holdfast[sftp]"}
+        asked = extra.get(scheme) or "the package that fsspec names for it"
+        raise UsageError(f"{shown(url)}: {error.name or error} is missing; install {asked}") from None
+
+
+def shown(url: str) -> str:
+    """Return the URL without password, token, query and fragment; of a folder, its absolute path."""
+    scheme = _scheme(url)
+    if scheme in {"", "file", "local"}:
+        return str(_local(url))
+    parts = urlsplit(url)
+    before, _, host = parts.netloc.rpartition("@")
+    user = before.partition(":")[0] if scheme in _WITH_USER else ""
+    return f"{scheme}://{user}{'@' if user else ''}{host}{parts.path}".rstrip("/")
+
+
+def _scheme(url: str) -> str:
+    return url.partition("://")[0].lower() if "://" in url else ""
+
+
+def _local(url: str) -> Path:
+    return Path(os.path.abspath(Path(url.partition("://")[2] if "://" in url else url).expanduser()))
+
+
+def told(error: BaseException | str, url: str = "") -> str:
+    """Return a library's text as one line without the secrets of `url` and of the environment."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    for secret in sorted(_secrets(url), key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+
+
+def _secrets(url: str) -> set[str]:
+    found = set()
+    if _scheme(url) not in {"", "file", "local"}:
+        parts = urlsplit(url)
+        before = parts.netloc.rpartition("@")[0]
+        user, _, password = before.partition(":")
+        words = [password, parts.query, parts.fragment, *(value for _, value in parse_qsl(parts.query))]
+        words += [] if _scheme(url) in _WITH_USER else [user]
+        found = {form for word in words for form in (word, unquote(word))}
+    for name, value in os.environ.items():
+        found.update(_values(name, value))
+    return found - {""}
+
+
+def _values(name: str, value: str) -> Iterator[str]:
+    """Yield what may not be shown of one variable. fsspec's own may be an object in JSON."""
+    if _SECRET.search(name) and len(value) >= _SHORTEST:
+        yield value
+    if name.startswith("FSSPEC_") and value.startswith("{"):
+        try:
+            inner = json.loads(value)
+        except ValueError:
+            return
+        for key, each in inner.items():
+            yield from _values(str(key), each if isinstance(each, str) else "")
+
+
+def words(path: str) -> list[str]:
+    """Split a path of a place into its names, none of which leads out of the place."""
+    names = path.split("/") if path else []
+    if any(name in {"", ".", ".."} or "\0" in name for name in names):
+        raise UsageError(f"{path!r} is no path within a place")
+    return names

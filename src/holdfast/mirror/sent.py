@@ -1,0 +1,71 @@
+"""What was sent to a place: its digest, and the comparison with what lies there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import xxhash
+
+from ..errors import Damaged
+from .place import NotKept, Pieces
+
+
+class Digest(NamedTuple):
+    size_bytes: int
+    xxh3: str
+
+
+def digest(pieces: Iterable[bytes]) -> Digest:
+    size, state = 0, xxhash.xxh3_128()
+    for piece in pieces:
+        size += len(piece)
+        state.update(piece)
+    return Digest(size, state.hexdigest())
+
+
+class Sent:
+    """Walks the pieces once, notes their digest, and remembers the error that their source raised."""
+
+    def __init__(self, size_bytes: int, pieces: Pieces) -> None:
+        self.error: BaseException | None = None
+        self._size, self._pieces = size_bytes, pieces
+        self._sent, self._state = 0, xxhash.xxh3_128()
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            for piece in self._pieces():
+                self._sent += len(piece)
+                self._state.update(piece)
+                yield piece
+            if self._sent != self._size:
+                raise Damaged(f"{self._sent} bytes came to be sent instead of {self._size}")
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self.error = error
+            raise
+
+    @property
+    def digest(self) -> Digest:
+        return Digest(self._sent, self._state.hexdigest())
+
+
+def walked(size_bytes: int, pieces: Pieces) -> Sent:
+    """Walk the pieces without sending them."""
+    sent = Sent(size_bytes, pieces)
+    for _ in sent:
+        pass
+    return sent
+
+
+def compare(name: str, sent: Digest, kept: Iterable[bytes]) -> None:
+    """
+    Raises:
+        NotKept: the place holds other bytes than were sent.
+    """
+    found = digest(kept)
+    if found.size_bytes != sent.size_bytes:
+        raise NotKept(f"{name}: {found.size_bytes} bytes lie there, and {sent.size_bytes} were sent; send it again")
+    if found != sent:
+        raise NotKept(f"{name}: the bytes that lie there differ from those that were sent; send it again")

@@ -1,0 +1,154 @@
+"""What every place promises, asked of a folder, of S3, of SFTP and of a file system that fsspec brings."""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from holdfast.errors import Damaged, UsageError
+from holdfast.mirror.place import NotKept, open_place, shown
+
+
+def pieces_of(data, size=1000):
+    return lambda: iter([data[start : start + size] for start in range(0, len(data), size)])
+
+
+def put(place, path, data, **options):
+    return place.put(path, len(data), pieces_of(data), read_back=options.get("read_back", False))
+
+
+def open_folder(tmp_path):
+    return lambda: open_place(str(tmp_path / "mirror"))
+
+
+@pytest.fixture(params=["folder"])
+def opens(request, tmp_path):
+    """Opens the place once more, as another machine would."""
+    return {"folder": lambda: open_folder(tmp_path)}[request.param]()
+
+
+@pytest.fixture
+def place(opens):
+    place = opens()
+    yield place
+    place.close()
+
+
+DATA = random.Random(0).randbytes(300_000)
+
+
+def test_a_file_is_put_verified_and_read(place):
+    assert put(place, "checkpoints/000001/step-1/a.safetensors", DATA) in {"CRC64NVME", "read back"}
+    assert put(place, "checkpoints/000001/step-1/a.safetensors", DATA[:7], read_back=True)
+    assert put(place, "checkpoints/000001/step-1/empty", b"")
+    assert place.read("checkpoints/000001/step-1/a.safetensors") == DATA[:7]
+    assert b"".join(place.get("checkpoints/000001/step-1/empty")) == b""
+    assert place.names("checkpoints/000001/step-1") == ["a.safetensors", "empty"]
+    assert place.names("checkpoints") == ["000001"]
+    assert place.names("") == ["checkpoints"]
+
+
+def test_create_has_one_winner(opens, place):
+    place.create("claims/000001.json", b"first")
+    with pytest.raises(FileExistsError):
+        place.create("claims/000001.json", b"second")
+    assert place.read("claims/000001.json") == b"first"
+    others = [opens() for _ in range(4)]
+
+    def claim(other):
+        try:
+            other.create(f"claims/{number:06}.json", str(id(other)).encode())
+        except FileExistsError:
+            return ""
+        return str(id(other))
+
+    with ThreadPoolExecutor(4) as threads:
+        for number in range(2, 7):
+            winners = [name for name in threads.map(claim, others) if name]
+            assert [place.read(f"claims/{number:06}.json").decode()] == winners
+    assert place.names("claims") == [f"{number:06}.json" for number in range(1, 7)]
+    for other in others:
+        other.close()
+
+
+def test_what_lies_there_damaged_is_found_out(place):
+    put(place, "a/file", DATA)
+    place.check("a/file", len(DATA), pieces_of(DATA, 77))
+    put(place, "a/file", DATA[:-1] + bytes([DATA[-1] ^ 1]))
+    with pytest.raises(NotKept, match="differ"):
+        place.check("a/file", len(DATA), pieces_of(DATA))
+    put(place, "a/file", DATA[:-1])
+    with pytest.raises(NotKept, match="bytes lie there"):
+        place.check("a/file", len(DATA), pieces_of(DATA))
+
+
+def test_what_the_source_raises_leaves_unchanged_and_nothing_is_left(place):
+    def torn():
+        yield DATA
+        raise OSError(5, "the local disk")
+
+    for pieces, error in ((torn, OSError), (pieces_of(DATA[1:]), Damaged)):
+        with pytest.raises(error) as caught:
+            place.put("a/file", len(DATA) + 5, pieces, read_back=False)
+        assert "local disk" in str(caught.value) or "came to be sent" in str(caught.value)
+        assert place.names("a") == []
+
+
+def test_missing_things(place):
+    for read in (place.read, lambda path: next(place.get(path)), lambda path: place.copy(path, "b")):
+        with pytest.raises(FileNotFoundError):
+            read("a/missing")
+    with pytest.raises(FileNotFoundError):
+        place.check("a/missing", 1, pieces_of(b"x"))
+    assert place.names("nowhere/at/all") == []
+    place.remove("nowhere/at/all")
+
+
+def test_a_copy_within_the_place(place):
+    put(place, "a/file", DATA)
+    put(place, "b/file", b"old")
+    if place.copy("a/file", "b/file"):
+        place.check("b/file", len(DATA), pieces_of(DATA))
+        assert place.copy("a/file", "b/file")
+        assert place.names("b") == ["file"]
+        put(place, "a/file", b"new")
+        place.remove("a/file")
+        assert place.read("b/file") == DATA
+
+
+def test_remove(place):
+    for name in ("manifest.json", "x", "y"):
+        put(place, f"c/step-1/{name}", b"x")
+    put(place, "c/step-10/manifest.json", b"y")
+    place.remove("c/step-1/x")
+    assert place.names("c/step-1") == ["manifest.json", "y"]
+    place.remove("c/step-1")
+    assert place.names("c") == ["step-10"]
+    assert place.names("c/step-10") == ["manifest.json"]
+
+
+def test_no_path_leaves_the_place(place):
+    for path in ("../x", "a//b", "/a", "a/.", "a/\0"):
+        with pytest.raises(UsageError):
+            place.read(path)
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("sftp://me:pass@host:22/run", "sftp://me@host:22/run"),
+        ("s3://key:secret@bucket/run/", "s3://bucket/run"),
+        ("https://token@host/run?sig=secret#secret", "https://host/run"),
+        ("abfs://box@account.host/run", "abfs://box@account.host/run"),
+        ("file:///a/b/../c", "/a/c"),
+        ("/a/c", "/a/c"),
+    ],
+)
+def test_secrets_are_not_shown(url, name):
+    assert name == shown(url)
+
+
+def test_a_chain_and_an_unknown_kind_are_no_place():
+    for url in ("simplecache::s3://bucket", "nosuchkind://x/y"):
+        with pytest.raises(UsageError):
+            open_place(url)
