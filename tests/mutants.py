@@ -29,6 +29,7 @@ ELSEWHERE = (
     "drill",
     "keras",
     "lightning",
+    "mirror",
     "run",
     "supervise",
     "trainers",

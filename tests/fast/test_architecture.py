@@ -25,7 +25,7 @@ LAYERS = [  # imports point to earlier lines only; rooms of one line do not know
     {"journal", "retention", "interval", "young_daly", "terminal", "provenance", "job", "state", "children"},
     {"owner", "ranks"},
     {"store", "data", "cluster", "board"},
-    {"inspect", "collective"},
+    {"inspect", "collective", "mirror"},
     {"run"},
     {"trainers"},
     {"torch", "jax", "keras", "lightning", "transformers", "accelerate", "stable_baselines3"},
@@ -223,8 +223,9 @@ SIGNAL_CALLS = re.compile(
 
 
 def signals_only_in_stop_drill_and_supervise(module: Module) -> Iterator[Problem]:
-    """The signal door: run/stop.py listens, a loader's workers are deaf, children/ hands on and kills."""
-    if module.path not in {"run/stop.py", "torch/workers.py"} and module.room not in {"children", "drill", "supervise"}:
+    """The signal door: run/stop.py listens, workers of loaders and mirrors are deaf, children/ hands on and kills."""
+    deaf = {"torch/workers.py", "mirror/__main__.py"}
+    if module.path not in {"run/stop.py", *deaf} and module.room not in {"children", "drill", "supervise"}:
         yield from (Problem(node.lineno, name) for node, name in names(module) if SIGNAL_CALLS.fullmatch(name))
 
 
@@ -235,8 +236,11 @@ CHILD_CALLS = re.compile(
 
 
 def children_only_where_they_belong(module: Module) -> Iterator[Problem]:
-    """The process door: children/ runs the user's command, provenance.py asks git, cluster/ask.py a scheduler."""
-    if module.path not in {"provenance.py", "cluster/ask.py"} and module.room not in {"children", "supervise"}:
+    """The process door: children/ runs the user's command; git, a scheduler and the mirrors' worker have their own."""
+    if module.path not in {"provenance.py", "cluster/ask.py", "mirror/process.py"} and module.room not in {
+        "children",
+        "supervise",
+    }:
         yield from (Problem(line, name) for line, name in imports(module) if CHILD_CALLS.fullmatch(name))
         yield from (Problem(node.lineno, name) for node, name in names(module) if CHILD_CALLS.fullmatch(name))
 

@@ -1,0 +1,12 @@
+"""`python -m holdfast.mirror`: the process that a run's `client` starts."""
+
+import os
+import signal
+
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(number, signal.SIG_IGN)  # before the imports: the run decides when this ends
+os.setsid()
+
+from .worker import main  # noqa: E402  after the signals
+
+main()

@@ -1,0 +1,195 @@
+"""Copying: brings a committed checkpoint to a place, file by file. What lies there already is not sent again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import Damaged, StoreError
+from ..store import format
+from ..store.format import MANIFEST, parse_name
+from . import records, sending
+from .place import NotKept, Place
+from .records import Foreign, folder, manifest_path
+from .sending import Contents
+
+THERE = "already there"
+COPIED = "copied there"
+
+
+class Copied(NamedTuple):
+    """What came of a copy. `how`: all the ways in which its files were verified."""
+
+    size_bytes: int
+    sent_bytes: int
+    copied_bytes: int  # within the place
+    how: str
+    took_s: float
+
+
+class Copying:
+    """The copies of one place that this process has made, or seen, so that unchanged files need not be sent."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._whole: dict[tuple[str, int], str] = {}  # digest and size of files in whole copies -> path
+        self._verified: dict[str, str] = {}  # paths in the copy that is being made -> how
+        self._learned = False
+        self._can_copy = True
+
+    def copy(
+        self, attempt: int, path: Path, read_back: bool, progress: Callable[[int], None], require: Callable[[], None]
+    ) -> Copied:
+        """Copy the checkpoint at `path`. `require` raises if a later attempt has claimed the place."""
+        began, wanted = time.monotonic(), sending.local(path)
+        target = folder(attempt, wanted.name)
+        require()
+        if self._is_committed(attempt, wanted):
+            self._remember(target, wanted)
+            return Copied(wanted.size_bytes, 0, 0, THERE, time.monotonic() - began)
+        self._learn()
+        one = _One(self._place, path, target, wanted, read_back, progress)
+        listed = _Listed(self._place, target)
+        sent = copied = 0
+        for name in sorted(wanted.files):
+            how = self._verified.get(one.at(name)) or one.is_there(name, listed)
+            if not how and self._can_copy:
+                how = self._copy_within(one, name)
+                copied += wanted.files[name].size_bytes if how else 0
+            if not how:
+                how = one.put(name)
+                sent += wanted.files[name].size_bytes
+            self._verified[one.at(name)] = how
+        hows = {self._verified[one.at(name)] for name in wanted.files}
+        require()  # the last look before the manifest
+        self._commit(attempt, wanted)
+        self._remember(target, wanted)
+        return Copied(wanted.size_bytes, sent, copied, ", ".join(sorted(hows)), time.monotonic() - began)
+
+    def forget(self, target: str) -> None:
+        """A copy is about to be removed: nothing can be copied from there."""
+        for memory in (self._verified, self._whole):
+            _drop(memory, target)
+
+    def _is_committed(self, attempt: int, wanted: Contents) -> bool:
+        """Whether the manifest is there. A damaged one of ours is removed, to be written again."""
+        path = manifest_path(attempt, wanted.name)
+        try:
+            found = self._place.read(path)
+        except FileNotFoundError:
+            return False
+        if found == wanted.raw:
+            return True
+        try:
+            format.decode_head(found, path)
+        except Damaged:
+            self._place.remove(path)
+            return False
+        raise Foreign(f"{self._place.shown}/{path}: another checkpoint lies there under this name")
+
+    def _commit(self, attempt: int, wanted: Contents) -> None:
+        path = manifest_path(attempt, wanted.name)
+        try:
+            self._place.create(path, wanted.raw)
+        except FileExistsError:
+            if not self._is_committed(attempt, wanted):
+                raise NotKept(f"{self._place.shown}/{path}: was damaged") from None
+        if self._place.read(path) != wanted.raw:
+            raise NotKept(f"{self._place.shown}/{path}: differs from what was sent")
+
+    def _copy_within(self, one: _One, name: str) -> str:
+        """Copy an unchanged file within the place, and verify it there; return how, or "" if it must be sent."""
+        file = one.wanted.files[name]
+        source = self._whole.get((file.digest, file.size_bytes))
+        if source is None:
+            return ""
+        try:
+            self._can_copy = self._place.copy(source, one.at(name))
+            if not self._can_copy:
+                return ""
+            one.check(name)
+        except (NotKept, FileNotFoundError):  # the source is damaged, or was removed
+            _drop(self._whole, source)
+            return ""
+        return COPIED
+
+    def _remember(self, target: str, wanted: Contents) -> None:
+        self._whole.update({(file.digest, file.size_bytes): f"{target}/{name}" for name, file in wanted.files.items()})
+        self._verified.clear()
+
+    def _learn(self) -> None:
+        """Note the files of the newest copy there, once."""
+        if self._learned:
+            return
+        for attempt in sorted(filter(None, map(records.parse_folder, self._place.names(records.CHECKPOINTS)))):
+            names = [name for name in self._place.names(folder(attempt)) if parse_name(name) is not None]
+            for name in sorted(names)[-1:]:
+                self._learn_from(folder(attempt, name))
+        self._learned = True
+
+    def _learn_from(self, target: str) -> None:
+        try:
+            raw = self._place.read(f"{target}/{MANIFEST}")
+            wanted = sending.contents(raw, lambda part: self._place.read(f"{target}/{part}"), target)
+        except (FileNotFoundError, StoreError):
+            return  # no whole copy, or a damaged one: nothing is taken from there
+        self._remember(target, wanted)
+
+
+class _One:
+    """One checkpoint on its way to the folder `target`."""
+
+    def __init__(
+        self, place: Place, path: Path, target: str, wanted: Contents, read_back: bool, progress: Callable[[int], None]
+    ) -> None:
+        self.wanted = wanted
+        self._place, self._path, self._target = place, path, target
+        self._read_back, self._progress = read_back, progress
+
+    def at(self, name: str) -> str:
+        return f"{self._target}/{name}"
+
+    def put(self, name: str) -> str:
+        size = self.wanted.files[name].size_bytes
+        return self._place.put(self.at(name), size, lambda: self._pieces(name), read_back=self._read_back)
+
+    def check(self, name: str) -> None:
+        self._place.check(self.at(name), self.wanted.files[name].size_bytes, lambda: self._pieces(name))
+
+    def is_there(self, name: str, listed: _Listed) -> str:
+        """Return THERE if an earlier try has brought the file, and it is whole there; else ""."""
+        if name not in listed:
+            return ""
+        try:
+            self.check(name)
+        except (NotKept, FileNotFoundError):
+            return ""
+        return THERE
+
+    def _pieces(self, name: str) -> Iterator[bytes]:
+        for piece in sending.pieces(self._path, self.wanted, name):
+            self._progress(len(piece))
+            yield piece
+
+
+class _Listed:
+    """The files below a folder of a place; each folder is listed once, when it is asked for."""
+
+    def __init__(self, place: Place, target: str) -> None:
+        self._place, self._target = place, target
+        self._found: dict[str, list[str]] = {}
+
+    def __contains__(self, name: str) -> bool:
+        inside, _, last = name.rpartition("/")
+        if inside not in self._found:
+            self._found[inside] = self._place.names(f"{self._target}/{inside}".rstrip("/"))
+        return last in self._found[inside]
+
+
+def _drop(memory: dict[str, str] | dict[tuple[str, int], str], below: str) -> None:
+    for key, value in [*memory.items()]:
+        path = key if isinstance(key, str) else value
+        if path == below or path.startswith(f"{below}/"):
+            del memory[key]

@@ -1,0 +1,108 @@
+"""Fetching: brings a copy back from a place, file by file, each checked against the manifest on its way to the disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from .. import disk
+from ..errors import Damaged, NotFound, StoreError
+from ..store.format import MANIFEST
+from . import sending
+from .place import Place
+from .records import folder
+from .sending import Contents
+
+
+class Fetching:
+    """The copy `name` of an attempt, on its way back."""
+
+    def __init__(self, place: Place, attempt: int, name: str, progress: Callable[[int], None]) -> None:
+        self._place, self._name, self._progress = place, name, progress
+        self._source = folder(attempt, name)
+
+    def whole(self, into: Path) -> int:
+        """Write all files into the folder `into`; the manifest comes last."""
+        wanted = self._wanted()
+        for name in sorted(wanted.files):
+            disk.make_dirs((into / name).parent)
+            self._bring(wanted, name, into, into / name)
+        disk.remove_tree(into / MANIFEST)
+        disk.write(into / MANIFEST, [wanted.raw])
+        held = {(into / name).parent for name in wanted.files} | {into}
+        for inner in sorted(held):
+            disk.sync_dir(inner)
+        _require_nothing_else(into, wanted)
+        return wanted.size_bytes
+
+    def one(self, name: str, into: Path) -> None:
+        """Write one file to `into`."""
+        wanted = self._wanted()
+        if name == MANIFEST:
+            disk.write(into, [wanted.raw])
+        elif name in wanted.files:
+            self._receive(wanted, name, into)
+        else:
+            raise NotFound(f"{self._shown(MANIFEST)}: has no file {name!r}")
+        disk.sync_dir(into.parent)
+
+    def _wanted(self) -> Contents:
+        found = sending.contents(self._read(MANIFEST), self._read, self._shown(MANIFEST))
+        if found.name != self._name:
+            raise Damaged(f"{self._shown(MANIFEST)}: is that of {found.name}")
+        return found
+
+    def _bring(self, wanted: Contents, name: str, root: Path, into: Path) -> None:
+        """Write a file, unless an earlier try has written it whole."""
+        if os.path.lexists(into):
+            with suppress(StoreError):
+                for piece in sending.pieces(root, wanted, name):
+                    self._progress(len(piece))
+                return
+            disk.remove_file(into)
+        try:
+            self._receive(wanted, name, into)
+        except Damaged:  # as every read: what differs is read once more
+            self._receive(wanted, name, into)
+
+    def _receive(self, wanted: Contents, name: str, into: Path) -> None:
+        try:
+            disk.write(into, sending.verified(self._get(name), wanted, name, self._shown(name)))
+        except FileExistsError:
+            raise
+        except BaseException:
+            disk.remove_tree(into)
+            raise
+
+    def _get(self, name: str) -> Iterator[bytes]:
+        try:
+            for piece in self._place.get(f"{self._source}/{name}"):
+                self._progress(len(piece))
+                yield piece
+        except FileNotFoundError:
+            raise self._missing(name) from None
+
+    def _read(self, name: str) -> bytes:
+        try:
+            return self._place.read(f"{self._source}/{name}")
+        except FileNotFoundError:
+            raise self._missing(name) from None
+
+    def _missing(self, name: str) -> StoreError:
+        """Damage, or the whole copy was removed."""
+        if name != MANIFEST and MANIFEST in self._place.names(self._source):
+            return Damaged(f"{self._shown(name)}: the file is missing")
+        return NotFound(f"{self._place.shown}/{self._source}: no checkpoint is there (any more)")
+
+    def _shown(self, name: str) -> str:
+        return f"{self._place.shown}/{self._source}/{name}"
+
+
+def _require_nothing_else(into: Path, wanted: Contents) -> None:
+    for place, _, names in os.walk(into):
+        for name in names:
+            inside = (Path(place) / name).relative_to(into).as_posix()
+            if inside not in wanted.files and inside != MANIFEST:
+                raise StoreError(f"{into / inside}: is no file of the checkpoint that was fetched there")

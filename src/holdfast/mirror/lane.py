@@ -1,0 +1,217 @@
+"""Lane: the thread of one place. It takes one request after the other, and repeats what was not answered."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import msgspec
+import tenacity
+
+from ..errors import Damaged, HoldfastError, NoSpace, NotFound
+from .place import Full, NotKept, Silent, open_place, shown, told
+from .protocol import Kind, Opened, Reply, Request
+from .records import Foreign, Later, Origin, Taken
+from .remote import Progress, Remote
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 30.0
+MOST_SENT_AGAIN = 3  # how often what a place kept wrong is sent again
+NOTE_S = 1.0  # between two notes of progress
+
+Say = Callable[[Reply], None]
+
+
+class Cancelled(Exception):
+    """The run has withdrawn the request."""
+
+
+class Lane:
+    """One place and its thread. `give` queues a request; `say` gets its reply."""
+
+    def __init__(self, url: str, say: Say) -> None:
+        self.url = url
+        self._say = say
+        self._queue: SimpleQueue[Request | None] = SimpleQueue()
+        self._remote: Remote | None = None
+        self._refused = ""
+        self._current: Request | None = None
+        self._moved_s = time.monotonic()  # the last progress
+        self._noted_s = 0.0
+        self._withdrawn: set[int] = set()
+        self._wake = threading.Event()  # set to end a pause between two tries
+        self._opened = threading.Event()
+        threading.Thread(target=self._run, name=f"place {shown(url)}", daemon=True).start()
+
+    def opened(self) -> Opened:
+        """Wait until the place's library is imported; say what it is."""
+        self._opened.wait()
+        atomic = self._remote is None or self._remote.place.atomic
+        return Opened(shown(self.url), atomic, self._refused)
+
+    def give(self, request: Request) -> None:
+        self._queue.put(request)
+
+    def cancel(self, request: int) -> None:
+        self._withdrawn.add(request)
+        self._wake.set()
+
+    def stuck(self, patience_s: float) -> Request | None:
+        """Return the request of which nothing was heard for so long, beyond its budget."""
+        current = self._current
+        late = current is not None and time.monotonic() - self._moved_s > current.budget_s + patience_s
+        return current if late else None
+
+    def _run(self) -> None:
+        try:
+            self._remote = Remote(open_place(self.url))
+        except Exception as error:
+            self._refused = told(error, self.url)
+        self._opened.set()
+        while (request := self._queue.get()) is not None:
+            self._moved_s, self._current = time.monotonic(), request
+            reply = self._reply(request)
+            self._current = None
+            self._withdrawn.discard(request.id)
+            self._say(reply)
+
+    def _reply(self, request: Request) -> Reply:
+        if self._remote is None:
+            return Reply(request.id, error="refused", text=self._refused)
+        try:
+            return Reply(request.id, ok=self._tried(request, self._remote))
+        except Exception as error:
+            return Reply(request.id, error=kind_of(error, request.op), text=told(error, self.url))
+
+    def _tried(self, request: Request, remote: Remote) -> dict[str, Any]:
+        again = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(lambda error: _is_worth_a_try(error, request.op)),
+            wait=tenacity.wait_exponential_jitter(initial=FIRST_WAIT_S, max=LONGEST_WAIT_S),
+            stop=lambda state: self._is_spent(request, state),
+            before_sleep=lambda state: self._note_retry(request, state),
+            sleep=self._pause,
+            reraise=True,
+        )
+        return again(self._once, request, remote)
+
+    def _once(self, request: Request, remote: Remote) -> dict[str, Any]:
+        sent = 0
+
+        def progress(size: int) -> None:
+            nonlocal sent
+            sent += size
+            self._require_wanted(request)
+            self._moved_s = time.monotonic()
+            if self._moved_s - self._noted_s > NOTE_S:
+                self._noted_s = self._moved_s
+                self._say(Reply(request.id, note="sent", bytes=sent))
+
+        self._require_wanted(request)
+        return OPS[request.op](remote, request.args, progress)
+
+    def _require_wanted(self, request: Request) -> None:
+        if request.id in self._withdrawn:
+            raise Cancelled("the run has withdrawn it")
+
+    def _is_spent(self, request: Request, state: tenacity.RetryCallState) -> bool:
+        """Whether the next try would come too late; counted from the last piece that went through."""
+        error = state.outcome.exception() if state.outcome else None
+        if isinstance(error, NotKept):
+            return state.attempt_number > MOST_SENT_AGAIN
+        return time.monotonic() - self._moved_s + state.upcoming_sleep > request.budget_s
+
+    def _note_retry(self, request: Request, state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        self._say(Reply(request.id, note="retrying", text=told(error or "", self.url)))
+
+    def _pause(self, seconds: float) -> None:
+        self._wake.wait(seconds)
+        self._wake.clear()
+
+
+def _is_worth_a_try(error: BaseException, op: str) -> bool:
+    return isinstance(error, Silent) or (isinstance(error, NotKept) and op == "copy")
+
+
+def kind_of(error: Exception, op: str) -> Kind:
+    """Return the word by which the run knows an error."""
+    table: list[tuple[type[Exception], Kind]] = [
+        (Cancelled, "cancelled"),
+        (Silent, "silent"),
+        (Full, "full"),
+        (NoSpace, "full"),
+        (Later, "later"),
+        (Taken, "taken"),
+        (Foreign, "foreign"),
+        (NotKept, "refused" if op == "copy" else "damaged"),  # a place that keeps what it is sent wrong
+        (Damaged, "damaged"),
+        (NotFound, "gone"),
+        (FileNotFoundError, "gone"),
+        (HoldfastError, "refused"),
+    ]
+    return next((kind for known, kind in table if isinstance(error, known)), "refused")
+
+
+def _look(remote: Remote, args: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    del args, progress
+    return _fields(remote.look())
+
+
+def _claim(remote: Remote, args: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    del progress
+    remote.claim(args["attempt"], args["run_json"], args["owner"], args.get("entered"))
+    return {"atomic": remote.place.atomic}
+
+
+def _begun(remote: Remote, args: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    del progress
+    remote.begun(args["attempt"], msgspec.convert(args["from"], Origin))
+    return {}
+
+
+def _copy(remote: Remote, args: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    read_back = bool(args.get("read_back"))
+    return remote.copy(args["attempt"], Path(args["path"]), read_back=read_back, progress=progress)._asdict()
+
+
+def _fetch(remote: Remote, args: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    began = time.monotonic()
+    size = remote.fetch(args["attempt"], args["name"], Path(args["into"]), progress=progress)
+    return {"size_bytes": size, "took_s": time.monotonic() - began}
+
+
+def _file(remote: Remote, args: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    remote.fetch_file(args["attempt"], args["name"], args["file"], Path(args["into"]), progress=progress)
+    return {}
+
+
+def _remove(remote: Remote, args: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    del progress
+    remote.remove(args["attempt"], args["of"], args["name"])
+    return {}
+
+
+def _end(remote: Remote, args: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    del progress
+    remote.end(args["attempt"])
+    return {}
+
+
+OPS: dict[str, Callable[[Remote, dict[str, Any], Progress], dict[str, Any]]] = {
+    "look": _look,
+    "claim": _claim,
+    "begun": _begun,
+    "copy": _copy,
+    "fetch": _fetch,
+    "file": _file,
+    "remove": _remove,
+    "end": _end,
+}
+
+
+def _fields(record: msgspec.Struct) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(record)
+    return found

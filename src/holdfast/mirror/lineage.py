@@ -1,0 +1,93 @@
+"""Lineage: which checkpoints belong to a run's present, over its directory and all places. Pure.
+
+The newest attempt that has gone on, or has a checkpoint, counts with all of its own checkpoints. Of the attempt that it
+went on from count those up to the one that it restored, and so on. What a replaced process saved later, a *ghost*, is
+in no lineage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from ..store.format import parse_name
+from .records import Origin
+
+HERE = -1  # the run's own directory, as a place
+
+
+class Held(NamedTuple):
+    """A checkpoint at one place. Places are numbered by their distance: the run's own directory is `HERE`."""
+
+    place: int
+    attempt: int  # that wrote it
+    name: str
+    digest: str  # of its manifest
+
+
+class Choice(NamedTuple):
+    """A checkpoint of the lineage, and where it is: the nearest first."""
+
+    attempt: int
+    name: str
+    digest: str
+    places: tuple[int, ...]
+
+
+def origins(known: Iterable[tuple[int, Origin | None]]) -> dict[int, Origin]:
+    """Merge what the places and the run's journals tell of each attempt. None: it has not gone on from anything.
+
+    Raises:
+        ValueError: two places tell different origins of one attempt: two processes used its number.
+    """
+    found: dict[int, Origin] = {}
+    for attempt, origin in known:
+        if origin is not None and found.setdefault(attempt, origin) != origin:
+            raise ValueError(f"attempt {attempt} has two origins: {found[attempt]} and {origin}")
+    return found
+
+
+def lineage(came_from: Mapping[int, Origin], held: Iterable[Held]) -> list[Choice]:
+    """Return the checkpoints of the present lineage, the newest first."""
+    by_attempt: dict[int, list[Held]] = {}
+    for each in held:
+        if parse_name(each.name) is not None:
+            by_attempt.setdefault(each.attempt, []).append(each)
+    chosen: list[Choice] = []
+    attempt, until = max([*came_from, *by_attempt], default=None), None
+    while attempt is not None:
+        chosen += _choices(attempt, until, by_attempt.get(attempt, ()))
+        origin = came_from.get(attempt)
+        earlier = None if origin is None else origin.attempt
+        until = None if origin is None else origin.name
+        # a record that leads forwards or to itself is damage, and leads nowhere
+        attempt = earlier if earlier is not None and earlier < attempt else None
+    return chosen
+
+
+def strays(chosen: Iterable[Choice], held: Iterable[Held]) -> list[Held]:
+    """Those of `held` that are not in the lineage."""
+    inside = {(each.attempt, each.name, each.digest) for each in chosen}
+    return [each for each in held if (each.attempt, each.name, each.digest) not in inside]
+
+
+def _choices(attempt: int, until: str | None, held: Sequence[Held]) -> list[Choice]:
+    """The checkpoints of one attempt, up to the name `until`, the newest first; of one name the nearest first."""
+    within = [each for each in held if until is None or _order(each.name) <= _order(until)]
+
+    def key(each: Held) -> tuple[tuple[int, int], str]:
+        return _order(each.name), each.digest
+
+    groups = [tuple(group) for _, group in groupby(sorted(within, key=key), key=key)]
+    found = [
+        Choice(attempt, group[0].name, group[0].digest, tuple(sorted({each.place for each in group})))
+        for group in groups
+    ]
+    nearest = sorted(found, key=lambda each: each.places)
+    return sorted(nearest, key=lambda each: _order(each.name), reverse=True)
+
+
+def _order(name: str) -> tuple[int, int]:
+    parsed = parse_name(name)
+    return (-1, 0) if parsed is None else parsed.order

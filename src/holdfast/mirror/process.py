@@ -1,0 +1,99 @@
+"""Process: one worker that a `client` has started: its two pipes, whether it is alive, and its end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from .protocol import Lines, Reply, Request, line, replies
+
+
+class WorkerProcess:
+    """One worker, seen by the client's thread. None of its calls waits for the worker."""
+
+    def __init__(self, python: Sequence[str]) -> None:
+        command = [*python, "-P", "-W", "ignore", "-m", "holdfast.mirror"]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            env=_environment(),
+        )
+        self._writes = _pipe(self._process.stdin)
+        self.reads = _pipe(self._process.stdout)
+        self._unsent = bytearray()
+        self._lines = Lines()
+        self.deaf = False  # nothing more comes from it
+
+    @property
+    def unsent(self) -> bool:
+        return bool(self._unsent)
+
+    def queue(self, requests: deque[Request]) -> None:
+        while requests:
+            self._unsent += line(requests.popleft())
+
+    def write(self) -> None:
+        """Write what the pipe takes now; the rest is written later."""
+        with suppress(OSError):  # it has ended: `read` will tell
+            while self._unsent and (done := self._writes.write(self._unsent[: 1 << 16])):
+                del self._unsent[:done]
+
+    def read(self) -> list[Reply]:
+        """Return the replies that have come."""
+        found: list[Reply] = []
+        try:
+            while not self.deaf and (data := self.reads.read(1 << 16)) is not None:
+                self.deaf = not data
+                found += [replies.decode(text) for text in self._lines.feed(data)]
+        except (OSError, ValueError):  # it speaks no longer as it should
+            self.deaf = True
+        return found
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def status(self) -> str:
+        code = self._process.poll()
+        return "it closed its output" if code is None else f"signal {-code}" if code < 0 else f"status {code}"
+
+    def end(self) -> None:
+        """Ask it to end, and give it a moment."""
+        self._unsent += line(Request(0, "close"))
+        self.write()
+        until = time.monotonic() + 1.0
+        while self.alive() and time.monotonic() < until:
+            time.sleep(0.005)
+
+    def kill(self) -> None:
+        """End it for good. One that waits in the kernel for a lost server is left to itself."""
+        self._process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(0.2)
+        for pipe in (self._writes, self.reads):
+            with suppress(OSError):
+                pipe.close()
+
+
+def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    if stream is None:
+        raise TypeError("the worker was started without a pipe")
+    os.set_blocking(stream.fileno(), False)
+    return stream
+
+
+def _environment() -> dict[str, str]:
+    """Return our environment, with which the worker finds the same package: also from a tree that is not installed."""
+    root = Path(__file__).resolve().parents[2]
+    inherited = os.environ.get("PYTHONPATH")
+    ours = [] if root.name in {"site-packages", "dist-packages"} else [str(root)]
+    found = os.pathsep.join([*ours, *([inherited] if inherited else [])])
+    return os.environ | ({"PYTHONPATH": found} if found else {})

@@ -1,0 +1,164 @@
+"""Records: what lies at a place besides files of checkpoints, and where. Pure.
+
+run.json                              which run it is
+claims/000003.json                    attempt 3 has claimed the place
+claims/000003-from.json               which checkpoint attempt 3 went on from
+claims/000003-end.json                attempt 3 has ended
+checkpoints/000003/step-000000120/    a copy of a checkpoint that attempt 3 wrote: plain files, manifest.json last
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import msgspec
+
+from .. import legible
+from ..errors import Damaged, StoreError, Superseded
+from ..retention import CheckpointFacts
+from ..store import format
+from ..store.format import MANIFEST
+from .sending import identity
+
+RUN, CLAIMS, CHECKPOINTS = "run.json", "claims", "checkpoints"
+
+_CLAIM = re.compile(r"(\d{6,18})(-from|-end)?\.json")
+
+
+class Later(Superseded):
+    """A later attempt has claimed the place."""
+
+
+class Taken(StoreError):
+    """Another process has claimed the place with the same number."""
+
+
+class Foreign(StoreError):
+    """Another run lies there, or what this attempt had put there is not there any more."""
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """The checkpoint that an attempt went on from: who wrote it, and its name. None: the attempt began afresh."""
+
+    attempt: int | None
+    name: str | None = None
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One attempt at a place."""
+
+    attempt: int
+    run: str = ""
+    owner: dict[str, Any] = {}
+    entered: Any = None
+    claimed: float = 0.0
+    origin: Origin | None = None  # None: it has not gone on from anything yet
+    ended: bool = False
+
+
+class Copy(msgspec.Struct, frozen=True, kw_only=True):
+    """One whole checkpoint at a place."""
+
+    attempt: int
+    name: str
+    digest: str  # of its manifest
+    step: int
+    phase: str
+    epoch: int | None
+    created: float
+    metrics: dict[str, float | str | None]
+    size_bytes: int
+
+    def facts(self, *, pinned: bool = False) -> CheckpointFacts:
+        """The facts that retention rules use."""
+        metrics = format.unpack_metrics(self.metrics)
+        return CheckpointFacts(
+            self.name, self.step, self.phase, self.epoch, self.created, metrics, self.size_bytes, pinned
+        )
+
+
+class Rest(msgspec.Struct, frozen=True):
+    """A folder that is no whole checkpoint: an upload that did not end, or a damaged manifest."""
+
+    attempt: int
+    name: str
+    why: str  # "no manifest", or what is wrong with it
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What lies at one place."""
+
+    run: str | None
+    run_json: str = ""  # the bytes of run.json, as text
+    claims: list[Claim] = []
+    copies: list[Copy] = []
+    rests: list[Rest] = []
+
+
+class ClaimFile(NamedTuple):
+    attempt: int
+    what: str  # "", "-from" or "-end"
+
+
+def claim_path(attempt: int, what: str = "") -> str:
+    return f"{CLAIMS}/{attempt:06d}{what}.json"
+
+
+def parse_claim(name: str) -> ClaimFile | None:
+    match = _CLAIM.fullmatch(name)
+    return ClaimFile(int(match[1]), match[2] or "") if match else None
+
+
+def folder(attempt: int, name: str = "") -> str:
+    return f"{CHECKPOINTS}/{attempt:06d}" + (f"/{name}" if name else "")
+
+
+def parse_folder(name: str) -> int | None:
+    return int(name) if re.fullmatch(r"\d{6,18}", name) else None
+
+
+def run_of(data: bytes, where: object) -> str:
+    """Return the run's id in run.json.
+
+    Raises:
+        Damaged: Holdfast did not write it.
+    """
+    try:
+        return msgspec.json.decode(data, type=_Run).run
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Damaged(f"{where}: not what Holdfast wrote; this is no place for a run's copies") from error
+
+
+class _Run(msgspec.Struct):
+    run: str
+
+
+def copy_of(raw: bytes, attempt: int, name: str, where: object) -> Copy:
+    """Return what a manifest says of its copy.
+
+    Raises:
+        Damaged: it is not whole, or not that checkpoint's.
+    """
+    head = format.decode_head(raw, where)
+    if str(head.name) != name:
+        raise Damaged(f"{where}: is that of {head.name}")
+    return Copy(
+        attempt=attempt,
+        name=name,
+        digest=identity(raw),
+        step=head.step,
+        phase=head.phase,
+        epoch=head.epoch,
+        created=format.seconds(head.created),
+        metrics=head.metrics,
+        size_bytes=head.size_bytes,
+    )
+
+
+def manifest_path(attempt: int, name: str) -> str:
+    return f"{folder(attempt, name)}/{MANIFEST}"
+
+
+def encode(record: msgspec.Struct | dict[str, Any]) -> bytes:
+    return legible.json_bytes(record) + b"\n"

@@ -1,0 +1,222 @@
+"""Remote: what lies at one place, and all that an attempt does there.
+
+An attempt first claims the place, then looks at it. Each manifest and each deletion comes after a look that no attempt
+with a greater number has claimed the place. Each attempt writes in a folder of its own, so that two writers never mix.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..errors import Damaged, StoreError
+from ..store.format import parse_name
+from . import records
+from .copying import Copied, Copying
+from .fetching import Fetching
+from .place import Place
+from .records import Claim, Copy, Foreign, Later, Origin, Rest, Seen, Taken, claim_path, folder, manifest_path
+
+Progress = Callable[[int], None]  # called before each piece, with its size; what it raises ends the work
+
+
+def unwatched(_: int) -> None:
+    """Progress that nobody follows."""
+
+
+class Remote:
+    """One place. Every method may be called again after an error; what was done before is not done again."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._copying = Copying(place)
+        self._records: dict[str, bytes] = {}  # claims that were read; they never change
+
+    def look(self) -> Seen:
+        """Return the run, claims and copies there.
+
+        Raises:
+            Damaged: what lies there is not Holdfast's.
+        """
+        run_json = self._read(records.RUN)
+        files = self._claim_files()
+        claims = [self._claim(number, files[number]) for number in sorted(files)]
+        copies: list[Copy] = []
+        rests: list[Rest] = []
+        for attempt, name in self._folders():
+            found = self._copy_or_rest(attempt, name)
+            if isinstance(found, Copy):
+                copies.append(found)
+            else:
+                rests.append(found)
+        run = None if run_json is None else records.run_of(run_json, f"{self.place.shown}/{records.RUN}")
+        text = (run_json or b"").decode()
+        return Seen(run=run, run_json=text, claims=claims, copies=copies, rests=rests)
+
+    def claim(self, attempt: int, run_json: str, owner: dict[str, Any], entered: Any) -> None:
+        """Claim the place for an attempt.
+
+        Raises:
+            Later: an attempt with a greater number has claimed it.
+            Taken: another process has claimed it with this number.
+            Foreign: another run lies there.
+        """
+        self._require_none_later(attempt)
+        where = f"{self.place.shown}/{records.RUN}"
+        run = records.run_of(run_json.encode(), "run.json")
+        found = self._create(records.RUN, run_json.encode())
+        if records.run_of(found, where) != run:
+            raise Foreign(f"{where}: another run's copies lie there; give each run a place of its own")
+        mine = Claim(attempt=attempt, run=run, owner=owner, entered=entered, claimed=time.time())
+        found = self._create(claim_path(attempt), records.encode(mine))
+        theirs = _decoded(found, attempt)
+        if records.encode(msgspec.structs.replace(theirs, claimed=mine.claimed)) != records.encode(mine):
+            raise Taken(f"{self.place.shown}: another process has claimed it as attempt {attempt}")
+        self._require_none_later(attempt)
+
+    def begun(self, attempt: int, origin: Origin) -> None:
+        """Note what an attempt went on from, once.
+
+        Raises:
+            Later: a later attempt has claimed the place.
+            Foreign: another origin is noted there.
+        """
+        self.require(attempt)
+        data = records.encode(origin)
+        if self._create(claim_path(attempt, "-from"), data) != data:
+            raise Foreign(f"{self.place.shown}: attempt {attempt} has another origin there")
+
+    def end(self, attempt: int) -> None:
+        """Note that an attempt has ended."""
+        with suppress(FileExistsError):
+            self.place.create(claim_path(attempt, "-end"), records.encode({"ended": time.time()}))
+
+    def copy(self, attempt: int, path: Path, *, read_back: bool = False, progress: Progress = unwatched) -> Copied:
+        """Copy the committed checkpoint at `path` there; it is verified there, and its manifest comes last.
+
+        Raises:
+            Later: a later attempt has claimed the place.
+            Foreign: another checkpoint of that name lies in this attempt's folder.
+            NotFound: the checkpoint was removed.
+            Damaged: it differs from its manifest. NotKept: the place holds other bytes than were sent.
+        """
+        return self._copying.copy(attempt, path, read_back, progress, lambda: self.require(attempt))
+
+    def fetch(self, attempt: int, name: str, into: Path, *, progress: Progress = unwatched) -> int:
+        """Write a copy into the local folder `into`, durably; return its size in bytes. Every digest is checked.
+
+        Raises:
+            NotFound: no such copy is there any more.
+            Damaged: it differs from its manifest.
+        """
+        return Fetching(self.place, attempt, name, progress).whole(into)
+
+    def fetch_file(self, attempt: int, name: str, file: str, into: Path, *, progress: Progress = unwatched) -> None:
+        """Write one file of a copy to the new local file `into`, durably. Every digest is checked.
+
+        Raises:
+            NotFound, Damaged: as `fetch`.
+        """
+        Fetching(self.place, attempt, name, progress).one(file, into)
+
+    def remove(self, attempt: int, of: int, name: str) -> None:
+        """Remove the copy `name` of attempt `of`, its manifest first.
+
+        Raises:
+            Later: a later attempt than `attempt` has claimed the place.
+        """
+        if parse_name(name) is None:
+            raise StoreError(f"{name!r} is no checkpoint's name")
+        self.require(attempt)
+        self._copying.forget(folder(of, name))
+        self.place.remove(manifest_path(of, name))
+        self.place.remove(folder(of, name))
+
+    def require(self, attempt: int) -> None:
+        """
+        Raises:
+            Later: a later attempt has claimed the place.
+            Foreign: this attempt's own claim is not there.
+        """
+        if attempt not in self._require_none_later(attempt):
+            raise Foreign(
+                f"{self.place.shown}: the claim of attempt {attempt} is gone; was the place emptied, or replaced?"
+            )
+
+    def _require_none_later(self, attempt: int) -> dict[int, set[str]]:
+        files = self._claim_files()
+        if any(number > attempt for number in files):
+            raise Later(
+                f"{self.place.shown}: attempt {max(files)} has claimed it; attempt {attempt} writes no more there"
+            )
+        return files
+
+    def _claim_files(self) -> dict[int, set[str]]:
+        """Return what lies there of each attempt's claim; an attempt that left only an end counts as well."""
+        found: dict[int, set[str]] = {}
+        for file in filter(None, map(records.parse_claim, self.place.names(records.CLAIMS))):
+            found.setdefault(file.attempt, set()).add(file.what)
+        return found
+
+    def _claim(self, attempt: int, files: set[str]) -> Claim:
+        claim = _decoded(self._record(claim_path(attempt)) if "" in files else b"", attempt)
+        path = claim_path(attempt, "-from")
+        origin = None
+        if "-from" in files:
+            try:
+                origin = msgspec.json.decode(self._record(path), type=Origin)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise Damaged(f"{self.place.shown}/{path}: not what Holdfast wrote; remove that file") from error
+        return msgspec.structs.replace(claim, origin=origin, ended="-end" in files)
+
+    def _record(self, path: str) -> bytes:
+        if path not in self._records:
+            self._records[path] = self.place.read(path)
+        return self._records[path]
+
+    def _folders(self) -> list[tuple[int, str]]:
+        found = []
+        for text in self.place.names(records.CHECKPOINTS):
+            attempt = records.parse_folder(text)
+            if attempt is not None:
+                names = self.place.names(folder(attempt))
+                found += [(attempt, name) for name in names if parse_name(name) is not None]
+        return sorted(found)
+
+    def _copy_or_rest(self, attempt: int, name: str) -> Copy | Rest:
+        path = manifest_path(attempt, name)
+        raw = self._read(path)
+        if raw is None:
+            return Rest(attempt, name, "no manifest")
+        try:
+            return records.copy_of(raw, attempt, name, f"{self.place.shown}/{path}")
+        except StoreError as error:
+            return Rest(attempt, name, str(error))
+
+    def _read(self, path: str) -> bytes | None:
+        try:
+            return self.place.read(path)
+        except FileNotFoundError:
+            return None
+
+    def _create(self, path: str, data: bytes) -> bytes:
+        """Create a file; return what is there: these bytes, or what had been there before."""
+        try:
+            self.place.create(path, data)
+        except FileExistsError:
+            return self.place.read(path)
+        return data
+
+
+def _decoded(data: bytes, attempt: int) -> Claim:
+    """Return a claim. One that cannot be read counts by its number, and nobody knows its owner."""
+    with suppress(msgspec.DecodeError, UnicodeDecodeError):
+        found = msgspec.json.decode(data, type=Claim)
+        if found.attempt == attempt:
+            return found
+    return Claim(attempt=attempt)

@@ -1,0 +1,158 @@
+"""Sending: the bytes of a checkpoint's files, each compared with the manifest while it passes.
+
+The same check serves both ways: for what leaves a committed checkpoint for a place, and for what comes back. The last
+piece of a file is handed on only when every digest of the file has held, so that no damaged file is ever complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import Damaged, NotFound
+from ..store import format, parts, source
+from ..store.format import MANIFEST, File, Leaf, Manifest
+
+PIECE_BYTES = 4 << 20  # the most that is read at once
+
+
+class Contents(NamedTuple):
+    """What a checkpoint consists of, by its manifest; with all that several ranks wrote."""
+
+    raw: bytes  # manifest.json as it is
+    root: Manifest
+    files: Mapping[str, File]
+    leaves: Mapping[str, list[Leaf]]  # by file
+
+    @property
+    def name(self) -> str:
+        return str(self.root.name)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files.values())
+
+
+def identity(manifest: bytes) -> str:
+    """Return what tells one checkpoint from every other: a digest of its manifest's bytes."""
+    return format.digest(manifest)
+
+
+def local(path: Path) -> Contents:
+    """Read what the committed checkpoint at `path` consists of.
+
+    Raises:
+        NotFound: it was removed.
+        Damaged: its manifest, or the part of a rank, differs from what was committed.
+    """
+    raw = source.decoded(path / MANIFEST, lambda data, where: (format.decode(data, where), data))[1]
+    return contents(raw, lambda part: source.whole(path / part), path / MANIFEST)
+
+
+def contents(raw: bytes, read_part: Callable[[str], bytes], where: object) -> Contents:
+    """Decode a manifest. If several ranks wrote the checkpoint, decode their parts, too, which `read_part` returns.
+
+    Raises:
+        Damaged: bytes differ from what was committed.
+    """
+    root = format.decode(raw, where)
+    files, leaves = dict(root.files), list(root.leaves.values())
+    for rank, said in enumerate(root.ranks or ()):
+        part = parts.decode(read_part(said.part), root, rank, f"{where}: part {said.part}")
+        files.update(part.files)
+        leaves += part.leaves.values()
+    held: dict[str, list[Leaf]] = {name: [] for name in files}
+    for leaf in leaves:
+        held[leaf.shard].append(leaf)
+    return Contents(raw, root, files, held)
+
+
+def pieces(folder: Path, wanted: Contents, name: str) -> Iterator[bytes]:
+    """Yield the bytes of one file of the checkpoint in `folder`, read from the medium, past the page cache.
+
+    Raises:
+        NotFound: the checkpoint was removed.
+        Damaged: the file differs from what was committed. Its last piece was not yielded.
+    """
+    return verified(_read(folder, name), wanted, name, folder / name)
+
+
+def _read(folder: Path, name: str) -> Iterator[bytes]:
+    if any((folder / each).is_symlink() for each in Path(name).parents if each.name):
+        raise Damaged(f"{folder / name}: lies behind a link, which was not committed")
+    try:
+        for block in source.blocks(folder / name, PIECE_BYTES, cold=True):
+            yield bytes(block)
+    except NotFound:
+        if (folder / MANIFEST).exists():
+            raise Damaged(f"{folder / name}: the file is missing") from None
+        raise
+
+
+def verified(passing: Iterable[bytes], wanted: Contents, name: str, where: object) -> Iterator[bytes]:
+    """Yield the pieces of a file as they come.
+
+    Raises:
+        Damaged: they are not what was committed. The last piece was not yielded.
+    """
+    check, held = _Check(wanted.files[name], wanted.leaves[name], where), b""
+    for piece in passing:
+        check.take(piece)
+        if held:
+            yield held
+        held = piece
+    check.finish()
+    if held:
+        yield held
+
+
+class _Check:
+    """Digests the bytes of one file in order, and compares: each leaf with its digest, and the file with its own."""
+
+    def __init__(self, file: File, leaves: list[Leaf], where: object) -> None:
+        self._file, self._where = file, where
+        self._ranges = _ranges(file, leaves, where)
+        self._digests: list[str] = []
+        self._offset = 0  # of the next byte
+        self._hasher = format.hasher()
+        self._end_ranges()
+
+    def take(self, piece: bytes) -> None:
+        view = memoryview(piece)
+        while view:
+            if not self._ranges:
+                raise Damaged(f"{self._where}: longer than {self._file.size_bytes} bytes, as was committed")
+            part = view[: self._ranges[-1][0] - self._offset]
+            self._hasher.update(part)
+            self._offset += part.nbytes
+            view = view[part.nbytes :]
+            self._end_ranges()
+
+    def finish(self) -> None:
+        if self._ranges:
+            raise Damaged(f"{self._where}: {self._offset} bytes long, was {self._file.size_bytes}")
+        if format.joined_digest(self._digests) != self._file.digest:
+            raise Damaged(f"{self._where}: changed since commit")
+
+    def _end_ranges(self) -> None:
+        while self._ranges and self._ranges[-1][0] == self._offset:
+            _, digest = self._ranges.pop()
+            found = self._hasher.hexdigest()
+            if digest not in ("", found):
+                raise Damaged(f"{self._where}: bytes up to {self._offset} changed since commit")
+            self._digests.append(found)
+            self._hasher = format.hasher()
+
+
+def _ranges(file: File, leaves: list[Leaf], where: object) -> list[tuple[int, str]]:
+    """Return where each digested range of a file ends, and its digest if the manifest has that; the last one first."""
+    if not leaves:
+        whole, rest = divmod(file.size_bytes, format.BLOCK_BYTES)
+        ends = [format.BLOCK_BYTES * (number + 1) for number in range(whole)] + ([file.size_bytes] if rest else [])
+        return [(end, "") for end in reversed(ends)]
+    ordered = sorted(leaves, key=format.in_file)
+    ends = [ordered[0].offset, *(leaf.offset + leaf.size_bytes for leaf in ordered)]
+    if ends != [*(leaf.offset for leaf in ordered), file.size_bytes]:
+        raise Damaged(f"{where}: the manifest leaves gaps between its leaves")
+    return [*reversed([*zip(ends, ["", *(leaf.digest for leaf in ordered)], strict=True)])]
