@@ -1,8 +1,8 @@
 """A seeded plan of faults, and the record of those that were struck: both are files, so that a killed process loses
 neither.
 
-Every kind of request has a queue of its own. A fault whose turn it is lets some requests of its kind pass, and strikes
-the next one. Who makes the fault calls `struck` at that moment; what nobody struck is in `left`.
+Every kind of request has a queue of its own. After a fault some requests of any kind pass, so that work is done between
+two faults. Who makes a fault calls `struck` at that moment; what nobody struck is in `left`.
 """
 
 import json
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-PASS = 2  # at most so many requests of its kind pass before a fault
+MOST_PASS = 16  # requests between two faults
 Wanted = Mapping[str, Mapping[str, int]]  # request -> fault -> how many
 
 
@@ -22,7 +22,7 @@ class Fault(NamedTuple):
     number: int
     request: str
     what: str
-    after: int  # requests of its kind that pass first
+    after: int  # requests that pass between the last fault and this one
 
     def __str__(self) -> str:
         return f"{self.what} @ {self.request}"
@@ -33,7 +33,7 @@ def draw(seed: int, wanted: Wanted) -> list[Fault]:
     generator = random.Random(seed)
     kinds = [(request, what) for request, row in wanted.items() for what, count in row.items() for _ in range(count)]
     generator.shuffle(kinds)
-    return [Fault(number, *kind, generator.randint(0, PASS)) for number, kind in enumerate(kinds)]
+    return [Fault(number, *kind, generator.randint(0, MOST_PASS)) for number, kind in enumerate(kinds)]
 
 
 class Plan:
@@ -43,7 +43,7 @@ class Plan:
         self.folder = folder
         self._lock, self._armed = threading.Lock(), False
         self._queues: dict[str, deque[Fault]] = defaultdict(deque)
-        self._passed: Counter[str] = Counter()
+        self._passed = 0
         for fault in self.left():
             self._queues[fault.request].append(fault)
 
@@ -72,12 +72,10 @@ class Plan:
         with self._lock:
             self._armed = self._armed or (self.folder / "armed").exists()
             queue = self._queues.get(request)
-            if not self._armed or not queue:
+            self._passed += self._armed
+            if not self._armed or not queue or self._passed <= queue[0].after:
                 return None
-            if self._passed[request] < queue[0].after:
-                self._passed[request] += 1
-                return None
-            self._passed[request] = 0
+            self._passed = 0
             return queue.popleft()
 
     def struck(self, fault: Fault) -> None:
@@ -91,6 +89,7 @@ class Plan:
     def back(self, fault: Fault) -> None:
         """It could not be made here: its turn comes again."""
         with self._lock:
+            self._passed = fault.after
             self._queues[fault.request].appendleft(fault)
 
 

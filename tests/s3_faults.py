@@ -1,11 +1,14 @@
 """A proxy in front of an S3 server that makes faults by a plan, each of them as a real S3 or a real network makes it.
 
-    s3_faults.py PORT UPSTREAM_PORT FOLDER
+    s3_faults.py PORT UPSTREAM_PORT FOLDER [checksums]
 
 FOLDER holds the plan (tests/fault_plans.py). After each request that changed a copy the proxy looks, behind itself,
 whether that copy is sound, and writes what it saw into FOLDER/seen.jsonl: one line for each look.
+
+With `checksums` it says the CRC64NVME of the bytes that the server holds, as S3 does and moto does not.
 """
 
+import base64
 import http.client
 import json
 import os
@@ -30,6 +33,9 @@ from holdfast.store.checkpoint import Checkpoint
 
 SLOW_S = 0.6
 SILENT_S = 60.0  # at most so long is somebody kept waiting who never gives up
+SIGNED = {  # moto asks whether somebody signed, and not for the signature
+    "Authorization": "AWS4-HMAC-SHA256 Credential=testing/20260101/us-east-1/s3/aws4_request, Signature=0"
+}
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "expect", "te", "upgrade"}
 
 CODES = {
@@ -94,8 +100,8 @@ class Proxy(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, port: int, upstream: int, plan: Plan) -> None:
-        self.upstream, self.plan = upstream, plan
+    def __init__(self, port: int, upstream: int, plan: Plan, *, checksums: bool = False) -> None:
+        self.upstream, self.plan, self.checksums = upstream, plan, checksums
         self._seen = os.open(plan.folder / "seen.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         super().__init__(("127.0.0.1", port), Request)
 
@@ -153,14 +159,15 @@ class Request(BaseHTTPRequestHandler):
         answer = self._ask(self.command, self.path, body, headers)
         if self.command in ("PUT", "POST", "DELETE") and answer.status < 300:
             self._look_at_copies(body)
+        if self.server.checksums and answer.status == 200 and self.headers.get("x-amz-checksum-mode") == "ENABLED":
+            answer.headers.extend(checksum(self._ask("GET", self.path).body))
         return answer
 
     def _ask(self, method: str, target: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Answer:
         if self.behind is None:
             self.behind = http.client.HTTPConnection("127.0.0.1", self.server.upstream, timeout=60)
-        self.behind.request(
-            method, target, body=body or None, headers=(headers or {}) | {"Content-Length": str(len(body))}
-        )
+        told = (SIGNED if headers is None else headers) | {"Content-Length": str(len(body))}
+        self.behind.request(method, target, body=body or None, headers=told)
         got = self.behind.getresponse()
         return Answer(got.status, got.getheaders(), got.read())
 
@@ -199,7 +206,7 @@ class Request(BaseHTTPRequestHandler):
     def _look(self, bucket: str, prefix: str) -> None:
         """A copy with a manifest has all its files, each of them right."""
         manifest = f"/{bucket}/{prefix}/manifest.json"
-        if self._ask("HEAD", manifest).status != 200:
+        if self._is_missing(manifest):
             return
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / prefix.rpartition("/")[2]
@@ -210,9 +217,15 @@ class Request(BaseHTTPRequestHandler):
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_bytes(got.body)
             problem = wrong(place)
-        if problem and self._ask("HEAD", manifest).status != 200:
+        if problem and self._is_missing(manifest):
             return  # it is being removed, its manifest first
         self.server.say(copy=prefix, problem=problem)
+
+    def _is_missing(self, target: str) -> bool:
+        status = self._ask("HEAD", target).status
+        if status not in {200, 404}:
+            self.server.say(copy=target, problem=f"could not be looked at: {status}")
+        return status != 200
 
     def _keys(self, bucket: str, prefix: str) -> list[str]:
         listed = self._ask("GET", f"/{bucket}?list-type=2&prefix={prefix}/")
@@ -231,6 +244,14 @@ def copy_of(key: str) -> str | None:
     before, mark, rest = key.rpartition("checkpoints/")
     words = rest.split("/")
     return f"{before}{mark}{words[0]}/{words[1]}" if mark and len(words) > 2 else None
+
+
+def checksum(data: bytes) -> list[tuple[str, str]]:
+    """What S3 says of an object to those who ask."""
+    from awscrt.checksums import crc64nvme
+
+    text = base64.b64encode(crc64nvme(data).to_bytes(8, "big")).decode()
+    return [("x-amz-checksum-crc64nvme", text), ("x-amz-checksum-type", "FULL_OBJECT")]
 
 
 def wrong(place: Path) -> str:
@@ -331,6 +352,18 @@ def _give_other_bytes(request: Request, fault: Fault) -> None:
     request._give(answer._replace(body=answer.body[:at] + bytes([answer.body[at] ^ 1]) + answer.body[at + 1 :]))
 
 
+def _keep_other_bytes(request: Request, fault: Fault) -> None:
+    """The server takes a byte for another one, and says that all is well."""
+    body = request._body()
+    if not body:
+        request.server.plan.back(fault)
+        request._give(request._done(body))
+        return
+    request.server.plan.struck(fault)
+    at = len(body) // 2
+    request._give(request._done(body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]))
+
+
 def _be_killed(request: Request, fault: Fault) -> None:
     """This process, in the middle of a request; somebody starts it again on the same port."""
     if size := int(request.headers.get("Content-Length") or 0):
@@ -349,14 +382,15 @@ FAULTS: dict[str, Callable[[Request, Fault], None]] = {
     "truncated upload": _cut_the_upload,
     "truncated answer": _cut_the_answer,
     "wrong checksum": _say_a_wrong_checksum,
-    "other bytes": _give_other_bytes,
+    "other bytes returned": _give_other_bytes,
+    "other bytes kept": _keep_other_bytes,
     "server killed": _be_killed,
 }
 
 
 def main() -> None:
     port, upstream, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-    with Proxy(port, upstream, Plan(folder)) as proxy:
+    with Proxy(port, upstream, Plan(folder), checksums="checksums" in sys.argv) as proxy:
         threading.Thread(target=proxy.serve_forever, args=(0.05,), daemon=True).start()
         print("ready", proxy.server_address[1], flush=True)
         sys.stdin.read()  # until whoever started it is gone
