@@ -85,6 +85,7 @@ class Folder:
         """Give the file a second name. Both checkpoints hold it then, and it goes with the last of them."""
         file, old = self._at(path), self._at(source)
         with self._edge():
+            self._require_parent()
             os.lstat(old)
             try:
                 with self._replacing(file) as fresh:

@@ -136,10 +136,10 @@ def open_place(url: str) -> Place:
         from .other import Other
 
         return Other(url)
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         extra = {"s3": "holdfast[s3]", "s3a": "holdfast[s3]", "sftp": "holdfast[sftp]", "ssh": "holdfast[sftp]"}
         asked = extra.get(scheme) or "the package that fsspec names for it"
-        raise UsageError(f"{shown(url)}: {error.name or error} is missing; install {asked}") from None
+        raise UsageError(f"{shown(url)}: {error.name} is missing; install {asked}") from None
 
 
 def shown(url: str) -> str:

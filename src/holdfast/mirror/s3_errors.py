@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore import exceptions
 
 from .place import Full, Refused, Silent, told
 
@@ -21,6 +21,7 @@ _AGAIN = {  # answers below 500 that say: later
     "TooManyRequests",
     "XAmzContentSHA256Mismatch",
 }
+_UNREACHED = (exceptions.ConnectionError, exceptions.HTTPClientError, exceptions.IncompleteReadError)
 _FULL = {"InsufficientStorage", "QuotaExceeded", "XMinioStorageFull", "507"}
 _ADVICE = {
     "AccessDenied": "give these credentials the right to list, read, write and delete there",
@@ -40,14 +41,14 @@ def translated(error: Exception, shown: str) -> Exception:
     answer = _answer(error)
     if answer is not None:
         return _answered(answer, shown)
-    if isinstance(error, BotoCoreError) and not isinstance(error, HTTPClientError):
+    if isinstance(error, exceptions.BotoCoreError) and not isinstance(error, _UNREACHED):
         return Refused(f"{shown}: {told(error)}; check the credentials and the profile in the environment or ~/.aws")
     return Silent(f"{shown}: {told(error)}")
 
 
 def _answer(error: BaseException | None) -> dict[str, Any] | None:
     """The server's answer, which s3fs hides below an error of its own."""
-    while error is not None and not isinstance(error, ClientError):
+    while error is not None and not isinstance(error, exceptions.ClientError):
         error = error.__cause__
     return dict(error.response) if error is not None else None
 

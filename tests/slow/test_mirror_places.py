@@ -1,12 +1,17 @@
 """What every place promises, asked of a folder, of S3, of SFTP and of a file system that fsspec brings."""
 
 import random
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
+import fsspec
 import pytest
 
 from holdfast.errors import Damaged, UsageError
-from holdfast.mirror.place import NotKept, open_place, shown
+from holdfast.mirror.other import Other
+from holdfast.mirror.place import NotKept, Place, open_place, shown
+from servers import s3, sftp  # noqa: F401
 
 
 def pieces_of(data, size=1000):
@@ -17,21 +22,67 @@ def put(place, path, data, **options):
     return place.put(path, len(data), pieces_of(data), read_back=options.get("read_back", False))
 
 
-def open_folder(tmp_path):
-    return lambda: open_place(str(tmp_path / "mirror"))
+class Kind(NamedTuple):
+    """One kind of place, and how to damage what lies there without asking it."""
+
+    open: Callable[[], Place]
+    overwrite: Callable[[str, bytes], object]
 
 
-@pytest.fixture(params=["folder"])
-def opens(request, tmp_path):
-    """Opens the place once more, as another machine would."""
-    return {"folder": lambda: open_folder(tmp_path)}[request.param]()
+def folder_kind(tmp_path, request):
+    root = tmp_path / "mirror"
+    return Kind(lambda: open_place(str(root)), lambda path, data: (root / path).write_bytes(data))
+
+
+def s3_kind(tmp_path, request):
+    server = request.getfixturevalue("s3")
+    return Kind(
+        lambda: open_place(server.url(f"{tmp_path.name}/run")),
+        lambda path, data: server.overwrite(f"{tmp_path.name}/run/{path}", data),
+    )
+
+
+def s3fs_kind(tmp_path, request):
+    kind, url = s3_kind(tmp_path, request), request.getfixturevalue("s3").url(f"{tmp_path.name}/run")
+    return kind._replace(open=lambda: Other(url))
+
+
+def sftp_kind(tmp_path, request):
+    server = request.getfixturevalue("sftp")
+    root = server.files / tmp_path.name
+    return Kind(
+        lambda: open_place(server.url(tmp_path.name)),
+        lambda path, data: (root / path).write_bytes(data),
+    )
+
+
+def memory_kind(tmp_path, request):
+    url = f"memory://{tmp_path.name}/run"
+    return Kind(lambda: open_place(url), lambda path, data: fsspec.filesystem("memory").pipe(f"{url}/{path}", data))
+
+
+KINDS = {"folder": folder_kind, "s3": s3_kind, "sftp": sftp_kind, "memory": memory_kind, "s3fs": s3fs_kind}
 
 
 @pytest.fixture
-def place(opens):
-    place = opens()
+def kind(request, tmp_path, monkeypatch):
+    for name in ("s3", "sftp"):
+        if name in request.param:
+            for key, value in request.getfixturevalue(name).environment.items():
+                monkeypatch.setenv(key, value)
+    return KINDS[request.param](tmp_path, request)
+
+
+@pytest.fixture
+def place(kind):
+    place = kind.open()
     yield place
     place.close()
+
+
+def pytest_generate_tests(metafunc):
+    if "kind" in metafunc.fixturenames:
+        metafunc.parametrize("kind", KINDS, indirect=True)
 
 
 DATA = random.Random(0).randbytes(300_000)
@@ -48,12 +99,14 @@ def test_a_file_is_put_verified_and_read(place):
     assert place.names("") == ["checkpoints"]
 
 
-def test_create_has_one_winner(opens, place):
+def test_create_has_one_winner(kind, place):
     place.create("claims/000001.json", b"first")
     with pytest.raises(FileExistsError):
         place.create("claims/000001.json", b"second")
     assert place.read("claims/000001.json") == b"first"
-    others = [opens() for _ in range(4)]
+    if not place.atomic:
+        return  # fsspec's memory looks first, and writes then
+    others = [kind.open() for _ in range(4)]
 
     def claim(other):
         try:
@@ -80,6 +133,20 @@ def test_what_lies_there_damaged_is_found_out(place):
     put(place, "a/file", DATA[:-1])
     with pytest.raises(NotKept, match="bytes lie there"):
         place.check("a/file", len(DATA), pieces_of(DATA))
+
+
+def test_what_is_damaged_between_put_and_verification_is_found_out(kind, place, monkeypatch):
+    """The verification reads what lies there, not what was sent."""
+    verify = place.verify
+
+    def damaged_first(path, *args, **options):
+        kind.overwrite(path, DATA[:-1] + bytes([DATA[-1] ^ 1]))
+        return verify(path, *args, **options)
+
+    monkeypatch.setattr(place, "verify", damaged_first)
+    for read_back in (False, True):
+        with pytest.raises(NotKept, match="differ"):
+            put(place, "a/file", DATA, read_back=read_back)
 
 
 def test_what_the_source_raises_leaves_unchanged_and_nothing_is_left(place):

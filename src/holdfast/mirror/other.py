@@ -1,0 +1,211 @@
+"""Any other file system that fsspec knows: Google Cloud Storage by gcsfs, Azure by adlfs. Files are read back.
+
+A call that lasts too long is given up, as silence. Two limits depend on the file system. If it has no exclusive create
+(`atomic` is False), two machines that claim at the same moment may both win. If it is no object store, a file is seen
+while it is written. A manifest goes in one call.
+"""
+
+from __future__ import annotations
+
+import errno
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, TypeVar
+
+import fsspec
+from fsspec.core import url_to_fs
+
+from ..errors import HoldfastError, UsageError
+from ..store.format import MANIFEST
+from ..threads import Worker
+from .place import READ_BACK, Full, Pieces, Refused, Silent, shown, told, words
+from .sent import Sent, compare, walked
+
+T = TypeVar("T")
+
+_ATOMIC = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}  # whose service has one winner, if the package asks for it
+_WHOLE_BYTES = 16 << 20  # a file of up to so many bytes is sent with one call
+_PIECE_BYTES = 4 << 20
+_REFUSED = {400, 401, 403, 405}
+
+
+class Other:
+    limit_s = 30.0  # for one call, or one piece
+
+    def __init__(self, url: str) -> None:
+        self.shown, self._url = shown(url), url
+        scheme = url.partition("://")[0]
+        try:
+            kind = fsspec.get_filesystem_class(scheme)
+        except ValueError:
+            raise UsageError(f"{self.shown}: fsspec knows no such kind of place") from None
+        self._root = str(kind._strip_protocol(url)).rstrip("/")  # noqa: SLF001  fsspec's rule for what a class offers
+        self._exclusive = _exclusive(kind)
+        self.atomic = scheme in _ATOMIC and bool(self._exclusive)
+        self._opened: Any = None
+
+    def close(self) -> None:
+        self._opened = None
+
+    def read(self, path: str) -> bytes:
+        with self._edge():
+            return self._within(lambda files: bytes(files.cat_file(self._at(path))))
+
+    def names(self, path: str) -> list[str]:
+        folder = self._at(path)
+        with self._edge():
+            try:
+                found = self._within(lambda files: files.ls(folder, detail=False))
+            except FileNotFoundError:
+                return []
+            names = {each.rstrip("/").rpartition("/")[2] for each in found if each.strip("/") != folder.strip("/")}
+            return sorted(names)
+
+    def get(self, path: str) -> Iterator[bytes]:
+        with self._edge():
+            file = self._within(lambda files: files.open(self._at(path), "rb", block_size=_PIECE_BYTES))
+            try:
+                while piece := self._within(lambda _: file.read(_PIECE_BYTES)):
+                    yield bytes(piece)
+            finally:
+                file.close()
+
+    def check(self, path: str, size_bytes: int, pieces: Pieces, *, read_back: bool = False) -> str:  # noqa: ARG002
+        return self.verify(path, walked(size_bytes, pieces))
+
+    def verify(self, path: str, sent: Sent) -> str:
+        """Read the file back, and compare it with what was sent."""
+        compare(f"{self.shown}/{path}", sent.digest, self.get(path))
+        return READ_BACK
+
+    def create(self, path: str, data: bytes) -> None:
+        file = self._at(path)
+        with self._edge():
+            if self._within(lambda files: files.exists(file)):
+                raise FileExistsError(errno.EEXIST, f"{self.shown}/{path} exists")
+            self._make_folder(file)
+            self._within(lambda files: files.pipe_file(file, data, **self._exclusive))
+
+    def put(self, path: str, size_bytes: int, pieces: Pieces, *, read_back: bool) -> str:  # noqa: ARG002  always
+        file, sent = self._at(path), Sent(size_bytes, pieces)
+        with self._edge(sent):
+            if size_bytes <= _WHOLE_BYTES:
+                data = b"".join(sent)
+                self._make_folder(file)
+                self._within(lambda files: files.pipe_file(file, data))
+            else:
+                self._make_folder(file)
+                self._write(file, sent)
+        return self.verify(path, sent)
+
+    def copy(self, source: str, path: str) -> bool:
+        old, file = self._at(source), self._at(path)
+        with self._edge():
+            if not self._within(lambda files: files.exists(old)):
+                raise FileNotFoundError(errno.ENOENT, f"{self.shown}/{source} is missing")
+            self._make_folder(file)
+            try:
+                self._within(lambda files: files.cp_file(old, file))
+            except NotImplementedError:
+                return False
+        return True
+
+    def remove(self, path: str) -> None:
+        target = self._at(path)
+        with self._edge(), suppress(FileNotFoundError):
+            if self._within(lambda files: files.isdir(target)):
+                with suppress(FileNotFoundError):
+                    self._within(lambda files: files.rm_file(f"{target}/{MANIFEST}"))
+            self._within(lambda files: files.rm(target, recursive=True))
+
+    def _at(self, path: str) -> str:
+        return "/".join([self._root, *words(path)])
+
+    def _make_folder(self, file: str) -> None:
+        """Object stores have no folders, and say so in their own ways."""
+        with suppress(FileExistsError, NotImplementedError):
+            self._within(lambda files: files.makedirs(file.rpartition("/")[0], exist_ok=True))
+
+    def _write(self, file: str, sent: Sent) -> None:
+        opened = self._within(lambda files: files.open(file, "wb", block_size=_WHOLE_BYTES))
+        try:
+            for piece in sent:
+                self._within(partial(_write, opened, piece))
+            self._within(lambda _: opened.close())
+        except BaseException:
+            with suppress(
+                Exception
+            ):  # closing would make half a file of it; whatever that raises, the first error counts
+                self._within(lambda _: opened.discard())
+            with suppress(Exception):
+                self._within(lambda _: opened.close())
+            with suppress(Exception):
+                self._within(lambda files: files.rm_file(file))
+            raise
+
+    def _within(self, call: Callable[[Any], T]) -> T:
+        """Call with the file system; give up after `limit_s`: the thread that waits is left to itself."""
+        answer, wrong = list[T](), list[BaseException]()
+
+        def ask() -> None:
+            try:
+                self._opened = self._opened or url_to_fs(self._url, skip_instance_cache=True)[0]
+                self._opened.invalidate_cache()
+                answer.append(call(self._opened))
+            except BaseException as error:
+                wrong.append(error)
+
+        worker = Worker(ask, "holdfast-place")
+        worker.start()
+        if not worker.ended.wait(self.limit_s):
+            self._opened = None
+            raise Silent(errno.ETIMEDOUT, f"{self.shown}: no answer for {self.limit_s:.0f} s")
+        if wrong:
+            raise wrong[0]
+        return answer[0]
+
+    @contextmanager
+    def _edge(self, sent: Sent | None = None) -> Iterator[None]:
+        try:
+            yield
+        except (HoldfastError, Silent):
+            raise
+        except Exception as error:
+            if sent is not None and error is sent.error:
+                raise
+            raise self._translated(error) from None
+
+    def _translated(self, error: Exception) -> Exception:
+        text = f"{self.shown}: {told(error, self._url)}"
+        code = _status(error)
+        if isinstance(error, FileNotFoundError) or code == 404:
+            return FileNotFoundError(errno.ENOENT, text)
+        if isinstance(error, FileExistsError) or code in {409, 412}:
+            return FileExistsError(errno.EEXIST, text)
+        if code == 507 or (isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}):
+            return Full(f"{text}; make room, or let its rule keep fewer copies")
+        credentials = any(word in type(error).__name__ for word in ("Auth", "Credential", "Refresh", "Token"))
+        if isinstance(error, PermissionError | ValueError | TypeError) or code in _REFUSED or credentials:
+            return Refused(f"{text}; check the URL, the credentials and their rights")
+        return Silent(errno.EIO, text)
+
+
+def _write(opened: Any, piece: bytes, _: Any) -> None:
+    opened.write(piece)
+
+
+def _status(error: Exception) -> int:
+    """The HTTP status that the packages' own errors carry; else 0."""
+    for name in ("code", "status_code", "status"):
+        found = str(getattr(error, name, ""))
+        if found.isdecimal():
+            return int(found)
+    return 0
+
+
+def _exclusive(kind: Any) -> dict[str, str]:
+    """The option of an exclusive write, if this version of the package knows it."""
+    known = "mode" in inspect.signature(getattr(kind, "_pipe_file", kind.pipe_file)).parameters
+    return {"mode": "create"} if known else {}

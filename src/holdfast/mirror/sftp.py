@@ -1,0 +1,251 @@
+"""A folder on an SSH server. A file is written under another name, synced if the server can, renamed and read back.
+
+SFTP has no request that makes a name durable: whether a renamed file survives a power loss of the server at once is
+decided by its file system.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import paramiko
+
+from ..errors import UsageError
+from ..store.format import MANIFEST
+from .place import READ_BACK, Full, Pieces, Refused, Silent, shown, told, words
+from .sent import Sent, compare, walked
+from .sftp_connection import ANSWER_S, Connection
+from .sftp_requests import Client, Requests
+
+_PIECE_BYTES = 1 << 20
+_NO_FILE = (errno.ENOENT, errno.ENOTDIR)
+
+
+class Sftp:
+    def __init__(self, url: str) -> None:
+        self.shown, self.atomic = shown(url), True
+        parts = urlsplit(url)
+        if not parts.hostname or not parts.path.strip("/") or parts.query or parts.fragment:
+            raise UsageError(f"{self.shown}: write sftp://USER@HOST/PATH, or sftp://USER@HOST/~/PATH for the home")
+        path = unquote(parts.path).rstrip("/")
+        self._root = path.removeprefix("/~/")  # a server starts at the user's home
+        self._url = url
+        self._connection: Connection | None = None
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def read(self, path: str) -> bytes:
+        return b"".join(self.get(path))
+
+    def names(self, path: str) -> list[str]:
+        with self._edge() as client:
+            try:
+                found = client.listdir(self._at(path))
+            except OSError as error:
+                if error.errno not in _NO_FILE:
+                    raise
+                self._require_parent(client)
+                return []
+            return sorted(name for name in found if not (name.startswith(".") and name.endswith(".new")))
+
+    def get(self, path: str) -> Iterator[bytes]:
+        with self._edge() as client, client.open(self._at(path), "rb") as file:
+            piece = bytearray()
+            for part in Requests(client, file.handle).read(file.stat().st_size):
+                piece += part
+                if len(piece) >= _PIECE_BYTES:
+                    yield bytes(piece)
+                    piece.clear()
+            if piece:
+                yield bytes(piece)
+
+    def check(self, path: str, size_bytes: int, pieces: Pieces, *, read_back: bool = False) -> str:  # noqa: ARG002
+        return self.verify(path, walked(size_bytes, pieces))
+
+    def verify(self, path: str, sent: Sent) -> str:
+        """Read the file back, and compare it with what was sent."""
+        compare(f"{self.shown}/{path}", sent.digest, self.get(path))
+        return READ_BACK
+
+    def create(self, path: str, data: bytes) -> None:
+        file = self._at(path)
+        fresh = _beside(file, os.urandom(8).hex())
+        with self._edge() as client:
+            self._make_folder(client, posixpath.dirname(file))
+            if _exists(client, file):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), file)
+            try:
+                self._write(client, fresh, "wx", [data])
+                self._link_or_write(client, fresh, file, data)
+            finally:
+                _tidy_up(client, fresh)
+
+    def put(self, path: str, size_bytes: int, pieces: Pieces, *, read_back: bool) -> str:  # noqa: ARG002  always
+        file, sent = self._at(path), Sent(size_bytes, pieces)
+        fresh = _beside(file)
+        with self._edge(sent) as client:
+            self._make_folder(client, posixpath.dirname(file))
+            try:
+                self._write(client, fresh, "w", sent)
+                client.posix_rename(fresh, file)
+            except BaseException as error:
+                _tidy_up(client, fresh)
+                self._require_room(client, size_bytes, error)
+                raise
+        return self.verify(path, sent)
+
+    def copy(self, source: str, path: str) -> bool:
+        """Give the file a second name. Both checkpoints hold it then, and it goes with the last of them."""
+        old, file = self._at(source), self._at(path)
+        fresh = _beside(file)
+        with self._edge() as client:
+            client.lstat(old)
+            self._make_folder(client, posixpath.dirname(file))
+            _remove_file(client, fresh)
+            try:
+                client.extended("hardlink@openssh.com", old, fresh)
+            except OSError:  # not offered, or its file system has no links
+                return False
+            client.posix_rename(fresh, file)
+            _remove_file(client, fresh)  # a rename between two names of one file does nothing
+        return True
+
+    def remove(self, path: str) -> None:
+        with self._edge() as client:
+            _remove_tree(client, self._at(path))
+
+    def _at(self, path: str) -> str:
+        return "/".join([self._root, *words(path)])
+
+    def _require_parent(self, client: Client) -> None:
+        """A folder that is not mounted there must not be taken for an empty one."""
+        parent = posixpath.dirname(self._root) or "."
+        if not _exists(client, parent):
+            raise Silent(f"{self.shown}: {parent}: no such folder: mount it, or create it if the mirror is new")
+
+    def _make_folder(self, client: Client, folder: str) -> None:
+        if _exists(client, folder):
+            return
+        self._require_parent(client)
+        missing = [folder]
+        while missing[-1] != self._root and not _exists(client, posixpath.dirname(missing[-1])):
+            missing.append(posixpath.dirname(missing[-1]))
+        for each in reversed(missing):
+            try:
+                client.mkdir(each)
+            except OSError:
+                if not _exists(client, each):
+                    raise
+
+    @staticmethod
+    def _write(client: Client, file: str, mode: str, pieces: Any) -> None:
+        with client.open(file, mode) as opened:
+            Requests(client, opened.handle).write(pieces)
+            try:
+                client.extended("fsync@openssh.com", opened.handle)
+            except OSError as error:
+                if error.errno != errno.ENOTSUP:
+                    raise
+
+    @staticmethod
+    def _link_or_write(client: Client, fresh: str, file: str, data: bytes) -> None:
+        """Give `fresh` its name if nobody has it. Without links a crash here leaves an incomplete file."""
+        try:
+            client.extended("hardlink@openssh.com", fresh, file)
+        except OSError:
+            if _exists(client, file):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), file) from None
+            try:
+                Sftp._write(client, file, "wx", [data])
+            except OSError:
+                if _exists(client, file):
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), file) from None
+                raise
+
+    def _require_room(self, client: Client, size_bytes: int, error: BaseException) -> None:
+        """SFTP does not say why a write failed: a full file system is found by asking."""
+        if isinstance(error, OSError) and error.errno == errno.EIO:
+            free = _free_bytes(client, posixpath.dirname(self._root) or ".")
+            if 0 <= free < size_bytes:
+                raise Full(f"{self.shown}: {free} bytes are free there; make room, or let its rule keep fewer copies")
+
+    @contextmanager
+    def _edge(self, sent: Sent | None = None) -> Iterator[Client]:
+        """Give the connection, and turn its errors into those of a place. After silence it is given up."""
+        if self._connection is None:
+            self._connection = Connection(self._url)
+        try:
+            yield self._connection.client
+        except (Silent, Full, FileExistsError):
+            raise
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            if sent is not None and error is sent.error:
+                raise
+            raise self._translated(error) from None
+
+    def _translated(self, error: Exception) -> Exception:
+        silent = isinstance(error, TimeoutError)
+        text = f"{self.shown}: {f'no answer for {ANSWER_S:.0f} s' if silent else told(error, self._url)}"
+        code = error.errno if isinstance(error, OSError) else None
+        if code in _NO_FILE:
+            return FileNotFoundError(errno.ENOENT, text)
+        if code in {errno.EACCES, errno.ENOTSUP}:
+            return Refused(f"{text}; give this user the right to write there")
+        if code != errno.EIO:  # EIO is an answer, all else is silence
+            self.close()
+        return Silent(errno.EIO, text)
+
+
+def _beside(file: str, word: str = "") -> str:
+    folder, name = posixpath.split(file)
+    return f"{folder}/.{name}{'.' if word else ''}{word}.new"
+
+
+def _exists(client: Client, path: str) -> bool:
+    with suppress(FileNotFoundError):
+        client.lstat(path)
+        return True
+    return False
+
+
+def _remove_file(client: Client, path: str) -> None:
+    with suppress(FileNotFoundError):
+        client.remove(path)
+
+
+def _tidy_up(client: Client, path: str) -> None:
+    """Remove what was begun, if the server still answers."""
+    with suppress(OSError, EOFError, paramiko.SSHException):
+        client.remove(path)
+
+
+def _remove_tree(client: Client, path: str) -> None:
+    try:
+        if not stat.S_ISDIR(client.lstat(path).st_mode or 0):
+            client.remove(path)
+            return
+        for name in sorted(client.listdir(path), key=lambda name: name != MANIFEST):
+            _remove_tree(client, f"{path}/{name}")
+        client.rmdir(path)
+    except FileNotFoundError:
+        return
+
+
+def _free_bytes(client: Client, path: str) -> int:
+    """The free bytes at `path`; -1 if the server does not tell."""
+    try:
+        facts = client.extended("statvfs@openssh.com", path)
+        _, fragment, _, _, available, *_ = (facts.get_int64() for _ in range(11))
+    except OSError:
+        return -1
+    return int(fragment) * int(available)
