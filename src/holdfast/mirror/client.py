@@ -54,7 +54,8 @@ class Client:
         self._numbers = itertools.count(1)
         self._outbox: deque[Request] = deque()
         self._owed: dict[int, _Open] = {}
-        self._closing = False
+        self._sent: set[int] = set()  # those of them that the worker has
+        self._closed = Latch()
         self._bell, self._ear = socket.socketpair()
         self._bell.setblocking(False)
         self._ear.setblocking(False)
@@ -67,6 +68,8 @@ class Client:
         Raises:
             PlaceError: it did not come up in time.
         """
+        self._thread = Worker(self._run, "holdfast-mirrors")
+        self._thread.start()
         return msgspec.convert(self._asked(Request(next(self._numbers), "open"), timeout_s)["places"], list[Opened])
 
     def ask(self, place: int, op: str, args: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
@@ -102,7 +105,7 @@ class Client:
         """End the worker, killing it after `timeout_s`. What it still owes is answered with "silent"."""
         if os.getpid() != self._pid or self._thread is None:
             return
-        self._closing = True
+        self._closed.set()
         self._ring()
         self._thread.ended.wait(timeout_s)
         if self._child is not None:
@@ -128,15 +131,16 @@ class Client:
     def _send(self, request: Request, waiting: _Open | None = None) -> None:
         if os.getpid() != self._pid:
             raise UsageError("a forked child has no mirrors; its parent has")
-        if self._closing:
+        if self._closed.is_set():
             raise StoreError("the mirrors are closed")
+        if self._thread is None:
+            raise UsageError("the mirrors were not started")
         if waiting is not None:
             self._owed[request.id] = waiting
         self._outbox.append(request)
-        if self._thread is None:
-            self._thread = Worker(self._run, "holdfast-mirrors")
-            self._thread.start()
         self._ring()
+        if self._closed.is_set() and self._owed.pop(request.id, None) is not None:  # closed just now
+            raise StoreError("the mirrors are closed")
 
     def _ring(self) -> None:
         with suppress(OSError):  # full: it will wake anyway
@@ -147,55 +151,64 @@ class Client:
     def _run(self) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._ear, selectors.EVENT_READ)
-            while not self._closing:
-                self._serve(selector)
-            if self._child is not None:
-                self._child.end()
-            self._lose(selector, "the mirrors were closed")
+            try:
+                while not self._closed.is_set():
+                    self._serve(selector)
+                if self._child is not None:
+                    self._child.end()
+            finally:
+                self._closed.set()  # also after an error of ours: nobody waits for a reply that never comes
+                self._lose(selector, "the mirrors were closed")
+                self._answer([*self._owed], "the mirrors were closed")
 
     def _serve(self, selector: selectors.BaseSelector) -> None:
+        if self._child is not None and not self._child.alive():
+            self._hear(selector, self._child)
         if self._outbox and self._child is None:
             self._begin(selector)
         child = self._child
         if child is not None:
-            child.queue(self._outbox)
+            while self._outbox:
+                request = self._outbox.popleft()
+                self._sent.add(request.id)
+                child.queue(request)
             child.write()
         busy = child is not None and (bool(self._owed) or child.unsent)
         ready = {key.fileobj for key, _ in selector.select(LOOK_S if busy else None)}
         if self._ear in ready:
             with suppress(BlockingIOError):
                 self._ear.recv(1 << 12)
-        if child is None:
-            return
-        over = "" if child.alive() else f"the mirrors' process ended ({child.status()})"
-        if over or child.reads in ready:
-            self._hear(selector, child, over)
+        if child is not None and child.reads in ready:
+            self._hear(selector, child)
 
     def _begin(self, selector: selectors.BaseSelector) -> None:
         try:
             self._child = WorkerProcess(self._python)
         except OSError as error:
-            self._answer_all(f"the mirrors' process cannot be started: {error.strerror}")
+            while self._outbox:
+                text = f"the mirrors' process cannot be started: {error.strerror}"
+                self._answer([self._outbox.popleft().id], text)
             return
         selector.register(self._child.reads, selectors.EVENT_READ)
         args = {"places": self._urls, "parent": self._pid}
-        opening = [each for each in self._outbox if each.op == "open"]
-        for each in opening:
-            self._outbox.remove(each)
-        first = opening[0] if opening else Request(0, "open")
+        first = self._outbox.popleft() if self._outbox[0].op == "open" else Request(0, "open")
         self._outbox.appendleft(msgspec.structs.replace(first, args=args))
 
-    def _hear(self, selector: selectors.BaseSelector, child: WorkerProcess, over: str) -> None:
+    def _hear(self, selector: selectors.BaseSelector, child: WorkerProcess) -> None:
+        """Deliver what the worker says. If it has ended, answer what it owes."""
+        over = "" if child.alive() else child.why()  # before it is read: nothing comes later
         for reply in child.read():
             if reply.note == "bye":
                 over = reply.text
             else:
                 self._deliver(reply)
         if over or child.deaf:
-            self._lose(selector, over or f"the mirrors' process ended ({child.status()})")
+            self._lose(selector, over or child.why())
 
     def _deliver(self, reply: Reply) -> None:
         waiting = self._owed.get(reply.id) if reply.note else self._owed.pop(reply.id, None)
+        if not reply.note:
+            self._sent.discard(reply.id)
         callback = None if waiting is None else waiting.noted if reply.note else waiting.replied
         if callback is None:
             return
@@ -210,11 +223,11 @@ class Client:
             with suppress(KeyError):
                 selector.unregister(child.reads)
             child.kill()
-        self._answer_all(why)
+            child.forget()
+        sent = sorted(self._sent)
+        self._sent.clear()
+        self._answer(sent, why)
 
-    def _answer_all(self, why: str) -> None:
-        waiting = {each.id for each in self._outbox}
-        for number in [*self._owed]:
-            if self._closing or number not in waiting or self._child is None:
-                self._deliver(Reply(number, error="silent", text=why))
-        self._outbox.clear()
+    def _answer(self, numbers: Sequence[int], why: str) -> None:
+        for number in numbers:
+            self._deliver(Reply(number, error="silent", text=why))

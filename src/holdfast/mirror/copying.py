@@ -110,7 +110,7 @@ class Copying:
             if not self._can_copy:
                 return ""
             one.check(name)
-        except (NotKept, FileNotFoundError):  # the source is damaged, or was removed
+        except (Damaged, FileNotFoundError):  # what was copied is damaged, or was removed
             _drop(self._whole, source)
             return ""
         return COPIED
@@ -153,7 +153,14 @@ class _One:
 
     def put(self, name: str) -> str:
         size = self.wanted.files[name].size_bytes
-        return self._place.put(self.at(name), size, lambda: self._pieces(name), read_back=self._read_back)
+        for _ in range(2):
+            try:
+                return self._place.put(self.at(name), size, lambda: self._pieces(name), read_back=self._read_back)
+            except NotKept:
+                raise
+            except Damaged as error:  # as every read: what differs is read once more
+                damage = error
+        raise damage
 
     def check(self, name: str) -> None:
         self._place.check(self.at(name), self.wanted.files[name].size_bytes, lambda: self._pieces(name))
@@ -164,7 +171,7 @@ class _One:
             return ""
         try:
             self.check(name)
-        except (NotKept, FileNotFoundError):
+        except (Damaged, FileNotFoundError):
             return ""
         return THERE
 

@@ -21,6 +21,7 @@ from .remote import Progress, Remote
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 30.0
 MOST_SENT_AGAIN = 3  # how often what a place kept wrong is sent again
 NOTE_S = 1.0  # between two notes of progress
+SLOWEST = 4e6  # bytes a second: what was sent may take so long until a place has verified it
 
 Say = Callable[[Reply], None]
 
@@ -39,7 +40,8 @@ class Lane:
         self._remote: Remote | None = None
         self._refused = ""
         self._current: Request | None = None
-        self._moved_s = time.monotonic()  # the last progress
+        self._failing_s: float | None = None  # since when no piece has gone through
+        self._allowed_s = time.monotonic()  # until then nothing need be heard: what was sent is being read back
         self._noted_s = 0.0
         self._withdrawn: set[int] = set()
         self._wake = threading.Event()  # set to end a pause between two tries
@@ -62,8 +64,9 @@ class Lane:
     def stuck(self, patience_s: float) -> Request | None:
         """Return the request of which nothing was heard for so long, beyond its budget."""
         current = self._current
-        late = current is not None and time.monotonic() - self._moved_s > current.budget_s + patience_s
-        return current if late else None
+        if current is None or time.monotonic() - self._allowed_s < current.budget_s + patience_s:
+            return None
+        return current
 
     def _run(self) -> None:
         try:
@@ -72,7 +75,7 @@ class Lane:
             self._refused = told(error, self.url)
         self._opened.set()
         while (request := self._queue.get()) is not None:
-            self._moved_s, self._current = time.monotonic(), request
+            self._allowed_s, self._failing_s, self._current = time.monotonic(), None, request
             reply = self._reply(request)
             self._current = None
             self._withdrawn.discard(request.id)
@@ -104,9 +107,10 @@ class Lane:
             nonlocal sent
             sent += size
             self._require_wanted(request)
-            self._moved_s = time.monotonic()
-            if self._moved_s - self._noted_s > NOTE_S:
-                self._noted_s = self._moved_s
+            now_s = time.monotonic()
+            self._failing_s, self._allowed_s = None, max(self._allowed_s, now_s) + size / SLOWEST
+            if now_s - self._noted_s > NOTE_S:
+                self._noted_s = now_s
                 self._say(Reply(request.id, note="sent", bytes=sent))
 
         self._require_wanted(request)
@@ -117,14 +121,17 @@ class Lane:
             raise Cancelled("the run has withdrawn it")
 
     def _is_spent(self, request: Request, state: tenacity.RetryCallState) -> bool:
-        """Whether the next try would come too late; counted from the last piece that went through."""
+        """Whether the next try would come too late; counted from the first error since a piece went through."""
         error = state.outcome.exception() if state.outcome else None
         if isinstance(error, NotKept):
             return state.attempt_number > MOST_SENT_AGAIN
-        return time.monotonic() - self._moved_s + state.upcoming_sleep > request.budget_s
+        now_s = time.monotonic()
+        since_s = self._failing_s = self._failing_s or now_s
+        return now_s - since_s + state.upcoming_sleep > request.budget_s
 
     def _note_retry(self, request: Request, state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
+        self._allowed_s = max(self._allowed_s, time.monotonic())
         self._say(Reply(request.id, note="retrying", text=told(error or "", self.url)))
 
     def _pause(self, seconds: float) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from ..errors import StoreError
 from ..store.format import parse_name
 from .records import Origin
 
@@ -39,12 +40,15 @@ def origins(known: Iterable[tuple[int, Origin | None]]) -> dict[int, Origin]:
     """Merge what the places and the run's journals tell of each attempt. None: it has not gone on from anything.
 
     Raises:
-        ValueError: two places tell different origins of one attempt: two processes used its number.
+        StoreError: two places tell different origins of one attempt: two processes used its number.
     """
     found: dict[int, Origin] = {}
     for attempt, origin in known:
         if origin is not None and found.setdefault(attempt, origin) != origin:
-            raise ValueError(f"attempt {attempt} has two origins: {found[attempt]} and {origin}")
+            raise StoreError(
+                f"two processes have been attempt {attempt}, each at another place: one went on from "
+                f"{_told(found[attempt])}, the other from {_told(origin)}; leave one place out with without="
+            )
     return found
 
 
@@ -86,6 +90,10 @@ def _choices(attempt: int, until: str | None, held: Sequence[Held]) -> list[Choi
     ]
     nearest = sorted(found, key=lambda each: each.places)
     return sorted(nearest, key=lambda each: _order(each.name), reverse=True)
+
+
+def _told(origin: Origin) -> str:
+    return "nothing" if origin.attempt is None else f"{origin.name} of attempt {origin.attempt}"
 
 
 def _order(name: str) -> tuple[int, int]:

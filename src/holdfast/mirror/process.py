@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from .. import disk
 from .protocol import Lines, Reply, Request, line, replies
 
 
@@ -19,11 +19,12 @@ class WorkerProcess:
 
     def __init__(self, python: Sequence[str]) -> None:
         command = [*python, "-P", "-W", "ignore", "-m", "holdfast.mirror"]
+        self._errors = disk.create_shared("holdfast-mirrors", 0)  # an import that fails; later it writes nothing there
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._errors,
             bufsize=0,
             env=_environment(),
         )
@@ -37,9 +38,8 @@ class WorkerProcess:
     def unsent(self) -> bool:
         return bool(self._unsent)
 
-    def queue(self, requests: deque[Request]) -> None:
-        while requests:
-            self._unsent += line(requests.popleft())
+    def queue(self, request: Request) -> None:
+        self._unsent += line(request)
 
     def write(self) -> None:
         """Write what the pipe takes now; the rest is written later."""
@@ -61,9 +61,13 @@ class WorkerProcess:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def status(self) -> str:
+    def why(self) -> str:
+        """Say how it has ended."""
         code = self._process.poll()
-        return "it closed its output" if code is None else f"signal {-code}" if code < 0 else f"status {code}"
+        how = "it closed its output" if code is None else f"signal {-code}" if code < 0 else f"status {code}"
+        last = os.pread(self._errors, 1 << 12, max(0, os.fstat(self._errors).st_size - (1 << 12))).split(b"\n")
+        text = next((each.decode(errors="replace").strip() for each in reversed(last) if each.strip()), "")
+        return f"the mirrors' process ended ({how})" + (f": {text}" if text else "")
 
     def end(self) -> None:
         """Ask it to end, and give it a moment."""
@@ -78,9 +82,12 @@ class WorkerProcess:
         self._process.kill()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(0.2)
+
+    def forget(self) -> None:
         for pipe in (self._writes, self.reads):
             with suppress(OSError):
                 pipe.close()
+        os.close(self._errors)
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:

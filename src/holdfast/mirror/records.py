@@ -125,6 +125,7 @@ def run_of(data: bytes, where: object) -> str:
         Damaged: Holdfast did not write it.
     """
     try:
+        data.decode()  # msgspec looks only at the fields that it takes
         return msgspec.json.decode(data, type=_Run).run
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"{where}: not what Holdfast wrote; this is no place for a run's copies") from error

@@ -46,8 +46,12 @@ def local(path: Path) -> Contents:
         NotFound: it was removed.
         Damaged: its manifest, or the part of a rank, differs from what was committed.
     """
-    raw = source.decoded(path / MANIFEST, lambda data, where: (format.decode(data, where), data))[1]
-    return contents(raw, lambda part: source.whole(path / part), path / MANIFEST)
+
+    def read(name: str) -> bytes:
+        source.forget(path / name)
+        return source.whole(path / name)
+
+    return contents(read(MANIFEST), read, path / MANIFEST)
 
 
 def contents(raw: bytes, read_part: Callable[[str], bytes], where: object) -> Contents:

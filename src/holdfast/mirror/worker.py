@@ -21,7 +21,8 @@ from .protocol import Lines, Reply, Request, line, requests
 LOOK_S = 1.0  # between two looks whether the parent is there, and whether a place is stuck
 PATIENCE_S = 60.0  # beyond its budget: each call of a library has a time limit; one that exceeds it hangs for good
 
-_BAD = 2  # exit status: the run sent what is no request
+NICE = 10  # the training's processes come first
+_BAD, _STUCK = 2, 3  # exit statuses: the run sent what is no request; a library hangs
 
 
 class Worker:
@@ -31,7 +32,7 @@ class Worker:
         self._out, self._patience_s = out, patience_s
         self._turn = threading.Lock()
         self._lanes: list[Lane] = []
-        self._owed: set[int] = set()  # requests without a reply
+        self._owed: dict[int, Lane] = {}  # requests without a reply
         self._parent = os.getppid()
 
     def serve(self, source: int) -> NoReturn:
@@ -55,14 +56,15 @@ class Worker:
         if request.op == "close":
             os._exit(0)
         if request.op == "cancel":
-            for lane in self._lanes:
-                lane.cancel(request.args["request"])
+            asked = request.args["request"]
+            if (lane := self._owed.get(asked)) is not None:
+                lane.cancel(asked)
             return
         if request.op != "open":
             if request.op not in OPS or not 0 <= request.place < len(self._lanes):
                 raise ValueError(request.op)
-            self._owed.add(request.id)
-            self._lanes[request.place].give(request)
+            self._owed[request.id] = lane = self._lanes[request.place]
+            lane.give(request)
             return
         if self._lanes or request.args["parent"] != self._parent:
             os._exit(0)  # the run is gone already
@@ -77,7 +79,7 @@ class Worker:
         """Send a reply or a note. If nobody reads any more, the process ends."""
         with self._turn:
             if not reply.note:
-                self._owed.discard(reply.id)
+                self._owed.pop(reply.id, None)
             try:
                 self._out.write(line(reply))
                 self._out.flush()
@@ -88,7 +90,7 @@ class Worker:
         """A call that hangs cannot be ended; its process can. The run starts another one."""
         for lane in self._lanes:
             if (request := lane.stuck(self._patience_s)) is not None:
-                self._leave(f"{told(lane.opened().shown)}: {request.op} hangs", 3)
+                self._leave(f"{told(lane.opened().shown)}: {request.op} hangs", _STUCK)
 
     def _leave(self, why: str, status: int) -> NoReturn:
         for request in sorted(self._owed):
@@ -103,4 +105,5 @@ def main() -> NoReturn:
     for taken in (0, 1, 2):  # what a library prints could hold a secret, or break a line
         os.dup2(nowhere, taken)
     os.close(nowhere)
+    os.nice(NICE)
     Worker(os.fdopen(target, "wb")).serve(source)

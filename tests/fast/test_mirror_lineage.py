@@ -1,0 +1,115 @@
+"""Which checkpoint a start takes: none of a ghost, and the newest that is there of the present lineage."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import StoreError
+from holdfast.mirror.lineage import HERE, Held, lineage, origins, strays
+from holdfast.mirror.records import Origin
+from holdfast.store.format import Name
+
+
+def name(step):
+    return str(Name(step))
+
+
+def held(place, attempt, *steps):
+    return [Held(place, attempt, name(step), f"{attempt}-{step}") for step in steps]
+
+
+def chosen(came_from, every):
+    return [(each.attempt, each.name, each.places) for each in lineage(came_from, every)]
+
+
+def test_a_ghost_s_late_checkpoint_is_in_no_lineage():
+    """Attempt 2 has saved step 110 after attempt 3 had gone on from its step 100."""
+    came_from = {1: Origin(None), 2: Origin(1, name(50)), 3: Origin(2, name(100))}
+    every = held(0, 2, 60, 100, 110) + held(HERE, 2, 110)
+    assert [(2, name(100), (0,)), (2, name(60), (0,))] == chosen(came_from, every)
+    assert strays(lineage(came_from, every), every) == held(0, 2, 110) + held(HERE, 2, 110)
+    assert chosen(came_from, every + held(1, 3, 110))[0] == (3, name(110), (1,))
+
+
+def test_an_attempt_that_died_before_it_went_on_does_not_count():
+    came_from = {1: Origin(None)}
+    assert chosen(came_from, held(0, 1, 10, 20)) == [(1, name(20), (0,)), (1, name(10), (0,))]
+
+
+def test_stale_scratch_loses_and_the_nearest_of_equal_copies_wins():
+    came_from = {1: Origin(None)}
+    every = held(2, 1, 10, 20) + held(HERE, 1, 10) + held(1, 1, 20)
+    assert chosen(came_from, every) == [(1, name(20), (1, 2)), (1, name(10), (HERE, 2))]
+
+
+def test_a_start_afresh_leaves_everything_older_behind():
+    assert chosen({1: Origin(None), 2: Origin(None)}, held(0, 1, 10)) == []
+
+
+def test_the_end_of_an_epoch_is_newer_than_its_last_step():
+    end = Held(0, 1, str(Name(10, "end")), "x")
+    assert [each.name for each in lineage({1: Origin(None)}, [end, *held(0, 1, 10)])] == [end.name, name(10)]
+
+
+def test_two_processes_of_one_number_are_told():
+    assert origins([(1, None), (1, Origin(None)), (1, Origin(None))]) == {1: Origin(None)}
+    with pytest.raises(StoreError, match="without="):
+        origins([(2, Origin(None)), (2, Origin(1, name(10)))])
+
+
+def test_a_record_that_leads_forwards_leads_nowhere():
+    assert chosen({1: Origin(1, name(5)), 2: Origin(2, name(5))}, held(0, 1, 5) + held(0, 2, 7)) == [(2, name(7), (0,))]
+
+
+class World:
+    """The obvious model: a run's life as a list of events. A state knows all the states it came from."""
+
+    def __init__(self, seed):
+        self.rng = random.Random(seed)
+        self.came_from = {}
+        self.history = {}  # attempt -> [(attempt, step)] which led to its present, oldest first
+        self.present = []
+        self.copies = []  # (place, attempt, step)
+
+    def live(self, places):
+        for attempt in range(1, self.rng.randint(2, 6)):
+            ghost = self.history.get(attempt - 1)
+            there = {(each[1], each[2]) for each in self.copies}
+            able = [state for state in self.present if state in there]
+            if self.rng.random() < 0.2:
+                continue  # it died before it went on
+            # mostly the newest; an older one when that is damaged; or afresh
+            roll = self.rng.random()
+            start = None if roll < 0.1 or not able else able[-1] if roll < 0.8 else self.rng.choice(able)
+            path = [] if start is None else self.present[: self.present.index(start) + 1]
+            self.came_from[attempt] = Origin(None) if start is None else Origin(start[0], name(start[1]))
+            step = 0 if start is None else start[1]
+            for _ in range(self.rng.randint(0, 3)):
+                step += self.rng.randint(1, 3)
+                path.append((attempt, step))
+                kept = [place for place in places if self.rng.random() < 0.6]
+                self.copies += [(place, attempt, step) for place in kept]
+            self.present = self.history[attempt] = path
+            if ghost and self.rng.random() < 0.5:  # the replaced process saves once more, too late
+                last = max([each[1] for each in ghost if each[0] == attempt - 1], default=None)
+                if last is not None:
+                    self.copies.append((self.rng.choice(places), attempt - 1, last + 1))
+
+
+@given(st.integers(0, 10**9))
+def test_the_lineage_is_what_led_to_the_present(seed):
+    """Against a model in which every state knows its past; several places, ghosts, restarts from older ones."""
+    world = World(seed)
+    world.live([HERE, 0, 1])
+    every = [Held(place, attempt, name(step), f"{attempt}-{step}") for place, attempt, step in world.copies]
+    random.Random(seed).shuffle(every)
+    expected = []
+    for attempt, step in reversed(world.present):
+        places = tuple(sorted({place for place, *of in world.copies if tuple(of) == (attempt, step)}))
+        if places:
+            expected.append((attempt, name(step), places))
+    assert expected == chosen(world.came_from, every)
+    inside = {each[:2] for each in expected}
+    assert all((each.attempt, each.name) not in inside for each in strays(lineage(world.came_from, every), every))

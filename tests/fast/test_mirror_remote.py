@@ -1,0 +1,327 @@
+"""What an attempt does at a place: its claim, its copies, and what it may never touch."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import Damaged, NotFound
+from holdfast.mirror.copying import COPIED, THERE
+from holdfast.mirror.place import NotKept, Silent, open_place
+from holdfast.mirror.records import Foreign, Later, Origin, Taken, folder
+from holdfast.mirror.remote import Remote
+from holdfast.store.store import Store
+from stores import flip, having, listing, put
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+RUN = '{"run": "r"}'
+ME, OTHER = {"pid": 1}, {"pid": 2}
+
+
+class Faulty:
+    """A place, of which a test makes single calls fail or wait."""
+
+    def __init__(self, place, before=None):
+        self.place, self.before, self.calls = place, before or {}, []
+
+    def __getattr__(self, name):
+        found = getattr(self.place, name)
+        if not callable(found):
+            return found
+
+        def call(path, *args, **options):
+            self.calls.append((name, path))
+            self.before.get(name, lambda *_: None)(path)
+            return found(path, *args, **options)
+
+        return call
+
+
+def remote_at(tmp_path, **before):
+    return Remote(Faulty(open_place(str(tmp_path / "mirror")), before))
+
+
+def claimed(tmp_path, attempt=1, **before):
+    remote = remote_at(tmp_path, **before)
+    remote.claim(attempt, RUN, ME, 1.0)
+    return remote
+
+
+def sent_files(remote):
+    return [path.rpartition("/")[2] for name, path in remote.place.calls if name == "put"]
+
+
+def names_of(remote):
+    return [(each.attempt, each.name) for each in remote.look().copies]
+
+
+def test_a_place_is_claimed_once(tmp_path):
+    """The same claim again is the same; another owner's is refused, and so is another run's place."""
+    claimed(tmp_path).claim(1, RUN, ME, 1.0)
+    for owner, entered in [(OTHER, 1.0), (ME, 2.0)]:
+        with pytest.raises(Taken):
+            remote_at(tmp_path).claim(1, RUN, owner, entered)
+    with pytest.raises(Foreign):
+        remote_at(tmp_path).claim(2, '{"run": "another"}', ME, 1.0)
+    remote_at(tmp_path).claim(2, RUN, OTHER, 1.0)
+    with pytest.raises(Later):
+        remote_at(tmp_path).claim(1, RUN, ME, 1.0)
+    seen = remote_at(tmp_path).look()
+    assert [(each.attempt, each.owner, each.ended) for each in seen.claims] == [(1, ME, False), (2, OTHER, False)]
+    assert (seen.run, seen.run_json) == ("r", RUN)
+
+
+def test_a_claim_is_recognised_whose_answer_was_lost(tmp_path):
+    """The place wrote it, and said nothing."""
+
+    def lost(path):
+        if "claims" in path and not (tmp_path / "mirror" / path).exists():
+            open_place(str(tmp_path / "mirror")).create(path, found[0])
+            raise Silent("timed out")
+
+    first = claimed(tmp_path)
+    found = [(tmp_path / "mirror/claims/000001.json").read_bytes().replace(b'"attempt":1', b'"attempt":2')]
+    first.place.before["create"] = lost
+    with pytest.raises(Silent):
+        first.claim(2, RUN, ME, 1.0)
+    first.claim(2, RUN, ME, 1.0)
+
+
+def test_what_an_attempt_went_on_from_is_noted_once(tmp_path):
+    remote = claimed(tmp_path)
+    origin = Origin(None)
+    remote.begun(1, origin)
+    remote.begun(1, origin)
+    with pytest.raises(Foreign):
+        remote.begun(1, Origin(1, "step-000000001"))
+    remote.end(1)
+    remote.end(1)
+    assert [(each.origin, each.ended) for each in remote_at(tmp_path).look().claims] == [(origin, True)]
+
+
+def test_a_copy_is_the_checkpoint_itself_and_comes_back(tmp_path):
+    """Of one process and several, of any files: the folder there is the checkpoint, and so is what is fetched."""
+    with Store(tmp_path / "files").directory(step=3) as path:
+        (path / "a/b").mkdir(parents=True)
+        (path / "a/b/c").write_bytes(b"x" * 1000)
+        (path / "empty").touch()
+    kinds = [(GOLDEN / kind).glob("step-*").__next__() for kind in ("one-process", "two-ranks", "divided")]
+    for attempt, path in enumerate([*kinds, tmp_path / "files/checkpoints/step-000000003"], 1):
+        remote = claimed(tmp_path, attempt)
+        done = remote.copy(attempt, path)
+        assert done.sent_bytes == done.size_bytes > 0
+        assert done.how == "read back"
+        assert listing(path) == listing(tmp_path / "mirror" / folder(attempt, path.name))
+        into = tmp_path / f"back-{attempt}"
+        into.mkdir()
+        assert remote.fetch(attempt, path.name, into) == done.size_bytes
+        assert listing(path) == listing(into)
+        assert remote.copy(attempt, path).how == THERE
+    assert [each.attempt for each in remote.look().copies] == [1, 2, 3, 4]
+
+
+def test_the_facts_of_a_copy_are_those_of_the_checkpoint(tmp_path):
+    store, remote = having(tmp_path / "run", 1, 2), claimed(tmp_path)
+    for each in store.checkpoints():
+        remote.copy(1, each.path)
+    assert [each.facts() for each in remote.look().copies] == [each.facts() for each in store.checkpoints()]
+
+
+def test_a_copy_goes_on_where_it_was_cut(tmp_path):
+    """Also by another process: what is whole there is not sent again, what is not whole is."""
+    path = having(tmp_path / "run", 1).latest().path
+    count = [0]
+
+    def third(_):
+        count[0] += 1
+        if count[0] == 3:
+            raise Silent("503")
+
+    remote = claimed(tmp_path, put=third)
+    with pytest.raises(Silent):
+        remote.copy(1, path)
+    assert names_of(remote) == []
+    assert [(each.attempt, each.name) for each in remote.look().rests] == [(1, path.name)]
+    before = sent_files(remote)
+    assert len(before) == 3
+    flip(tmp_path / "mirror" / folder(1, path.name) / before[0])  # as a write that was torn
+    other = remote_at(tmp_path)
+    done = other.copy(1, path)
+    assert before[1] not in sent_files(other)
+    assert {before[0], before[2]} <= {*sent_files(other)}
+    assert done.sent_bytes < done.size_bytes
+    remote.copy(1, path)
+    assert listing(path) == listing(tmp_path / "mirror" / folder(1, path.name))
+
+
+def test_what_did_not_change_is_copied_within_the_place(tmp_path):
+    """From any attempt's copy, and by a process that has not made it; but only while what lies there is sound."""
+    store = having(tmp_path / "run", 1, 2)
+    first, second = [each.path for each in store.checkpoints()]
+    claimed(tmp_path).copy(1, first)
+    twin = shutil.copytree(first, tmp_path / "twin" / first.name)
+    remote = claimed(tmp_path, 2)
+    done = remote.copy(2, twin)
+    assert (done.sent_bytes, done.copied_bytes, done.how) == (0, done.size_bytes, COPIED)
+    assert remote.copy(2, second).sent_bytes > 0
+    victim = max((tmp_path / "mirror" / folder(2, second.name)).iterdir(), key=lambda each: each.stat().st_size)
+    flip(victim)
+    third = claimed(tmp_path, 3)
+    done = third.copy(3, second)
+    assert (sent_files(third), done.copied_bytes > 0) == ([victim.name], True)
+    assert listing(second) == listing(tmp_path / "mirror" / folder(3, second.name))
+
+
+def test_a_place_that_cannot_copy_is_sent_everything(tmp_path):
+    path = having(tmp_path / "run", 1).latest().path
+    claimed(tmp_path).copy(1, path)
+    remote = claimed(tmp_path, 2)
+    remote.place.copy = lambda *_: False
+    done = remote.copy(2, path)
+    assert (done.sent_bytes, done.copied_bytes) == (done.size_bytes, 0)
+
+
+def test_the_loser_that_paused_between_look_and_manifest_harms_nobody(tmp_path):
+    """Its manifest lies in a folder of its own; and it writes and deletes nothing more after its next look."""
+    store = having(tmp_path / "run", 1, 2)
+    first, second = [each.path for each in store.checkpoints()]
+    winner = remote_at(tmp_path)
+
+    def pause(path):
+        if path.endswith("manifest.json") and "000000002" in path:
+            winner.claim(2, RUN, OTHER, 2.0)
+            winner.begun(2, Origin(1, first.name))
+            winner.copy(2, second)
+
+    loser = claimed(tmp_path, create=pause)
+    loser.copy(1, first)
+    loser.copy(1, second)
+    assert names_of(winner) == [(1, first.name), (1, second.name), (2, second.name)]
+    put(store, 3)
+    for act in (
+        lambda: loser.copy(1, store.latest().path),
+        lambda: loser.remove(1, 1, first.name),
+        lambda: loser.begun(1, Origin(None)),
+        lambda: loser.claim(1, RUN, ME, 1.0),
+    ):
+        with pytest.raises(Later):
+            act()
+    assert names_of(winner) == [(1, first.name), (1, second.name), (2, second.name)]
+    assert listing(second) == listing(tmp_path / "mirror" / folder(2, second.name))
+
+
+def test_a_claim_that_comes_while_files_are_sent_stops_the_manifest(tmp_path):
+    path = having(tmp_path / "run", 1).latest().path
+    winner = remote_at(tmp_path)
+    loser = claimed(tmp_path, put=lambda _: winner.claim(2, RUN, OTHER, 2.0))
+    with pytest.raises(Later):
+        loser.copy(1, path)
+    assert names_of(winner) == []
+
+
+def test_another_manifest_under_the_same_name_is_an_error(tmp_path):
+    """Never "already there". A damaged one of ours is written again."""
+    mine, theirs = [having(tmp_path / name, 1).latest().path for name in ("a", "b")]
+    remote = claimed(tmp_path)
+    remote.copy(1, mine)
+    with pytest.raises(Foreign):
+        remote.copy(1, theirs)
+    flip(tmp_path / "mirror" / folder(1, mine.name) / "manifest.json")
+    assert [each.attempt for each in remote.look().rests] == [1]
+    remote.copy(1, mine)
+    assert listing(mine) == listing(tmp_path / "mirror" / folder(1, mine.name))
+
+
+def test_a_place_that_was_emptied_is_not_written_to(tmp_path):
+    """A disk that is not mounted any more looks like that."""
+    path = having(tmp_path / "run", 1).latest().path
+    remote = claimed(tmp_path)
+    shutil.rmtree(tmp_path / "mirror")
+    with pytest.raises(Foreign, match="gone"):
+        remote.copy(1, path)
+    assert listing(tmp_path / "mirror") == {}
+
+
+@pytest.mark.parametrize("harm", ["flipped", "short", "missing", "manifest"])
+def test_a_damaged_copy_is_not_fetched(tmp_path, harm):
+    path = having(tmp_path / "run", 1).latest().path
+    remote = claimed(tmp_path)
+    remote.copy(1, path)
+    there = tmp_path / "mirror" / folder(1, path.name)
+    victim = (
+        max(there.iterdir(), key=lambda each: each.stat().st_size) if harm != "manifest" else there / "manifest.json"
+    )
+    if harm == "short":
+        os.truncate(victim, 10)
+    elif harm == "missing":
+        victim.unlink()
+    else:
+        flip(victim)
+    into = tmp_path / "back"
+    into.mkdir()
+    with pytest.raises(Damaged):
+        remote.fetch(1, path.name, into)
+    assert not {victim.name, "manifest.json"} & {each.name for each in into.iterdir()}
+    shutil.rmtree(there)
+    with pytest.raises(NotFound):
+        remote.fetch(1, path.name, into)
+
+
+def test_a_fetch_goes_on_where_it_was_cut(tmp_path):
+    path = having(tmp_path / "run", 1).latest().path
+    claimed(tmp_path).copy(1, path)
+    into, count = tmp_path / "back", [0]
+    into.mkdir()
+
+    def third(_):
+        count[0] += 1
+        if count[0] == 3:
+            raise Silent("reset")
+
+    remote = remote_at(tmp_path, get=third)
+    with pytest.raises(Silent):
+        remote.fetch(1, path.name, into)
+    whole = list(into.iterdir())
+    flip(whole[0])
+    remote.fetch(1, path.name, into)
+    gets = [at.rpartition("/")[2] for name, at in remote.place.calls if name == "get"]
+    assert (gets.count(whole[0].name), gets.count(whole[1].name)) == (2, 1)
+    assert listing(path) == listing(into)
+
+
+def test_one_file_is_fetched_to_heal(tmp_path):
+    path = (GOLDEN / "two-ranks").glob("step-*").__next__()
+    remote = claimed(tmp_path)
+    remote.copy(1, path)
+    for name in [each.name for each in path.iterdir()]:
+        remote.fetch_file(1, path.name, name, tmp_path / name)
+        assert (tmp_path / name).read_bytes() == (path / name).read_bytes()
+    with pytest.raises(NotFound):
+        remote.fetch_file(1, path.name, "no-such-file", tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_local_checkpoint_that_is_pruned_or_damaged_is_told_apart(tmp_path):
+    store = having(tmp_path / "run", 1, 2)
+    first, second = [each.path for each in store.checkpoints()]
+    remote = claimed(tmp_path)
+    flip(max(first.iterdir(), key=lambda each: each.stat().st_size))
+    with pytest.raises(Damaged) as caught:
+        remote.copy(1, first)
+    assert not isinstance(caught.value, NotKept)
+    remote.place.before["put"] = lambda _: shutil.rmtree(second, ignore_errors=True)
+    with pytest.raises(NotFound):
+        remote.copy(1, second)
+    assert names_of(remote) == []
+
+
+def test_a_removed_copy_is_gone_and_nothing_is_copied_from_it(tmp_path):
+    path = having(tmp_path / "run", 1).latest().path
+    remote = claimed(tmp_path)
+    remote.copy(1, path)
+    remote.remove(1, 1, path.name)
+    remote.remove(1, 1, path.name)
+    assert names_of(remote) == []
+    done = remote.copy(1, path)
+    assert done.sent_bytes == done.size_bytes
