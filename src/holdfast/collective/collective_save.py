@@ -109,7 +109,9 @@ class CollectiveSave:
 
         def rule() -> bytes:
             if owner.keep is not None:
-                plan.doomed[:], plan.needed[:] = pruning.plan(owner.shelf, owner.keep, {checkpoint.path.name})
+                plan.doomed[:], plan.needed[:] = pruning.plan(
+                    owner.shelf, owner.keep, {checkpoint.path.name}, owner.copies.spared()
+                )
             names = [each.path.name for each in plan.doomed]
             return msgspec.json.encode(names) if len(names) > leave() else b""
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any, Self
-from weakref import WeakSet
 
 from .. import journal
 from ..errors import StoreError, UsageError
@@ -17,19 +15,20 @@ from ..store import format
 from ..store.store import Store
 from ..terminal import warn
 from . import arguments, leaving, loops, opening, settings
+from .inside import living
 from .leaving import count_left_pass
 from .loop import Loop
+from .mirror_options import DRAIN_S, Mirror, Place, mirroring
+from .options import Options
 from .passes import Passes, length_of
 from .safe_point import step_done
 from .serving import BatchesArguments
-from .session import Options, Session, require_overridable
+from .session import Session, require_overridable
 from .standing import Standing, end_at
 from .stop import Deadline
 from .tracked import Tracked
 from .vars import Vars
 from .weights import StartFrom
-
-living: WeakSet[Run] = WeakSet()  # runs whose blocks are entered in this process
 
 
 class Run(AbstractContextManager["Run"]):
@@ -75,6 +74,10 @@ class Run(AbstractContextManager["Run"]):
             point raises its error, with its own type. False: each save has returned before the loop continues.
         whole: how often unchanged leaves are written again instead of linked.
         board: keep TensorBoard's files of the metrics log, in `<path>-board` or the directory given.
+        mirror: places that get a copy of each checkpoint beside the loop, and that a new machine resumes from: a URL or
+            folder, several, or {place: rule} (docs/mirrors.md).
+        without: of these, the places that need not answer when the run begins; HOLDFAST_WITHOUT adds others.
+        drain: seconds that the end of the run, or a stop, waits at most for the last copies.
     """
 
     def __init__(
@@ -103,6 +106,9 @@ class Run(AbstractContextManager["Run"]):
         background: bool = True,
         whole: Whole = Whole(),  # noqa: B008
         board: bool | str | os.PathLike[str] = False,
+        mirror: Mirror = None,
+        without: Place | Collection[Place] = (),
+        drain: float = DRAIN_S,
     ) -> None:
         if start_from is not None and branch_from is not None:
             raise UsageError("start_from takes weights, branch_from goes on exactly: give one of them")
@@ -130,6 +136,7 @@ class Run(AbstractContextManager["Run"]):
             background=background,
             whole=whole,
             board=board,
+            mirroring=mirroring(mirror, without, drain, settings.run_dir(path)),
         )
         require_overridable(self._options.overrides, self._tracked)
         self._session: Session | None = None
@@ -393,13 +400,3 @@ class Run(AbstractContextManager["Run"]):
         self._let_go()
         if session is not None:
             leaving.leave(session, error)
-
-
-def require_outside(path: str | os.PathLike[str], instead: str) -> None:
-    """
-    Raises:
-        UsageError: this process is inside the block of a run in that directory; `instead` names the alternative.
-    """
-    place = Path(path).resolve()
-    if any(Path(run.path).resolve() == place for run in living):
-        raise UsageError(f"{os.fspath(path)}: this is inside of its run's block. {instead}")

@@ -6,41 +6,35 @@ The attempt's state is in four objects that only change themselves: `origin` (wh
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from ..data.feed import MOVES
 from ..errors import NoSpace, Stopped, UsageError
 from ..job import job
 from ..provenance import document
-from ..ranks import ALONE, Ranks
-from ..rules import Auto, Every, Rule, Whole
 from ..state import rng
 from ..state.tree import types_in
 from ..store import format
-from ..store.store import Facts, Store
+from ..store.store import Facts
 from ..terminal import Progress as Display
 from ..terminal import say, speak_for, warn
 from . import fingerprint, settings
 from .alive import Alive
 from .metrics import Metrics
 from .objects import STEERED, adapter_for, model_facts
+from .options import Options
 from .position import Position, Progress
 from .ranks import facts, here, present, require_alike
 from .resume import Origin
 from .saves import Saves
-from .stop import Deadline, Stop
+from .stop import Stop
 from .tracked import RESERVED, Digests, Tracked, digests, framework_modules, still
 from .vars import Vars
 from .watch import Watch
-from .weights import StartFrom
 from .windows import MOST_POINTS, Windows
 
 if TYPE_CHECKING:
@@ -49,58 +43,6 @@ if TYPE_CHECKING:
     from .witness import Witness
 
 FLUSH_S = 1.0  # interval at which the journal is shown to readers of a running run
-
-
-class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields would cost a millisecond of every start
-    """The caller's arguments, as `Run` documents them."""
-
-    path: Path
-    keep: Rule
-    every: Every | Auto | None
-    start_from: StartFrom | None
-    branch_from: Any
-    go_back: int | None
-    overrides: Mapping[str, Mapping[str, Any]]
-    allow_fresh: bool
-    accept: Collection[str]
-    probe: Callable[[], Any] | None
-    deadline: Deadline | None
-    hyperparameters: Mapping[str, Any] | None
-    dataset: object
-    note: str | None
-    tracker: Callable[[str | None, int], str | None] | None
-    types: frozenset[type]
-    seed: int | None
-    take_over: bool
-    background: bool
-    whole: Whole
-    board: bool | str | os.PathLike[str]
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.keep, Rule):
-            raise UsageError(f'keep={self.keep!r}: give a rule, as in Last(3) | Best("val_acc", max)')
-        if not isinstance(self.every, Every | Auto | None):
-            raise UsageError(
-                f"every={self.every!r}: give Every(steps=1000), Every(minutes=10), Every(epochs=1), Auto() or None"
-            )
-        if not isinstance(self.whole, Whole):
-            raise UsageError(f"whole={self.whole!r}: give a value, as in Whole(checkpoints=20, hours=24)")
-        for change in self.accept:
-            if change not in {*MOVES, settings.ARGUMENTS}:
-                known = ", ".join(sorted(MOVES))
-                raise UsageError(f"accept={change!r}: what a loader can change is {known}; else {settings.ARGUMENTS!r}")
-        for kind in self.types:
-            if not isinstance(kind, type):
-                raise UsageError(f"types={kind!r}: give the classes themselves, as in types=[Colour, Point]")
-
-    def store(self, ranks: Ranks = ALONE) -> Store:
-        """The run's checkpoints, with its `keep` rule."""
-        kind: Callable[..., Store] = Store
-        if not ranks.alone:
-            from ..collective.store import CollectiveStore
-
-            kind = partial(CollectiveStore, ranks=ranks)
-        return kind(self.path, keep=self.keep, take_over=self.take_over, whole=self.whole)
 
 
 class Session:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,7 +23,20 @@ from .attempt import Attempt, children, read_run, to_quarantine
 _MOST_ROUNDS = 1000  # how often to empty a directory into which an old process keeps writing
 
 
-def claim(root: Path, *, take_over: bool = False, note: str | None = None) -> Attempt:
+class Elsewhere(NamedTuple):
+    """What is known of a run at places other than its directory."""
+
+    run: str | None = None  # its id
+    attempt: int = 0  # the last one there
+
+
+def claim(
+    root: Path,
+    *,
+    take_over: bool = False,
+    note: str | None = None,
+    elsewhere: Elsewhere = Elsewhere(),  # noqa: B008  a frozen value
+) -> Attempt:
     """Begin the next attempt of the run at `root`, after fencing all earlier ones.
 
     Raises:
@@ -33,12 +47,12 @@ def claim(root: Path, *, take_over: bool = False, note: str | None = None) -> At
     for part in (root, root / "attempts", root / "history", root / "checkpoints", root / "quarantine"):
         disk.make_dirs(part)
     places.require_rooms(root)
-    run = _run_id(root, note)
+    run = _run_id(root, note, elsewhere.run)
     while True:
         taken = _numbers(root)  # before the journals: each of these attempts has one, and none is taken for a stranger
         earlier = journal.logs(root)
         _refuse_strangers(root, _living(root, earlier), take_over=take_over)
-        number = 1 + max([0, *(log.attempt for log in earlier), *taken])
+        number = 1 + max([elsewhere.attempt, *(log.attempt for log in earlier), *taken])
         with suppress(FileExistsError):  # another process took this number: check whether it may be alive
             attempt = _enter(root, number, run)
             break
@@ -185,11 +199,11 @@ def _numbers(root: Path) -> list[int]:
     return sorted(int(child) for child in children(root / "attempts") if child.isdecimal())
 
 
-def _run_id(root: Path, note: str | None) -> str:
-    """Return the run's id; write it to run.json if the run is new."""
+def _run_id(root: Path, note: str | None, known: str | None) -> str:
+    """Return the run's id; write it to run.json if the run is new: `known`, if it exists elsewhere."""
     path = root / "run.json"
     if not path.exists():
-        facts = {"run": uuid.uuid4().hex, "began": time.time(), "by": owner.me(), "note": note}
+        facts = {"run": known or uuid.uuid4().hex, "began": time.time(), "by": owner.me(), "note": note}
         draft = root / f".run-{uuid.uuid4().hex}.json"
         disk.write(draft, [msgspec.json.format(legible.json_bytes(facts), indent=1) + b"\n"])
         try:
@@ -200,4 +214,6 @@ def _run_id(root: Path, note: str | None) -> str:
     run = read_run(root)
     if not run:
         raise UsageError(f"{path} is a symbolic link that leads nowhere: put the file back, or remove the link")
+    if known is not None and run != known:
+        raise UsageError(f"{root} is another run's directory: its id is {run}, and {known} was expected")
     return run

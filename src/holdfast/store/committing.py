@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from .. import disk
 from ..errors import Damaged, NoSpace, NotFound, StoreError, UsageError
@@ -38,16 +38,40 @@ class Facts(NamedTuple):
     document: Mapping[str, Any] = {}
 
 
+class Copies(Protocol):
+    """What copies the checkpoints to other places."""
+
+    def spared(self) -> Collection[str]:
+        """Names of the checkpoints that are being copied, or are about to be: they are not pruned."""
+        ...
+
+    def give_way(self) -> None:
+        """Spare none of them from now on, until the next save: the space is needed."""
+        ...
+
+
+class NoCopies:
+    """Nothing is copied."""
+
+    def spared(self) -> Collection[str]:
+        return ()
+
+    def give_way(self) -> None:
+        return
+
+
 class Committing:
     """The owner's side of a store. Its threads write one after another."""
 
     def __init__(self, shelf: Shelf, sharing: Sharing, keep: Rule | None, *, take_over: bool) -> None:
         self.root, self.shelf, self.sharing = shelf.root, shelf, sharing
         self.keep = keep
-        self._take_over = take_over or os.environ.get("HOLDFAST_TAKE_OVER") == "1"
+        self.take_over = take_over or os.environ.get("HOLDFAST_TAKE_OVER") == "1"
         self.attempt: Attempt | None = None  # None: nothing was written yet
         self.parent: str | None = None  # name of the checkpoint before the next one
         self._turn = threading.RLock()  # one thread at a time claims or writes
+        self.copies: Copies = NoCopies()
+        self._elsewhere = claiming.Elsewhere()
 
     # -- owning ---------------------------------------------------------------------------------------------------
 
@@ -65,7 +89,15 @@ class Committing:
 
     def _begin(self) -> Attempt:
         with writing(self.root):
-            return claiming.claim(self.root, take_over=self._take_over)
+            return claiming.claim(self.root, take_over=self.take_over, elsewhere=self._elsewhere)
+
+    def know(self, elsewhere: claiming.Elsewhere) -> None:
+        """Note, before the claim, what is known of the run at other places."""
+        self._elsewhere = elsewhere
+
+    def spare(self, copies: Copies) -> None:
+        """Prune nothing from now on that `copies` needs, as long as there is space."""
+        self.copies = copies
 
     def close(self) -> None:
         """Release the run, so that the next writer knows that this one has ended."""
@@ -155,6 +187,10 @@ class Committing:
                 # the rule may not have been applied to the last save, if a stop interrupted it
                 if self.prune_but(self.keep):
                     free = disk.free_bytes(self.root)
+                if need + _SPARE_BYTES > free and self.copies.spared():
+                    self.copies.give_way()
+                    self.prune_but(self.keep)
+                    free = disk.free_bytes(self.root)
         if need + _SPARE_BYTES > free:
             raise NoSpace(
                 f"{self.root}: the checkpoint needs {need:,} bytes and {free:,} are free; nothing was written. "
@@ -190,7 +226,7 @@ class Committing:
         attempt = self.claim()
         with self.acting(attempt, "prune"):
             # plan as the owner: before that, another process might have been writing
-            plan = pruning.plan(self.shelf, rule, spared)
+            plan = pruning.plan(self.shelf, rule, spared, self.copies.spared())
             if not plan.doomed:
                 return []
 

@@ -35,9 +35,12 @@ class PruningPlan(NamedTuple):
     needed: list[Checkpoint]  # they remain, and are read back before others are removed
 
 
-def plan(shelf: Shelf, rule: Rule, spared: Collection[str]) -> PruningPlan:
-    """Plan what is removed, and what must be sound before that: the newest that remains, and the `spared`."""
-    doomed = prunable(shelf, rule, spared)
+def plan(shelf: Shelf, rule: Rule, spared: Collection[str], copied: Collection[str] = ()) -> PruningPlan:
+    """Plan what is removed, and what must be sound before that: the newest that remains, and the `spared`.
+
+    `copied`: others that stay, because they are being copied elsewhere.
+    """
+    doomed = prunable(shelf, rule, {*spared, *copied})
     goes = {checkpoint.path.name for checkpoint in doomed}
     stay = [checkpoint for checkpoint in shelf.checkpoints() if checkpoint.path.name not in goes]
     return PruningPlan(doomed, [each for each in stay if each is stay[-1] or each.path.name in spared])

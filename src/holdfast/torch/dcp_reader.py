@@ -22,7 +22,8 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from ..errors import Damaged, UsageError
-from ..run.run import Run, require_outside
+from ..run.inside import require_outside
+from ..run.run import Run
 from ..state import nodes, tree
 from ..state.fill import whole
 from ..store import format

@@ -26,7 +26,8 @@ from torch.futures import Future
 from ..collective.rank_share import PartWriter, Seal, commit
 from ..errors import HoldfastError, UsageError
 from ..pages import pieces
-from ..run.run import Run, require_outside
+from ..run.inside import require_outside
+from ..run.run import Run
 from ..state import tree
 from ..state.codec import Block, encode_leaf
 from ..store.attempt import appear

@@ -13,6 +13,7 @@ from .. import journal
 from ..errors import UsageError
 from ..rules import Auto, Every, Rule, Whole
 from ..run.loop import ADAPTER, Loop
+from ..run.mirror_options import Mirror, Place
 from ..run.run import Run
 from ..run.settings import run_dir
 from ..run.stop import Deadline
@@ -44,6 +45,9 @@ class RunOptions(TypedDict, total=False):
     background: bool
     whole: Whole
     board: bool | str | os.PathLike[str]
+    mirror: Mirror
+    without: Place | Collection[Place]
+    drain: float
 
 
 _finished: set[Path] = set()  # runs that this process has finished

@@ -1,0 +1,45 @@
+"""Waiting: which local checkpoints are still to be copied to a place, and which of its copies may go. Pure.
+
+At a place one copy runs and the newest checkpoint waits; a newer one takes its turn. Others wait only if the place's
+rule names them by what they are (`Best`, `Every`), or if they are pinned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from .. import retention
+from ..retention import PHASES, CheckpointFacts
+from ..rules import AnyOf, Best, Every, Rule, parts
+
+
+def waiting(local: Sequence[CheckpointFacts], there: Sequence[CheckpointFacts], rule: Rule) -> list[str]:
+    """Return the names of the `local` checkpoints to copy, in order: the newest first.
+
+    `there`: the copies at the place, of this lineage.
+    """
+    have = {facts.name for facts in there}
+    missing = [facts for facts in sorted(local, key=age, reverse=True) if facts.name not in have]
+    if not missing:
+        return []
+    newest = max([*local, *there], key=age).name
+    wanted = {newest, *(facts.name for facts in local if facts.pinned)} | _named(rule, [*missing, *there])
+    return [facts.name for facts in missing if facts.name in wanted]
+
+
+def outdated(there: Sequence[CheckpointFacts], rule: Rule, verified: Collection[str]) -> list[str]:
+    """Return the names of the copies that `rule` does not keep and that are older than one of the `verified`."""
+    kept = retention.keep(there, rule)
+    newest = max((age(facts) for facts in there if facts.name in verified), default=None)
+    return [facts.name for facts in there if facts.name not in kept and newest is not None and age(facts) < newest]
+
+
+def age(facts: CheckpointFacts) -> tuple[int, int]:
+    """Return what checkpoints of one lineage are ordered by."""
+    return facts.step, PHASES[facts.phase]
+
+
+def _named(rule: Rule, checkpoints: Sequence[CheckpointFacts]) -> set[str]:
+    """The names that the rule keeps for what they are, and not for being among the newest; and the newest one."""
+    lasting = tuple(each for each in parts(rule) if isinstance(each, Best | Every))
+    return retention.keep(checkpoints, AnyOf(lasting)) if lasting else set()

@@ -1,0 +1,25 @@
+"""Inside: whether this process is inside of a run's block."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from ..errors import UsageError
+
+if TYPE_CHECKING:
+    from .run import Run
+
+living: WeakSet[Run] = WeakSet()  # runs whose blocks are entered in this process
+
+
+def require_outside(path: str | os.PathLike[str], instead: str) -> None:
+    """
+    Raises:
+        UsageError: this process is inside the block of a run in that directory; `instead` names the alternative.
+    """
+    place = Path(path).resolve()
+    if any(Path(run.path).resolve() == place for run in living):
+        raise UsageError(f"{os.fspath(path)}: this is inside of its run's block. {instead}")

@@ -1,0 +1,116 @@
+"""Mirror options: which places a run is mirrored to, with their rules, and how long a run waits for them at its end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping
+from numbers import Real
+from pathlib import Path
+
+import msgspec
+
+from ..errors import UsageError
+from ..rules import Rule
+
+Place = str | os.PathLike[str]
+Mirror = Place | Iterable[Place] | Mapping[Place, Rule] | None
+
+DRAIN_S = 60.0  # by default, how long the end of a run waits for its last copies
+WITHOUT = "HOLDFAST_WITHOUT"  # as `without`, names separated by commas
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """One place, as the caller named it."""
+
+    url: str  # with its secrets
+    shown: str  # without
+    rule: Rule | None  # which copies stay; None: the run's rule
+    without: bool  # the run begins even if the place does not answer
+
+
+class Mirroring(msgspec.Struct, frozen=True):
+    """The places of a run, in the order in which copies are fetched."""
+
+    places: tuple[Wanted, ...]
+    drain_s: float
+
+    def __str__(self) -> str:
+        """What must be equal on every rank, without secrets."""
+        each = (f"{place.shown} {place.rule}{' without' * place.without}" for place in self.places)
+        return f"{'; '.join(each)}; drain {self.drain_s:g} s"
+
+
+def mirroring(mirror: Mirror, without: Place | Collection[Place], drain: float, path: Path) -> Mirroring | None:
+    """Return what `Run(mirror=, without=, drain=)` asks for; None: no mirrors.
+
+    Raises:
+        UsageError: a rule is none; a place is named twice, or is the run's own directory; `without` names another one.
+    """
+    if not isinstance(drain, Real) or isinstance(drain, bool) or not 0 <= drain < float("inf"):
+        raise UsageError(f"drain={drain!r}: give a number of seconds from 0")
+    left_out = [without] if isinstance(without, str | os.PathLike) else [*without]
+    rules = _rules(mirror)
+    if not rules:
+        if left_out:
+            raise UsageError(f"without={_text(left_out[0])}: this run has no mirror=")
+        return None
+    from ..mirror.place import shown
+
+    names = {_text(url): shown(_text(url)) for url in rules}
+    absent = _absent(left_out, names)
+    found = tuple(
+        Wanted(_text(url), names[_text(url)], rule, names[_text(url)] in absent) for url, rule in rules.items()
+    )
+    _require_apart(found, path)
+    return Mirroring(found, float(drain))
+
+
+def _rules(mirror: Mirror) -> dict[Place, Rule | None]:
+    if mirror is None:
+        return {}
+    if isinstance(mirror, str | os.PathLike):
+        return {mirror: None}
+    if not isinstance(mirror, Mapping):
+        listed = [*mirror]
+        if len({*map(_text, listed)}) < len(listed):
+            raise UsageError("mirror: a place is named twice")
+        return dict.fromkeys(listed)
+    for url, rule in mirror.items():
+        if not isinstance(rule, Rule):
+            raise UsageError(f"mirror: {_shown(url)} wants a rule, as in Last(2), not {rule!r}")
+    return dict(mirror)
+
+
+def _absent(left_out: Iterable[Place], names: Mapping[str, str]) -> set[str]:
+    """The shown names of the places that need not answer. The environment may speak of other runs' places, too."""
+    of_environment = [each.strip() for each in os.environ.get(WITHOUT, "").split(",") if each.strip()]
+    known = {*names.values()}
+    for place in left_out:
+        if _shown(place) not in known:
+            raise UsageError(f"without={_shown(place)}: the run's mirrors are {', '.join(sorted(known))}")
+    return {_shown(place) for place in [*left_out, *of_environment]} & known
+
+
+def _require_apart(found: Collection[Wanted], path: Path) -> None:
+    if len({place.shown for place in found}) < len(found):
+        raise UsageError(f"mirror: a place is named twice: {', '.join(place.shown for place in found)}")
+    own = path.resolve()
+    for place in found:
+        if not place.shown.startswith("/"):
+            continue
+        there = Path(place.shown).resolve()
+        if there == own or own in there.parents or there in own.parents:
+            raise UsageError(f"mirror: {place.shown} and the run's directory {path} lie in each other; take another")
+
+
+def _shown(place: Place) -> str:
+    from ..mirror.place import shown
+
+    return shown(_text(place))
+
+
+def _text(place: Place) -> str:
+    text = os.fspath(place)
+    if not isinstance(text, str) or not text:
+        raise UsageError(f"mirror: {place!r} is no URL and no folder")
+    return text

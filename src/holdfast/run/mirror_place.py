@@ -1,0 +1,176 @@
+"""Mirror place: one place as a run sees it while it is alive: what lies there, what to ask next, whether it answers.
+
+Only the thread of `Mirrors` changes it. Other threads read single fields, which are replaced and never changed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..mirror import waiting
+from ..mirror.records import Origin
+from ..retention import CheckpointFacts
+from ..rules import Rule
+
+READ_BACK_EVERY = 20  # of so many copies one is read back, however the place verifies
+RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)  # after a request without an answer; the last one from then on
+QUIET_S = 60.0  # a request of which nothing was heard for so long is told
+NEVER = float("inf")
+
+
+class Copied(NamedTuple):
+    """A copy at the place, of this run's lineage."""
+
+    attempt: int  # in whose folder it lies
+    facts: CheckpointFacts
+
+
+class Wish(NamedTuple):
+    """What to ask of the place."""
+
+    op: str
+    args: Mapping[str, Any]
+    name: str = ""  # the checkpoint that it is about
+
+
+class MirrorPlace:
+    """One place of a run. `there`: its copies; None: it need not have answered yet."""
+
+    def __init__(self, index: int, shown: str, rule: Rule, there: Mapping[str, Copied] | None) -> None:
+        self.index, self.shown, self.rule = index, shown, rule
+        self.there: Mapping[str, Copied] = there or {}
+        self.claimed = self.looked = there is not None
+        self.begun = self.ended = False
+        self.left_alone = False  # this attempt does nothing more there
+        self.under_way: Wish | None = None
+        self.number = 0  # the client's, of the request that is under way
+        self.down = False  # it was told that copying does not go on
+        self.took_s = 0.0  # the longest of the copies
+        self._verified: frozenset[str] = frozenset()  # copies that this attempt has made
+        self._damaged: frozenset[str] = frozenset()  # here: they are not copied
+        self._hurried = False
+        self._copies = self._failures = 0
+        self._retry_s = self._heard_s = 0.0  # by the monotonic clock
+
+    # What next ---------------------------------------------------------------------------------------------------
+
+    def missing(self, local: Sequence[CheckpointFacts]) -> list[str]:
+        """Names of the checkpoints that are to be copied; the first is the next, or is under way."""
+        if self.left_alone or not self.looked or self._hurried:
+            return []
+        sound = [facts for facts in local if facts.name not in self._damaged]
+        return waiting.waiting(sound, [copied.facts for copied in self.there.values()], self.rule)
+
+    def next(self, local: Sequence[CheckpointFacts], origin: Origin | None, *, leaving: bool) -> Wish | None:
+        """Return what to ask now; None: nothing. `leaving`: the attempt ends when all is copied."""
+        if self.under_way is not None or self.left_alone or self.ended or time.monotonic() < self._retry_s:
+            return None
+        if not self.claimed:
+            return None if leaving else Wish("claim", {})
+        if not self.looked:
+            return Wish("end" if leaving else "look", {})
+        if origin is None:
+            return Wish("end", {}) if leaving else None
+        missing = self.missing(local)
+        if not self.begun and (missing or not leaving):
+            return Wish("begun", {"from": {"attempt": origin.attempt, "name": origin.name}})
+        if missing:
+            read_back = self._copies % READ_BACK_EVERY == READ_BACK_EVERY - 1
+            return Wish("copy", {"read_back": read_back}, missing[0])
+        return Wish("end", {}) if leaving else self._removal(local)
+
+    def _removal(self, local: Sequence[CheckpointFacts]) -> Wish | None:
+        pinned = {facts.name for facts in local if facts.pinned}
+        there = [each.facts._replace(pinned=each.facts.name in pinned) for each in self.there.values()]
+        for name in waiting.outdated(there, self.rule, self._verified):
+            return Wish("remove", {"of": self.there[name].attempt, "name": name}, name)
+        return None
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds until something is to be done although nothing happens."""
+        if self.under_way is not None:
+            return 1.0
+        left_s = self._retry_s - time.monotonic()
+        return left_s if left_s > 0 else NEVER
+
+    @property
+    def holds_up(self) -> bool:
+        """Whether the end of the attempt waits for this place."""
+        waits = self.under_way is not None or self._retry_s < NEVER
+        return self.claimed and waits and not self.left_alone and not self.ended
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing was heard of a request for long."""
+        return self.under_way is not None and time.monotonic() - self._heard_s > QUIET_S
+
+    # What happened -----------------------------------------------------------------------------------------------
+
+    def asked(self, wish: Wish, number: int) -> None:
+        self.under_way, self.number = wish, number
+        self.heard()
+
+    def heard(self) -> None:
+        """Note a sign of life of the request that is under way."""
+        self._heard_s = time.monotonic()
+
+    def done(self, wish: Wish) -> None:
+        """Note that a request was fulfilled."""
+        self.under_way, self._failures, self._retry_s = None, 0, 0.0
+        self.claimed |= wish.op == "claim"
+        self.begun |= wish.op == "begun"
+        self.ended |= wish.op == "end"
+        if wish.op == "remove":
+            self.there = {name: each for name, each in self.there.items() if name != wish.name}
+
+    def saw(self, there: Mapping[str, Copied]) -> None:
+        """Note what lies at a place that has answered late."""
+        self.there, self.looked = there, True
+
+    def copied(self, copy: Copied, took_s: float) -> None:
+        """Note a verified copy."""
+        name = copy.facts.name
+        self.there, self._verified = {**self.there, name: copy}, self._verified | {name}
+        self._copies += 1
+        self.took_s = max(self.took_s, took_s)
+
+    def failed(self, *, again: bool) -> None:
+        """Note a request without success. It is made `again` after a while; otherwise after the next save."""
+        self.under_way = None
+        self._retry_s = time.monotonic() + RETRY_S[min(self._failures, len(RETRY_S) - 1)] if again else NEVER
+        self._failures += 1
+
+    def saved(self) -> None:
+        """Note that there is a new checkpoint: what was refused is tried again."""
+        if self._retry_s == NEVER:
+            self._retry_s = 0.0
+
+    def leaves(self) -> None:
+        """Note that the attempt is about to end: whatever waits is tried again now."""
+        self._retry_s = 0.0
+
+    def hurry(self) -> None:
+        """Copy nothing more: the attempt ends now."""
+        self._hurried, self._retry_s = True, 0.0
+
+    def give_up(self, name: str) -> None:
+        """Never copy this checkpoint."""
+        self.under_way, self._damaged = None, self._damaged | {name}
+
+    def dropped(self) -> None:
+        """Note a request that came to nothing, and need not be made again."""
+        self.under_way = None
+
+    def goes_down(self) -> bool:
+        """Note that copying does not go on; return whether that is new."""
+        was, self.down = self.down, True
+        return not was
+
+    def comes_back(self) -> None:
+        self.down = False
+
+    def leave_alone(self) -> None:
+        self.under_way, self.left_alone = None, True

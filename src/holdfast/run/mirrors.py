@@ -1,0 +1,299 @@
+"""Mirrors: copies a run's checkpoints to its places, beside the loop.
+
+A thread decides what to ask of each place, and a process of its own does it. The loop waits for neither: it tells of
+each save, and looks at its safe points whether a later attempt has claimed a place. Only the end waits, up to a limit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ..errors import StoreError, Superseded
+from ..mirror.client import Client
+from ..mirror.protocol import Reply
+from ..mirror.records import Origin, Seen
+from ..retention import CheckpointFacts
+from ..store import attempt as attempts
+from ..store import format
+from ..store.store import Store
+from ..terminal import say, warn
+from ..threads import Latch, Worker
+from .mirror_place import NEVER, Copied, MirrorPlace, Wish
+
+BUDGET_S = 120.0  # without progress, before a request is given up, told, and made again
+TOLD_S = 1.0  # a wait at the end of the run that takes longer is announced
+END_S = 2.0  # for the note that the attempt has ended, after the copies were cut short
+
+CopiesIn = Callable[[Seen], Mapping[str, Copied]]
+
+
+class Card(NamedTuple):
+    """What an attempt signs with at each place."""
+
+    attempt: int
+    run_json: str
+    owner: dict[str, object]
+    entered: object
+
+
+class Lacking(NamedTuple):
+    """A checkpoint, and a place where it is not."""
+
+    checkpoint: str
+    place: str
+
+
+class Mirrors:
+    """The places of one attempt, on rank 0, from its claim to its end."""
+
+    def __init__(self, store: Store, client: Client, places: Sequence[MirrorPlace], card: Card, drain_s: float) -> None:
+        self._store, self._root, self._client = store, store.root, client
+        self._attempt = store.claim()
+        self.places, self._card, self._limit_s = [*places], card, drain_s
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._origin: Origin | None = None  # None: the state is not restored yet
+        self._copies_in: CopiesIn = lambda _: {}
+        self._superseded: Superseded | None = None
+        self._gave_way = self._leaving = self._closed = self._over = False
+        self._drained = Latch()
+        self._known: list[CheckpointFacts] = []
+        self._thread = Worker(self._run, "holdfast mirrors")
+        self._thread.start()
+        store.spare(self)
+
+    # From the loop, and from the thread that saves ---------------------------------------------------------------
+
+    def begin(self, origin: Origin, copies_in: CopiesIn) -> None:
+        """Begin to copy: the state is restored from `origin`. `copies_in`: which copies at a place are the run's."""
+        there = {place.shown: sorted(place.there) for place in self.places}
+        self._attempt.record("mirrors", places=there, attempt=origin.attempt, name=origin.name)
+
+        def begun() -> None:
+            self._origin, self._copies_in = origin, copies_in
+
+        self._inbox.put(begun)
+
+    def committed(self) -> None:
+        """Note that a checkpoint was committed."""
+        self._gave_way = False
+        self._inbox.put(self._ask_again)
+
+    def look(self) -> None:
+        """
+        Raises:
+            Superseded: a later attempt has claimed a place.
+        """
+        if self._superseded is not None:
+            raise self._superseded
+
+    def spared(self) -> Collection[str]:
+        """Names of the checkpoints that are being copied, or are about to be; none while copying gives way."""
+        if self._gave_way or self._over:
+            return ()
+        local = self._store.facts()
+        return {name for place in self.places for name in [*_running(place), *place.missing(local)]}
+
+    def give_way(self) -> None:
+        """Spare no checkpoint from pruning until the next one is committed: the space is needed."""
+        names = sorted(self.spared())
+        self._gave_way = True
+        self._attempt.record("mirrors_gave_way", names=names)
+        warn(f"{self._root}: the disk is full: {', '.join(names)} may be removed before being copied")
+
+    @property
+    def drain_s(self) -> float:
+        """How long the last copies will probably take at the end of the run."""
+        expected = [place.took_s * (1 + bool(_running(place))) for place in self.places if not place.down]
+        return min(self._limit_s, max(expected, default=0.0))
+
+    # The end -----------------------------------------------------------------------------------------------------
+
+    def drain(self, until: float) -> None:
+        """Wait for the last copies, at most as long as the run allows, and never beyond `until` (Unix seconds).
+
+        Raises:
+            Superseded: a later attempt has claimed a place.
+        """
+        if self._closed or self._leaving:
+            return
+        limit_s = max(0.0, min(self._limit_s, until - time.time()))
+        self._inbox.put(self._leave)
+        if not self._drained.wait(min(TOLD_S, limit_s)) and limit_s > TOLD_S:
+            if self.undrained:
+                say(f"{self._root}: waits for the copies of {self.undrained[0].checkpoint}, at most {limit_s:.0f} s")
+            self._drained.wait(limit_s - TOLD_S)
+        if not self._drained.is_set():
+            self._inbox.put(self._cut)
+            self._drained.wait(max(0.0, min(END_S, until - time.time())))
+        for each in self.undrained:
+            self._attempt.record("undrained", **each._asdict())
+        self.look()
+
+    @property
+    def undrained(self) -> list[Lacking]:
+        """The places that lack the newest checkpoint."""
+        newest = next((each.path.name for each in self._store.shelf.newest_first()), None)
+        return [Lacking(newest, each.shown) for each in self.places if newest is not None and newest not in each.there]
+
+    def say_undrained(self) -> None:
+        """Tell, as the last line, which places lack the newest checkpoint."""
+        if lacking := self.undrained:
+            where = ", ".join(each.place for each in lacking)
+            say(f"{self._root}: {lacking[0].checkpoint} is not at {where}; the next start copies it, from this disk")
+
+    def close(self) -> None:
+        """End the copying."""
+        self._closed = True
+        self._inbox.put(lambda: None)
+        self._client.close()
+        self._thread.wait()
+
+    # In the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._closed:
+                self._advance()
+                self._hear()
+        except Exception as error:  # without this thread nothing would be copied, and nobody would know
+            warn(f"{self._root}: nothing is copied any more: {type(error).__name__}: {error}")
+            self._attempt.record("mirror_failed", place="all", error=f"{type(error).__name__}: {error}")
+        finally:
+            self._over = True
+            self._drained.set()
+
+    def _hear(self) -> None:
+        """Wait for what comes next, and do all that has come."""
+        pause_s = min(place.pause_s for place in self.places)
+        with suppress(Empty):
+            self._inbox.get(timeout=None if pause_s == NEVER else pause_s)()
+            while True:
+                self._inbox.get_nowait()()
+
+    def _advance(self) -> None:
+        local = self._local()
+        for place in self.places if self._superseded is None else ():
+            wish = place.next(local, self._origin, leaving=self._leaving)
+            if wish is not None:
+                self._post(place, wish)
+            elif place.is_quiet:
+                self._tell_down(place, "nothing was heard from it for a minute")
+            elif place.down and place.pause_s == NEVER and place.holds_up and not place.missing(local):
+                place.comes_back()
+                self._attempt.record("mirror_back", place=place.shown)
+                say(f"{self._root}: {place.shown} answers again, and lacks nothing")
+        if self._leaving and (self._superseded is not None or not any(place.holds_up for place in self.places)):
+            self._drained.set()
+
+    def _local(self) -> list[CheckpointFacts]:
+        """The local checkpoints; those that were known before if the directory does not answer."""
+        with suppress(OSError, StoreError):
+            self._known = self._store.facts()
+        return self._known
+
+    def _post(self, place: MirrorPlace, wish: Wish) -> None:
+        args = {"attempt": self._card.attempt, **wish.args}
+        if wish.op == "claim":
+            args |= {"run_json": self._card.run_json, "owner": self._card.owner, "entered": self._card.entered}
+        elif wish.op == "copy":
+            args["path"] = str(self._store.shelf.checkpoint(wish.name).path)
+        with suppress(StoreError):  # it is closed
+            number = self._client.post(
+                place.index,
+                wish.op,
+                args,
+                lambda reply: self._inbox.put(partial(self._answered, place, wish, reply)),
+                noted=lambda reply: self._inbox.put(partial(self._noted, place, reply)),
+                budget_s=BUDGET_S,
+            )
+            place.asked(wish, number)
+
+    def _noted(self, place: MirrorPlace, reply: Reply) -> None:
+        place.heard()
+        if reply.note == "retrying":
+            self._tell_down(place, reply.text)
+
+    def _answered(self, place: MirrorPlace, wish: Wish, reply: Reply) -> None:
+        if reply.error is not None:
+            self._failed(place, wish, reply.error, reply.text)
+            return
+        found = reply.ok or {}
+        if wish.op == "look":
+            place.saw(self._copies_in(msgspec.convert(found, Seen)))
+        elif wish.op == "copy":
+            self._copied(place, wish.name, found)
+        elif wish.op == "remove":
+            self._attempt.record("mirror_removed", place=place.shown, checkpoint=wish.name)
+        place.done(wish)
+
+    def _copied(self, place: MirrorPlace, name: str, found: Mapping[str, Any]) -> None:
+        facts = next((facts for facts in self._known if facts.name == name), None)
+        if facts is None:  # it was pruned meanwhile, and its copy is whole
+            step = format.parse_name(name) or format.Name(0)
+            facts = CheckpointFacts(
+                name, step.step, step.phase, None, time.time(), {}, found["size_bytes"], pinned=False
+            )
+        place.copied(Copied(self._card.attempt, facts), found["took_s"])
+        kept = ("size_bytes", "sent_bytes", "took_s", "how")
+        self._attempt.record("mirrored", place=place.shown, checkpoint=name, **{fact: found[fact] for fact in kept})
+
+    def _failed(self, place: MirrorPlace, wish: Wish, kind: str, text: str) -> None:
+        """Act on a request that was not fulfilled. Nothing of it stops the training, but a later attempt."""
+        if kind in ("later", "taken") and place.claimed:
+            place.dropped()
+            self._superseded = Superseded(f"{self._root}: attempt {self._card.attempt} was superseded: {text}")
+        elif kind in ("later", "taken", "foreign"):
+            place.leave_alone()
+            self._tell_down(place, f"{text}; this attempt leaves it alone")
+        elif kind == "damaged" and wish.op == "copy":
+            place.give_up(wish.name)
+            self._tell(place, f"{wish.name} is damaged here, and was not copied: {text}", wish.name)
+        elif kind == "cancelled" or (kind == "gone" and wish.op == "copy" and not self._exists(wish.name)):
+            place.dropped()
+        else:
+            place.failed(again=kind in ("silent", "gone"))
+            self._tell_down(place, text)
+
+    def _exists(self, name: str) -> bool:
+        return attempts.is_checkpoint(self._store.shelf.checkpoint(name).path)
+
+    def _tell_down(self, place: MirrorPlace, why: str) -> None:
+        """Tell, once in an outage, that copying does not go on."""
+        if place.goes_down():
+            self._tell(place, f"copying stands still: {why}; training goes on", self._under_way(place))
+
+    def _under_way(self, place: MirrorPlace) -> str:
+        return place.under_way.name if place.under_way is not None else ""
+
+    def _tell(self, place: MirrorPlace, line: str, name: str) -> None:
+        self._attempt.record("mirror_failed", place=place.shown, error=line, checkpoint=name or None)
+        warn(f"{self._root}: {place.shown}: {line}")
+
+    def _ask_again(self) -> None:
+        for place in self.places:
+            place.saved()
+
+    def _leave(self) -> None:
+        self._leaving = True
+        for place in self.places:
+            place.leaves()
+
+    def _cut(self) -> None:
+        """End what runs: only the end is still noted."""
+        for place in self.places:
+            place.hurry()
+            if place.under_way is not None:
+                self._client.cancel(place.number)
+
+
+def _running(place: MirrorPlace) -> list[str]:
+    """The checkpoint that is being copied there, if one is."""
+    wish = place.under_way
+    return [wish.name] if wish is not None and wish.op == "copy" else []

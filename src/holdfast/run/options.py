@@ -1,0 +1,74 @@
+"""Options: the arguments of a run, checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..data.feed import MOVES
+from ..errors import UsageError
+from ..ranks import ALONE, Ranks
+from ..rules import Auto, Every, Rule, Whole
+from ..store.store import Store
+from . import settings
+from .mirror_options import Mirroring
+from .stop import Deadline
+from .weights import StartFrom
+
+
+class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields would cost a millisecond of every start
+    """The caller's arguments, as `Run` documents them."""
+
+    path: Path
+    keep: Rule
+    every: Every | Auto | None
+    start_from: StartFrom | None
+    branch_from: Any
+    go_back: int | None
+    overrides: Mapping[str, Mapping[str, Any]]
+    allow_fresh: bool
+    accept: Collection[str]
+    probe: Callable[[], Any] | None
+    deadline: Deadline | None
+    hyperparameters: Mapping[str, Any] | None
+    dataset: object
+    note: str | None
+    tracker: Callable[[str | None, int], str | None] | None
+    types: frozenset[type]
+    seed: int | None
+    take_over: bool
+    background: bool
+    whole: Whole
+    board: bool | str | os.PathLike[str]
+    mirroring: Mirroring | None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.keep, Rule):
+            raise UsageError(f'keep={self.keep!r}: give a rule, as in Last(3) | Best("val_acc", max)')
+        if not isinstance(self.every, Every | Auto | None):
+            raise UsageError(
+                f"every={self.every!r}: give Every(steps=1000), Every(minutes=10), Every(epochs=1), Auto() or None"
+            )
+        if not isinstance(self.whole, Whole):
+            raise UsageError(f"whole={self.whole!r}: give a value, as in Whole(checkpoints=20, hours=24)")
+        for change in self.accept:
+            if change not in {*MOVES, settings.ARGUMENTS}:
+                known = ", ".join(sorted(MOVES))
+                raise UsageError(f"accept={change!r}: what a loader can change is {known}; else {settings.ARGUMENTS!r}")
+        for kind in self.types:
+            if not isinstance(kind, type):
+                raise UsageError(f"types={kind!r}: give the classes themselves, as in types=[Colour, Point]")
+
+    def store(self, ranks: Ranks = ALONE) -> Store:
+        """The run's checkpoints, with its `keep` rule."""
+        kind: Callable[..., Store] = Store
+        if not ranks.alone:
+            from ..collective.store import CollectiveStore
+
+            kind = partial(CollectiveStore, ranks=ranks)
+        return kind(self.path, keep=self.keep, take_over=self.take_over, whole=self.whole)
