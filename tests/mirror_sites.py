@@ -6,31 +6,23 @@ who looks behind the faults, and `contents` brings what lies there now into a lo
 
 import http.client
 import json
-import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 from xml.etree import ElementTree as ET
 
 import s3_faults
 from fault_plans import Plan
+import tcp_faults
 from s3_faults import wrong
+from servers import S3Server, SftpServer, free_port
 
 LOOK_S = 0.02
-BUCKET = "bucket"
-CREDENTIALS = {
-    "AWS_ACCESS_KEY_ID": "testing",
-    "AWS_SECRET_ACCESS_KEY": "testing-secret",
-    "AWS_DEFAULT_REGION": "us-east-1",
-    "AWS_EC2_METADATA_DISABLED": "true",
-}
+BUCKET = "bucket"  # which the server has made
 
 
 class Looks(NamedTuple):
@@ -51,56 +43,22 @@ class Site(Protocol):
     def contents(self, into: Path) -> Path: ...
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
-
-
-def wait_for_port(port: int, process: "subprocess.Popen[Any]", limit_s: float = 60.0) -> None:
-    ends = time.monotonic() + limit_s
-    while time.monotonic() < ends:
-        if process.poll() is not None:
-            raise AssertionError(f"{process.args!r} ended with {process.returncode}")
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            time.sleep(0.02)
-        else:
-            return
-    raise AssertionError(f"port {port} was never opened")
-
-
-@contextmanager
-def moto():
-    """Moto's S3; the port."""
-    port = free_port()
-    words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    environment = os.environ | {"S3_UPLOAD_PART_MIN_SIZE": "1"}
-    with subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            wait_for_port(port, process)
-            yield port
-        finally:
-            process.kill()
-
-
 class S3Site:
     """Moto behind a proxy that makes faults, and that is started again whenever a fault has killed it."""
 
     disk: list[list[str]] = []
 
-    def __init__(self, behind: int, plan: Plan, name: str = "s3", *, checksums: bool = True) -> None:
-        self.name, self.plan, self._behind = name, plan, behind
+    def __init__(self, server: S3Server, plan: Plan, name: str = "s3", *, checksums: bool = True) -> None:
+        self.name, self.plan, self._behind = name, plan, server.port
         self._options = ["checksums"] * checksums
         self.url, self.port = f"s3://{BUCKET}/{name}", free_port()
-        self.environment = {**CREDENTIALS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}"}
+        self.environment = {**server.environment, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}"}
         self._over = threading.Event()
         self._keeper = threading.Thread(target=self._keep)
         self._up = threading.Event()
         self.kills = 0
 
     def __enter__(self) -> "S3Site":
-        self._ask("PUT", f"/{BUCKET}")
         self._keeper.start()
         assert self._up.wait(60)
         return self
@@ -190,9 +148,8 @@ class Observer:
 class FolderSite:
     """A folder whose disk fails inside the worker."""
 
-    environment: Mapping[str, str] = {}
-
     def __init__(self, root: Path, plan: Plan, name: str = "folder") -> None:
+        self.environment: Mapping[str, str] = {}
         self.name, self.plan, self.root = name, plan, root
         self.url = str(root)
         self.disk = [[str(plan.folder), str(root)]]
@@ -210,3 +167,22 @@ class FolderSite:
 
     def contents(self, into: Path) -> Path:
         return Path(shutil.copytree(self.root, into / self.name))
+
+
+class SftpSite(FolderSite):
+    """OpenSSH behind a proxy that cuts and stalls its connections, and has it killed and started again."""
+
+    disk: list[list[str]] = []
+
+    def __init__(self, server: SftpServer, plan: Plan, name: str = "sftp") -> None:
+        super().__init__(server.files / name, plan, name)
+        self.disk = []
+        self._proxy = tcp_faults.Proxy(tcp_faults.Server(server.port, server.kill, server.start), plan)
+        self.environment = server.environment
+        self.url = f"sftp://127.0.0.1:{self._proxy.port}{self.root}"
+        known = server.home / ".ssh/known_hosts"
+        known.write_text(known.read_text() + known.read_text().replace(f":{server.port} ", f":{self._proxy.port} "))
+
+    def __exit__(self, *given: object) -> None:
+        self._proxy.__exit__(*given)
+        super().__exit__(*given)

@@ -160,7 +160,8 @@ class Request(BaseHTTPRequestHandler):
         if self.command in ("PUT", "POST", "DELETE") and answer.status < 300:
             self._look_at_copies(body)
         if self.server.checksums and answer.status == 200 and self.headers.get("x-amz-checksum-mode") == "ENABLED":
-            answer.headers.extend(checksum(self._ask("GET", self.path).body))
+            kept = [(name, value) for name, value in answer.headers if not name.lower().startswith("x-amz-checksum-")]
+            return answer._replace(headers=kept + checksum(self._ask("GET", self.path).body))
         return answer
 
     def _ask(self, method: str, target: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Answer:
