@@ -19,7 +19,10 @@ from . import disk, legible
 
 Event = dict[str, Any]
 CLOSING = ("stop", "failed", "end")
-AFTERWARDS = ("requeued", "not_requeued", "submitted")  # what happened to the job after the attempt had stopped
+AFTERWARDS = (  # what happened to the job and to the copies after the attempt had stopped
+    *("requeued", "not_requeued", "submitted"),
+    *("mirrored", "mirror_removed", "mirror_failed", "mirror_back", "undrained"),
+)
 _ORDER = {"step": 0, "end": 1, "exit": 2}  # metrics recorded after the loop belong to no checkpoint
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
 

@@ -95,6 +95,7 @@ def posted(client, place, op, args, **options):
 
 def test_a_checkpoint_goes_and_comes_back(start, checkpoint, tmp_path):
     client = start("a", "b")
+    assert [each.shown for each in client.start()] == [str(tmp_path / "a"), str(tmp_path / "b")]  # once more
     for place in (0, 1):
         client.ask(place, "claim", CLAIM, 10)
         client.ask(place, "begun", {"attempt": 1, "from": {"attempt": None}}, 10)

@@ -14,6 +14,7 @@ import click
 from .. import journal
 from ..cluster import job_leader
 from ..cluster.hold import HOLD
+from ..inspect import mirrors
 from ..journal import Log
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
@@ -40,10 +41,15 @@ def command(run: str, as_json: bool) -> None:
     place = locate(job_leader.run_of(Path(run)) or run)
     root = None if place.single else place.root
     logs = journal.logs(root) if root else []
+    rows, copies = checkpoints(place), mirrors.of_run(logs)
+    for row in rows:
+        row["at"] = [each.place for each in copies if row["name"] in each.checkpoints]
     facts = {
         "run": str(place.path),
         "held": root is not None and (root / HOLD).exists(),
-        "checkpoints": checkpoints(place),
+        "checkpoints": rows,
+        "mirrors": [each._asdict() for each in copies],
+        "at_risk": mirrors.at_risk(copies, rows[-1]["name"] if rows else None),
         "quarantine": quarantine(root, logs) if root else [],
         "attempts": attempts(logs),
     }
@@ -127,7 +133,9 @@ def _print(facts: dict[str, Any]) -> None:
         table(COLUMNS, [_row(row) for row in facts["checkpoints"]], right=("STEP", "EPOCH", "SIZE", "ON DISK"))
     if facts["held"]:
         echo("on hold: once it stops it is neither started again nor requeued, until holdfast release")
-    lines = section("quarantine", (f"{each['name']}: {each['why']}" for each in facts["quarantine"]))
+    lines = section("mirrors", (_mirror(each) for each in facts["mirrors"]))
+    lines += [facts["at_risk"]] if facts["at_risk"] else []
+    lines += section("quarantine", (f"{each['name']}: {each['why']}" for each in facts["quarantine"]))
     for line in [*lines, *section(f"attempts: {len(facts['attempts'])}", map(_attempt, facts["attempts"]))]:
         echo(line)
 
@@ -138,6 +146,7 @@ def _row(row: dict[str, Any]) -> list[object]:
     marks = [mark for mark in ("pinned", "best", "latest") if row[mark]]
     marks += [f"of {row['ranks']} ranks"] if row["ranks"] > 1 else []
     marks += [f"shares files of {name}" for name in row["shares_with"]]
+    marks += [f"at {place}" for place in row["at"]]
     return [
         row["name"] if row["directory"] == row["name"] else f"{row['name']} ({row['directory']})",
         row["step"],
@@ -151,6 +160,13 @@ def _row(row: dict[str, Any]) -> list[object]:
         row["parent"] or "",
         row["note"] or "",
     ]
+
+
+def _mirror(each: dict[str, Any]) -> str:
+    newest = (
+        f"{len(each['checkpoints'])} checkpoints, to {each['checkpoints'][-1]}" if each["checkpoints"] else "nothing"
+    )
+    return f"{each['place']}: {newest}{'; ' * bool(each['trouble'])}{each['trouble']}"
 
 
 def _attempt(each: dict[str, Any]) -> str:

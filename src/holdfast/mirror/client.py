@@ -60,16 +60,15 @@ class Client:
         self._bell.setblocking(False)
         self._ear.setblocking(False)
         self._child: WorkerProcess | None = None
-        self._thread: Worker | None = None
+        self._thread = Worker(self._run, "holdfast-mirrors")
+        self._begun: dict[str, object] = {}  # setdefault decides in one instruction who starts the thread
 
     def start(self, timeout_s: float = 60.0) -> list[Opened]:
-        """Start the worker; return its places, to which nothing is connected yet.
+        """Start the worker, as the first request does, too; return its places, to which nothing is connected yet.
 
         Raises:
             PlaceError: it did not come up in time.
         """
-        self._thread = Worker(self._run, "holdfast-mirrors")
-        self._thread.start()
         return msgspec.convert(self._asked(Request(next(self._numbers), "open"), timeout_s)["places"], list[Opened])
 
     def ask(self, place: int, op: str, args: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
@@ -103,9 +102,12 @@ class Client:
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """End the worker, killing it after `timeout_s`. What it still owes is answered with "silent"."""
-        if os.getpid() != self._pid or self._thread is None:
+        if os.getpid() != self._pid:
             return
         self._closed.set()
+        if not self._begun:
+            self._silence()
+            return
         self._ring()
         self._thread.ended.wait(timeout_s)
         if self._child is not None:
@@ -133,14 +135,19 @@ class Client:
             raise UsageError("a forked child has no mirrors; its parent has")
         if self._closed.is_set():
             raise StoreError("the mirrors are closed")
-        if self._thread is None:
-            raise UsageError("the mirrors were not started")
         if waiting is not None:
             self._owed[request.id] = waiting
         self._outbox.append(request)
+        mine = object()
+        if self._begun.setdefault("thread", mine) is mine:
+            self._thread.start()
         self._ring()
         if self._closed.is_set() and self._owed.pop(request.id, None) is not None:  # closed just now
             raise StoreError("the mirrors are closed")
+
+    def _silence(self) -> None:
+        for end in (self._bell, self._ear):
+            end.close()
 
     def _ring(self) -> None:
         with suppress(OSError):  # full: it will wake anyway
@@ -160,6 +167,7 @@ class Client:
                 self._closed.set()  # also after an error of ours: nobody waits for a reply that never comes
                 self._lose(selector, "the mirrors were closed")
                 self._answer([*self._owed], "the mirrors were closed")
+                self._silence()
 
     def _serve(self, selector: selectors.BaseSelector) -> None:
         if self._child is not None and not self._child.alive():

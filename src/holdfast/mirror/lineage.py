@@ -64,7 +64,8 @@ def lineage(came_from: Mapping[int, Origin], held: Iterable[Held]) -> list[Choic
         chosen += _choices(attempt, until, by_attempt.get(attempt, ()))
         origin = came_from.get(attempt)
         earlier = None if origin is None else origin.attempt
-        until = None if origin is None else origin.name
+        if origin is not None and origin.name is not None:  # an attempt may go on from what an earlier one had left
+            until = origin.name if until is None else min(until, origin.name, key=_order)
         # a record that leads forwards or to itself is damage, and leads nowhere
         attempt = earlier if earlier is not None and earlier < attempt else None
     return chosen

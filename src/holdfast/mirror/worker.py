@@ -66,9 +66,10 @@ class Worker:
             self._owed[request.id] = lane = self._lanes[request.place]
             lane.give(request)
             return
-        if self._lanes or request.args["parent"] != self._parent:
-            os._exit(0)  # the run is gone already
-        self._lanes = [Lane(url, self.say) for url in request.args["places"]]
+        if not self._lanes:
+            if request.args["parent"] != self._parent:
+                os._exit(0)  # the run is gone already
+            self._lanes = [Lane(url, self.say) for url in request.args["places"]]
         # in a thread: a library that is slow to import holds up no other place
         threading.Thread(target=self._tell_opened, args=[request.id], daemon=True).start()
 

@@ -6,9 +6,9 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .. import journal
 from ..cluster import job_leader, sweep
@@ -48,14 +48,22 @@ def require_ours(root: Path, mine: Entry, accepted: Collection[str]) -> None:
     Raises:
         UsageError: it does not. The supervisor is told not to try again.
     """
+    events = (event for log in reversed(journal.logs(root)) for event in log.newest("entered"))
+    require_same(str(root), next(events, {}), mine, accepted)
+
+
+def require_same(where: str, last: Mapping[str, Any], mine: Entry, accepted: Collection[str]) -> None:
+    """Check that the `last` entry of the run that lies at `where` is of this submission, or has the same arguments.
+
+    Raises:
+        UsageError: it is not. The supervisor is told not to try again.
+    """
     if ARGUMENTS in accepted:
         return
-    events = (event for log in reversed(journal.logs(root)) for event in log.newest("entered"))
-    last = next(events, {})
     by, command = last.get("submission"), last.get("command")
     if not isinstance(by, str) or not isinstance(command, list) or by == mine.submission or command == mine.command:
         return
-    place = _shown(str(root))
+    place = _shown(where)
     line = (
         f"{place}: {_shown(by)} began this run with `{shlex.join(map(str, command))}`; {_shown(mine.submission)} would "
         f"go on with its weights as `{shlex.join(mine.command)}`. Give each a run of its own: "

@@ -15,6 +15,16 @@ if TYPE_CHECKING:
 living: WeakSet[Run] = WeakSet()  # runs whose blocks are entered in this process
 
 
+def outside(what: str, ended: str | os.PathLike[str] | None) -> str:
+    """Return the message for a call of run.<what>() outside of the run. `ended`: the path of a run that has ended."""
+    if ended is None:
+        return f"run.{what}() belongs inside `with Run(...) as run:`, or after run = Run(...).start()"
+    return (
+        f"run.{what}(): {os.fspath(ended)} has ended, with its outermost loop. What comes after that, a second loop "
+        "for one, wants a block around all of it: with Run(...) as run:"
+    )
+
+
 def require_outside(path: str | os.PathLike[str], instead: str) -> None:
     """
     Raises:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ..cluster.watch import JobWatch
 
 MOST_JITTER_S = 30.0  # jobs that get a notice at the same time spread their saves over this time
+LAST_ACTS_S = 5.0  # of the time until SIGKILL, for the journal and a requeue, ours or the supervisor's
 NEAR_S = 900.0  # a notice less than this before the job's end announces the end
 
 
@@ -68,8 +69,11 @@ class JobClock:
                 "checkpoint of an earlier one: was the directory there then, and is it the same one on every node?"
             )
 
-    def look(self, *, save_s: float, step_s: float) -> None:
-        """Update at each safe point when the job ends, and how long to wait after each signal."""
+    def look(self, *, save_s: float, step_s: float, drain_s: float = 0.0) -> None:
+        """Update at each safe point when the job ends, and how long to wait after each signal.
+
+        `drain_s`: how long the run waits for its mirrors, after its last save.
+        """
         watch = self.watch
         if watch is None:
             return
@@ -80,13 +84,29 @@ class JobClock:
 
             self.early_s = DICE.uniform(0, min(10.0, max(0.0, end_s - now) / 100))
         self._warn_of_a_short_grace(watch, save_s, step_s)
-        need_s = interval.needed_s(save_s) + step_s
+        need_s = interval.needed_s(save_s) + step_s + drain_s
         notice_s = _spare(_notice_s(watch, now), need_s) / 2
         kill_s = _spare(watch.kill_wait_s, 4 * need_s) / 4  # SIGKILL follows
         self.stop.plan(
             None if end_s is None or self.early_s is None else end_s - self.early_s,
             {"SIGTERM": kill_s, "SIGUSR1": notice_s, "SIGUSR2": notice_s},
         )
+
+    def gone_by(self) -> float:
+        """Return until when the process may use its time, in Unix seconds: a deadline, or the kill after a signal."""
+        stop, ends = self.stop, [float("inf")]
+        if stop.deadline_s is not None:
+            ends.append(stop.deadline_s)
+        if self.watch is not None and stop.reason is not None:
+            from ..cluster.chain import KILL_WAIT_S
+
+            notice_s = _notice_s(self.watch, stop.at_s)
+            if stop.reason == "SIGTERM":
+                wait_s = KILL_WAIT_S if self.watch.kill_wait_s is None else self.watch.kill_wait_s
+                ends.append(stop.at_s + max(wait_s - LAST_ACTS_S, wait_s / 2))
+            elif notice_s is not None:
+                ends.append(stop.at_s + notice_s)
+        return min(ends) - interval.LEAVE_S
 
     def stopped(self, attempt: Attempt) -> None:
         """Prepare the requeue after a stop: when this process exits, it requeues the job, if the cause allows it."""

@@ -62,6 +62,8 @@ def finish(session: Session) -> None:
     if session.leads and (session.progress.steps_here or summary.finished_s(session) is None):
         session.display.close()
         say(f"{session.path}: {summary.at_the_end(session)}")
+    if session.mirrors is not None:
+        session.mirrors.say_undrained()
 
 
 def leave(session: Session, error: BaseException | None) -> None:
@@ -75,6 +77,7 @@ def leave(session: Session, error: BaseException | None) -> None:
             session.ranks.leave(f"has left with {resume.describe(error)}, at {session.place()}")
             if not isinstance(error, Superseded):
                 say_failed(session, error)
+                _drain_quietly(session, wait=isinstance(error, Exception))
     finally:
         session.leave()
 
@@ -116,6 +119,15 @@ def _land_quietly(session: Session) -> None:
         session.saves.land()
     except Exception as error:
         warn(f"the save in flight failed: {error}")
+
+
+def _drain_quietly(session: Session, *, wait: bool) -> None:
+    """Let the mirrors end their copies, after an error; after Ctrl-C without waiting."""
+    mirrors = session.mirrors
+    if mirrors is not None:
+        with suppress(StoreError):  # a second error must not hide the first
+            mirrors.drain(session.job_clock.gone_by(), wait=wait)
+        mirrors.say_undrained()
 
 
 _POPS = frozenset({"POP_TOP", "POP_ITER"})  # CPython uses the second since 3.14

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping
-from numbers import Real
 from pathlib import Path
 
 import msgspec
@@ -46,8 +45,7 @@ def mirroring(mirror: Mirror, without: Place | Collection[Place], drain: float, 
     Raises:
         UsageError: a rule is none; a place is named twice, or is the run's own directory; `without` names another one.
     """
-    if not isinstance(drain, Real) or isinstance(drain, bool) or not 0 <= drain < float("inf"):
-        raise UsageError(f"drain={drain!r}: give a number of seconds from 0")
+    _require_seconds(drain)
     left_out = [without] if isinstance(without, str | os.PathLike) else [*without]
     rules = _rules(mirror)
     if not rules:
@@ -65,12 +63,20 @@ def mirroring(mirror: Mirror, without: Place | Collection[Place], drain: float, 
     return Mirroring(found, float(drain))
 
 
+def _require_seconds(drain: float) -> None:
+    is_number = type(drain) in (int, float)
+    if not is_number or not 0 <= drain < float("inf"):
+        raise UsageError(f"drain={drain!r}: give a number of seconds from 0")
+
+
 def _rules(mirror: Mirror) -> dict[Place, Rule | None]:
     if mirror is None:
         return {}
     if isinstance(mirror, str | os.PathLike):
         return {mirror: None}
     if not isinstance(mirror, Mapping):
+        if not isinstance(mirror, Iterable):
+            raise UsageError(f"mirror: {mirror!r} is no URL and no folder, nor several of them")
         listed = [*mirror]
         if len({*map(_text, listed)}) < len(listed):
             raise UsageError("mirror: a place is named twice")

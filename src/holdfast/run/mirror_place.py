@@ -79,7 +79,8 @@ class MirrorPlace:
         if missing:
             read_back = self._copies % READ_BACK_EVERY == READ_BACK_EVERY - 1
             return Wish("copy", {"read_back": read_back}, missing[0])
-        return Wish("end", {}) if leaving else self._removal(local)
+        removal = None if self._hurried else self._removal(local)
+        return removal or (Wish("end", {}) if leaving else None)
 
     def _removal(self, local: Sequence[CheckpointFacts]) -> Wish | None:
         pinned = {facts.name for facts in local if facts.pinned}

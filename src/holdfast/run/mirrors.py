@@ -16,22 +16,19 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..errors import StoreError, Superseded
-from ..mirror.client import Client
 from ..mirror.protocol import Reply
 from ..mirror.records import Origin, Seen
 from ..retention import CheckpointFacts
 from ..store import attempt as attempts
 from ..store import format
-from ..store.store import Store
 from ..terminal import say, warn
 from ..threads import Latch, Worker
 from .mirror_place import NEVER, Copied, MirrorPlace, Wish
+from .provision import Provision
 
 BUDGET_S = 120.0  # without progress, before a request is given up, told, and made again
 TOLD_S = 1.0  # a wait at the end of the run that takes longer is announced
 END_S = 2.0  # for the note that the attempt has ended, after the copies were cut short
-
-CopiesIn = Callable[[Seen], Mapping[str, Copied]]
 
 
 class Card(NamedTuple):
@@ -53,30 +50,33 @@ class Lacking(NamedTuple):
 class Mirrors:
     """The places of one attempt, on rank 0, from its claim to its end."""
 
-    def __init__(self, store: Store, client: Client, places: Sequence[MirrorPlace], card: Card, drain_s: float) -> None:
-        self._store, self._root, self._client = store, store.root, client
-        self._attempt = store.claim()
+    def __init__(self, provision: Provision, places: Sequence[MirrorPlace], card: Card, drain_s: float) -> None:
+        self.provision = provision
+        self._store, self._client = provision.store, provision.client
+        self._root, self._attempt = self._store.root, self._store.claim()
         self.places, self._card, self._limit_s = [*places], card, drain_s
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._origin: Origin | None = None  # None: the state is not restored yet
-        self._copies_in: CopiesIn = lambda _: {}
         self._superseded: Superseded | None = None
         self._gave_way = self._leaving = self._closed = self._over = False
         self._drained = Latch()
         self._known: list[CheckpointFacts] = []
         self._thread = Worker(self._run, "holdfast mirrors")
         self._thread.start()
-        store.spare(self)
+        self._store.spare(self)
 
     # From the loop, and from the thread that saves ---------------------------------------------------------------
 
-    def begin(self, origin: Origin, copies_in: CopiesIn) -> None:
-        """Begin to copy: the state is restored from `origin`. `copies_in`: which copies at a place are the run's."""
+    def begin(self, restored: str | None) -> None:
+        """Begin to copy: the run's own checkpoint `restored` is restored; None: the run begins with another state."""
+        present = self.provision.present
+        origin = Origin(None) if restored is None else Origin(present.head, restored)
         there = {place.shown: sorted(place.there) for place in self.places}
         self._attempt.record("mirrors", places=there, attempt=origin.attempt, name=origin.name)
 
         def begun() -> None:
-            self._origin, self._copies_in = origin, copies_in
+            self._origin = origin
+            present.went_on(self._attempt.number, origin)
 
         self._inbox.put(begun)
 
@@ -115,15 +115,17 @@ class Mirrors:
 
     # The end -----------------------------------------------------------------------------------------------------
 
-    def drain(self, until: float) -> None:
+    def drain(self, until: float, *, wait: bool = True) -> None:
         """Wait for the last copies, at most as long as the run allows, and never beyond `until` (Unix seconds).
+
+        Without `wait`, only note at the places that the attempt has ended. The attempt's closing line is written.
 
         Raises:
             Superseded: a later attempt has claimed a place.
         """
         if self._closed or self._leaving:
             return
-        limit_s = max(0.0, min(self._limit_s, until - time.time()))
+        limit_s = max(0.0, min(self._limit_s if wait else 0.0, until - time.time()))
         self._inbox.put(self._leave)
         if not self._drained.wait(min(TOLD_S, limit_s)) and limit_s > TOLD_S:
             if self.undrained:
@@ -135,6 +137,7 @@ class Mirrors:
         for each in self.undrained:
             self._attempt.record("undrained", **each._asdict())
         self.look()
+        self._attempt.flush(sync=True)
 
     @property
     def undrained(self) -> list[Lacking]:
@@ -226,7 +229,7 @@ class Mirrors:
             return
         found = reply.ok or {}
         if wish.op == "look":
-            place.saw(self._copies_in(msgspec.convert(found, Seen)))
+            place.saw(self.provision.present.see(place.index, msgspec.convert(found, Seen)))
         elif wish.op == "copy":
             self._copied(place, wish.name, found)
         elif wish.op == "remove":

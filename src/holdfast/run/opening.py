@@ -41,6 +41,8 @@ def begin(session: Session) -> None:
     relaunch.exit_if_held(session)
     relaunch.exit_again_after_a_stop(session)
     with ranks.together("going back"):
+        if session.mirrors is not None:
+            resume.begin_from_places(session.mirrors.provision, options.go_back)
         if options.go_back is not None and session.leads:
             resume.go_back_once(session, options.go_back)
         types = session.types()
@@ -79,6 +81,9 @@ def _begin_here(session: Session, start_from: StartFrom | None) -> None:
         session.saves.recall(session.earlier_logs)
         for log in session.earlier_logs:
             log.forget()
+    if session.mirrors is not None:
+        ours = checkpoint is not None and checkpoint.path.parent.parent == session.store.root  # otherwise a branch
+        session.mirrors.begin(checkpoint.path.name if checkpoint is not None and ours else None)
     session.attempt.flush(sync=True)
     if session.leads:
         session.begin_board()

@@ -20,6 +20,7 @@ from .ranks import agreed
 from .tracked import RESERVED, Digests, Tracked, require_fit
 
 if TYPE_CHECKING:
+    from .provision import Provision
     from .session import Session
 
 MOST_FAILURES = 2  # failures of the same kind from one checkpoint before it is set aside
@@ -93,6 +94,7 @@ class _Search:
         self._sharing: dict[str, str] = {}  # names of checkpoints that share a damaged file, and the reason
         if self._ranks.rank == 0:
             self._logs = session.earlier_logs
+            self._places = None if session.mirrors is None else session.mirrors.provision
             self._left = self._store.shelf.newest_first()
             self._following = next(self._left, None)
 
@@ -111,25 +113,48 @@ class _Search:
     def _choose(self, fault: StoreError | None) -> bytes:
         """Return the name of the next checkpoint to try; empty when there is none."""
         if self._tried is not None and isinstance(fault, Damaged):  # otherwise another process removed it
+            if self._places is not None and self._places.heal(self._tried):
+                return self._tried.path.name.encode()
             self._sharing |= self._store.sharing_damage(self._tried)
             self._set_aside(self._tried, str(fault))
-        while self._following is not None:
-            self._tried, self._following = self._following, next(self._left, None)
-            name, oldest = self._tried.path.name, self._following is None
+        while (tried := self._next_newest()) is not None:
+            self._tried = tried
+            name, oldest = tried.path.name, self._following is None
             why = self._sharing.get(name) or (None if oldest else poison(name, self._logs))
             if why is None:
                 return name.encode()
             self._set_aside(self._tried, why)
+            if self._places is not None:
+                self._places.reject(name)
         self._tried = None
+        self._require_fresh()
+        return b""
+
+    def _next_newest(self) -> Checkpoint | None:
+        """The newest checkpoint that is left: a place's, which is fetched, or one of the directory."""
+        fetched = None if self._places is None else self._places.newer_than(self._following)
+        if fetched is not None:
+            return fetched
+        mine, self._following = self._following, next(self._left, None)
+        return mine
+
+    def _require_fresh(self) -> None:
+        """
+        Raises:
+            StoreError: the run had checkpoints; it does not begin from scratch without being told to.
+        """
+        if self._session.options.allow_fresh:
+            return
         rejected, quarantine = self._session.origin.rejected, self._store.root / "quarantine"
         earlier = sorted(path.name for path in quarantine.glob("step-*"))
-        if not self._session.options.allow_fresh and earlier:
+        if lacks := self._places.lacks if self._places is not None else "":
+            raise StoreError(f"{self._store.root}: {lacks}. To start from scratch all the same, say allow_fresh=True")
+        if earlier:
             shown = "; ".join(f"{name}: {why}" for name, why in rejected) or ", ".join(earlier)
             raise StoreError(
                 f"{self._store.root}: checkpoints existed and none is valid: {shown}. They are in "
                 f"{quarantine}. To start from scratch all the same, say allow_fresh=True"
             )
-        return b""
 
     def set_sharers_aside(self) -> bytes:
         """Set aside older checkpoints that share a damaged file with a rejected one."""
@@ -201,6 +226,15 @@ def _fitting(checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) ->
     return memory
 
 
+def begin_from_places(places: Provision, go_back: int | None) -> None:
+    """Set aside what is of another lineage. Before going back, fetch the newest, which tells whether that was done."""
+    places.set_strays_aside()
+    if go_back is not None:
+        newest = next(places.store.shelf.newest_first(), None)
+        places.newer_than(newest)
+        places.fetch(go_back)
+
+
 def go_back_once(session: Session, step: int) -> None:
     """Move all checkpoints newer than `step` to quarantine, so that the run resumes from `step`; a restart does not."""
     store = session.store
@@ -213,6 +247,8 @@ def go_back_once(session: Session, step: int) -> None:
     for checkpoint in newer:
         set_aside(store, checkpoint, "went-back", f"the run went back to step {step}")
     names = [checkpoint.path.name for checkpoint in newer]
+    if session.mirrors is not None:
+        session.mirrors.provision.go_back(target.head.name)
     session.attempt.record("went_back", step=target.step, phase=target.phase, names=names)
     say(f"{session.path}: goes back to step {step}; moved to quarantine: {', '.join(names) or 'nothing'}")
 

@@ -15,7 +15,7 @@ from ..store import format
 from ..store.store import Store
 from ..terminal import warn
 from . import arguments, leaving, loops, opening, settings
-from .inside import living
+from .inside import living, outside
 from .leaving import count_left_pass
 from .loop import Loop
 from .mirror_options import DRAIN_S, Mirror, Place, mirroring
@@ -365,12 +365,7 @@ class Run(AbstractContextManager["Run"]):
         if self._last is not None:
             self._now()
         if self._session is None:
-            raise UsageError(
-                f"run.{what}(): {self.path} has ended, with its outermost loop. What comes after that, a second loop "
-                "for one, wants a block around all of it: with Run(...) as run:"
-                if self._ended is not None
-                else f"run.{what}() belongs inside `with Run(...) as run:`, or after run = Run(...).start()"
-            )
+            raise UsageError(outside(what, self.path if self._ended is not None else None))
         return self._session
 
     def _begin(self, *, standing: bool) -> None:

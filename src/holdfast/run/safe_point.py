@@ -30,6 +30,8 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
         Stopped: the state is saved; the process must end and be run again.
     """
     progress, saves = session.progress, session.saves
+    if session.mirrors is not None:
+        session.mirrors.look()
     session.position.at_safe_point(phase)
     passed(session)
     order = _order(session)
@@ -42,7 +44,7 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
     if session.drilled.digests:
         drilled.show(session, epoch)
         drilled.await_stop(session)
-    session.job_clock.look(save_s=saves.save_s, step_s=progress.step_s)
+    session.job_clock.look(save_s=saves.save_s, step_s=progress.step_s, drain_s=session.drain_s)
     wanted = session.drill_limit or (order.stop if order is not None else _stop_wanted(session))
     reason = wanted or saves.reason(metrics, order, epoch, final=final)
     session.display.update(step=session.position.step, metrics=metrics)
@@ -94,7 +96,8 @@ def _stop_wanted(session: Session, ahead_s: float = 0.0) -> str | None:
     """Return why to stop, or None. `ahead_s`: seconds until the next opportunity to stop, besides one step."""
     saves = session.saves
     count = 1 if saves.flight is None else 2  # a stop waits for the save in flight, and then for its own
-    return session.stop.wanted(save_s=count * saves.save_s, step_s=session.progress.step_s + ahead_s)
+    after_s = session.progress.step_s + ahead_s + session.drain_s
+    return session.stop.wanted(save_s=count * saves.save_s, step_s=after_s)
 
 
 def _order(session: Session) -> Order | None:
@@ -141,4 +144,6 @@ def stop_now(session: Session, reason: str) -> None:
             session.stop.stay_deaf()  # a launcher signals all ranks to end when the first has exited
     session.display.close()
     say(f"{session.path}: stopped by {why}, run me again")
+    if session.mirrors is not None:
+        session.mirrors.say_undrained()
     raise stopped

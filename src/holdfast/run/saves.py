@@ -316,6 +316,8 @@ class Saves:
         )
         with suppress(NoSpace):  # the line is kept, and written with the next one
             attempt.flush()
+        if self._session.mirrors is not None:
+            self._session.mirrors.committed()
 
     # Land -------------------------------------------------------------------------------------------------------
 

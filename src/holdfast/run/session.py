@@ -39,6 +39,7 @@ from .windows import MOST_POINTS, Windows
 
 if TYPE_CHECKING:
     from ..board import Board
+    from .mirrors import Mirrors
     from .standing import Standing
     from .witness import Witness
 
@@ -99,10 +100,17 @@ class Session:
             mine = self._entry()
             if not options.take_over:
                 self.job_clock.await_turn(self.store.root)
+            self.mirrors = self._mirrored(mine) if self.leads and options.mirroring is not None else None
             self.attempt = self.store.claim()
             if mine:
                 self.attempt.record("entered", **mine)
             self.earlier_logs = self.attempt.earlier  # oldest first; only rank 0 has them
+
+    def _mirrored(self, entered: Mapping[str, Any]) -> Mirrors | None:
+        """Claim the run's directory and its mirrors."""
+        from . import mirror_start  # only such runs need it
+
+        return mirror_start.claim(self.options, self.store, entered)
 
     def _entry(self) -> Mapping[str, Any]:
         """Which submission starts this attempt; empty outside a batch job.
@@ -130,6 +138,8 @@ class Session:
         self.around.callback(self.progress.sources.clear)  # persistent workers end here, not in the garbage collector
         self.around.callback(self.saves.readback.close)
         self.around.callback(self.job_clock.close)
+        if self.mirrors is not None:
+            self.around.callback(self.mirrors.close)
         for module in framework_modules():
             self.around.enter_context(module.sheltered())
 
@@ -217,6 +227,11 @@ class Session:
         checkpoint = self.origin.checkpoint
         begun = (format.Name(0) if checkpoint is None else checkpoint.head.name).order
         return next((aim for aim in self.drilled.aims if format.Name(*aim.place).order > begun), None)
+
+    @property
+    def drain_s(self) -> float:
+        """How long the mirrors' last copies will probably take after the last save."""
+        return 0.0 if self.mirrors is None else self.mirrors.drain_s
 
     @property
     def is_stopping(self) -> bool:
@@ -317,8 +332,13 @@ class Session:
         say(f"{prefix}{line}")
 
     def close(self, event: str, /, **facts: Any) -> None:
-        """Write the attempt's last line. The attempt then counts as ended at the present position."""
+        """Write the attempt's last line. The attempt then counts as ended at the present position.
+
+        Then wait for the mirrors, within their limits: a process that is killed meanwhile has ended in order.
+        """
         self.attempt.close(event, **self.here._asdict(), **facts)
+        if self.mirrors is not None:
+            self.mirrors.drain(self.job_clock.gone_by())
 
 
 def require_overridable(overrides: Mapping[str, Mapping[str, Any]], tracked: Tracked) -> None:

@@ -1,0 +1,154 @@
+"""Mirror lineage: which checkpoints, here and at the places, belong to the run's present. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .. import owner
+from ..errors import Damaged, NotFound, UsageError
+from ..journal import Log
+from ..mirror import lineage
+from ..mirror.lineage import HERE, Choice, Held
+from ..mirror.records import Claim, Origin, Seen
+from ..mirror.sending import identity
+from ..store import source
+from ..store.checkpoint import Checkpoint
+from ..store.format import MANIFEST, Name, parse_name
+from .mirror_place import Copied
+
+_SAME = ("host", "boot", "pid", "pid_started", "pid_space")  # facts that tell one process from every other
+
+
+class Found(NamedTuple):
+    """A checkpoint of the lineage at the places: of each the number and the attempt's folder, the nearest first."""
+
+    name: Name
+    digest: str
+    at: list[tuple[int, int]]
+
+
+class Present:
+    """The run's present, as its directory and the places tell it.
+
+    Raises:
+        UsageError: two processes were the same attempt: the run has two presents.
+    """
+
+    def __init__(self, local: Sequence[Checkpoint], logs: Sequence[Log], seen: Mapping[int, Seen]) -> None:
+        self._logs = [log for log in logs if log.restored is not None]
+        self._seen = dict(seen)
+        self._here = [*_held_here(local)]
+        self.head: int | None = None  # the newest attempt that has begun
+        self._chosen: list[Choice] = []
+        self._look()
+
+    def _look(self) -> None:
+        _require_one_owner([*self._claims(), *(Claim(attempt=log.attempt, owner=log.owner) for log in self._logs)])
+        try:
+            known = [(claim.attempt, claim.origin) for claim in self._claims()]
+            came_from = lineage.origins([*known, *_origins(self._logs)])
+        except ValueError as error:
+            raise _forked(str(error)) from None
+        held = [*self._here, *(_held(place, each) for place in self._seen for each in self._seen[place].copies)]
+        self._chosen = lineage.lineage(came_from, held)
+        self.head = max([*came_from, *(each.attempt for each in held)], default=None)
+        self._afresh = self.head is None or came_from.get(self.head, Origin(None)).attempt is None
+
+    def _claims(self) -> Iterator[Claim]:
+        return (claim for each in self._seen.values() for claim in each.claims)
+
+    def see(self, place: int, seen: Seen) -> Mapping[str, Copied]:
+        """Take in what a place tells late; return its copies of the lineage."""
+        self._seen[place] = seen
+        self._look()
+        return self.copies(place)
+
+    def went_on(self, attempt: int, origin: Origin) -> None:
+        """Note that this attempt goes on from `origin`."""
+        mine = Claim(attempt=attempt, owner=owner.me(), origin=origin)
+        self._seen[HERE] = Seen(run=None, claims=[mine])
+
+    def copies(self, place: int) -> dict[str, Copied]:
+        """The copies of the lineage at one place, by name."""
+        inside = {(each.attempt, each.name, each.digest) for each in self._chosen if place in each.places}
+        return {
+            copy.name: Copied(copy.attempt, copy.facts())
+            for copy in self._seen[place].copies
+            if (copy.attempt, copy.name, copy.digest) in inside
+        }
+
+    def found(self) -> list[Found]:
+        """The checkpoints of the lineage that lie at places, the newest first."""
+        merged: dict[str, Found] = {}
+        for each in self._chosen:
+            name = parse_name(each.name)
+            if name is not None:
+                one = merged.setdefault(each.digest, Found(name, each.digest, []))
+                one.at.extend((place, each.attempt) for place in each.places if place != HERE)
+        return sorted((each for each in merged.values() if each.at), key=lambda each: each.name.order, reverse=True)
+
+    def strays(self) -> list[str]:
+        """Names of the local checkpoints that do not belong to the present: it was made elsewhere, without them."""
+        if self.head is None or self.head in {log.attempt for log in self._logs}:
+            return []
+        inside = {each.digest for each in self._chosen}
+        return [each.name for each in self._here if each.digest not in inside]
+
+    @property
+    def begins_afresh(self) -> bool:
+        """Whether the newest attempt began from scratch, or there is none."""
+        return self._afresh
+
+
+def origin_of(log: Log, before: Log | None) -> Origin:
+    """Return what an attempt went on from, by the journals of its directory."""
+    noted = next(log.newest("mirrors"), None)
+    if noted is not None:
+        return Origin(noted.get("attempt"), noted.get("name"))
+    name = next(log.newest("restored"), {}).get("checkpoint")
+    branched = next(log.newest("branched"), None) is not None
+    return Origin(None) if before is None or name is None or branched else Origin(before.attempt, str(name))
+
+
+def _origins(logs: Sequence[Log]) -> Iterator[tuple[int, Origin]]:
+    for before, log in zip([None, *logs], logs, strict=False):
+        yield log.attempt, origin_of(log, before)
+
+
+def _held_here(local: Sequence[Checkpoint]) -> Iterator[Held]:
+    for checkpoint in local:
+        with suppress(Damaged, NotFound):
+            yield Held(HERE, checkpoint.head.attempt, checkpoint.path.name, digest_of(checkpoint.path))
+
+
+def digest_of(path: Path) -> str:
+    """Return the identity of the checkpoint at `path`."""
+    return identity(source.whole(path / MANIFEST))
+
+
+def _held(place: int, copy: Any) -> Held:
+    return Held(place, copy.attempt, copy.name, copy.digest)
+
+
+def _require_one_owner(claims: Sequence[Claim]) -> None:
+    """
+    Raises:
+        UsageError: two processes have used the number of one attempt.
+    """
+    owners: dict[int, dict[str, Any]] = {}
+    for claim in claims:
+        if claim.owner:
+            first = owners.setdefault(claim.attempt, claim.owner)
+            if any(first.get(fact) != claim.owner.get(fact) for fact in _SAME):
+                where = f"{owner.describe(first)}; {owner.describe(claim.owner)}"
+                raise _forked(f"attempt {claim.attempt} was made twice: {where}")
+
+
+def _forked(why: str) -> UsageError:
+    return UsageError(
+        f"the run went on at two places, each without the other: {why}. Choose one: without=PLACE leaves a place out, "
+        "and a run whose directory is moved away begins from its places"
+    )

@@ -1,0 +1,250 @@
+"""Mirror start: asks the places of a run before it begins, claims them, and fetches the checkpoint that is the newest.
+
+A run never begins from an older state because a place did not answer: the start fails, and says how to insist.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from .. import journal, owner
+from ..errors import StoreError, Superseded, UsageError
+from ..journal import Log
+from ..mirror.client import Client
+from ..mirror.protocol import Reply
+from ..mirror.records import Claim, Seen
+from ..rules import Last
+from ..store.attempt import Attempt, read_run
+from ..store.claiming import Elsewhere
+from ..store.shelf import Shelf
+from ..store.store import Store
+from ..terminal import say, warn
+from ..threads import Condition
+from . import settings
+from .entered import Entry, require_same
+from .mirror_lineage import Present
+from .mirror_options import WITHOUT, Mirroring, Wanted
+from .mirror_place import MirrorPlace
+from .mirrors import Card, Mirrors
+from .options import Options
+from .provision import Provision
+
+LOOK_S = 30.0  # how long a place may take to say what lies there
+STRANGE = ("later", "taken")  # another attempt began meanwhile
+
+
+class _Answers(NamedTuple):
+    """What places said, by number: a reply's content, or the kind of an error and its text."""
+
+    good: dict[int, dict[str, Any]]
+    bad: dict[int, tuple[str, str]]
+
+
+class MirrorStart:
+    """The places of a run until its attempt is claimed, on rank 0."""
+
+    def __init__(self, mirroring: Mirroring, root: Path, *, take_over: bool, allow_fresh: bool) -> None:
+        self._mirroring, self._root = mirroring, root
+        self._take_over, self._allow_fresh = take_over, allow_fresh
+        self._client = Client([place.url for place in mirroring.places])
+        self._late = {number for number, place in enumerate(mirroring.places) if place.without}
+        self._seen: dict[int, Seen] = {}
+
+    def look(self, logs: Sequence[Log]) -> Elsewhere:
+        """Ask all places what lies there, and return what the claim of the run's directory must know.
+
+        Raises:
+            StoreError: a place does not answer, and without it nobody knows whether this directory is the newest.
+            UsageError: another run lies there; or another attempt may be alive.
+        """
+        answers = self._ask("look", {})
+        self._seen = {number: msgspec.convert(each, Seen) for number, each in answers.good.items()}
+        for number, (_, why) in answers.bad.items():
+            self._require_answer(number, why, logs)
+        run = self._run_id()
+        self._refuse_the_living(logs)
+        claims = [claim.attempt for seen in self._seen.values() for claim in seen.claims]
+        copies = [copy.attempt for seen in self._seen.values() for copy in seen.copies]
+        return Elsewhere(run, max([*claims, *copies], default=0))
+
+    def require_ours(self, entered: Mapping[str, Any], accepted: Collection[str]) -> None:
+        """
+        Raises:
+            UsageError: another submission began the newest attempt at the places.
+        """
+        claims = [(number, claim) for number, seen in self._seen.items() for claim in seen.claims if claim.entered]
+        if entered and claims:
+            number, newest = max(claims, key=lambda each: each[1].attempt)
+            place = self._mirroring.places[number].shown
+            require_same(place, newest.entered, Entry(**entered), accepted)
+
+    def claim(self, store: Store, entered: Mapping[str, Any]) -> Mirrors:
+        """Claim the places for the attempt that has claimed the run's directory.
+
+        Raises:
+            Superseded: an even later attempt began meanwhile.
+            StoreError: a place does not answer any more.
+        """
+        attempt = store.claim()
+        try:
+            return self._claimed(store, attempt, entered)
+        except BaseException:
+            self._ask("end", {"attempt": attempt.number}, limit_s=2.0)
+            with suppress(StoreError):
+                attempt.close("end", step=0, reason="refused")
+            raise
+
+    def _claimed(self, store: Store, attempt: Attempt, entered: Mapping[str, Any]) -> Mirrors:
+        run_json = (self._root / "run.json").read_text()
+        card = Card(attempt.number, run_json, owner.me(), dict(entered) or None)
+        self._require_all(self._ask("claim", card._asdict()))
+        answers = self._ask("look", {})  # only now: who has claimed before is listed, who claims later stops this one
+        self._require_all(answers)
+        self._seen = {number: msgspec.convert(each, Seen) for number, each in answers.good.items()}
+        present = Present(store.checkpoints(), attempt.earlier, self._seen)
+        places = [self._place(number, wanted, present, store) for number, wanted in enumerate(self._mirroring.places)]
+        provision = Provision(store, self._client, [place.shown for place in places], present)
+        return Mirrors(provision, places, card, self._mirroring.drain_s)
+
+    def _place(self, number: int, wanted: Wanted, present: Present, store: Store) -> MirrorPlace:
+        there = None if number in self._late else present.copies(number)
+        return MirrorPlace(number, wanted.shown, wanted.rule or store.keep or Last(1), there)
+
+    def close(self) -> None:
+        self._client.close()
+
+    # What the places say -----------------------------------------------------------------------------------------
+
+    def _ask(self, op: str, args: Mapping[str, Any], limit_s: float | None = None) -> _Answers:
+        """Ask all places that must answer, at the same time, and wait at most `limit_s` for all of them."""
+        asked = [number for number in range(len(self._mirroring.places)) if number not in self._late]
+        replies: dict[int, Reply] = {}
+        came = Condition()
+
+        def replied(number: int, reply: Reply) -> None:
+            replies[number] = reply
+            came.ring()
+
+        limit_s = LOOK_S if limit_s is None else limit_s
+        until = time.monotonic() + limit_s
+        with suppress(StoreError):  # it is closed
+            for number in asked:
+                self._client.post(number, op, args, partial(replied, number), budget_s=limit_s * 0.8)
+            came.wait_for(lambda: len(replies) == len(asked), until - time.monotonic())
+        found = _Answers({}, {})
+        for number in asked:
+            reply = replies.get(number)
+            if reply is None:
+                found.bad[number] = ("silent", f"no answer within {limit_s:.0f} s")
+            elif reply.error is not None:
+                found.bad[number] = (reply.error, reply.text)
+            else:
+                found.good[number] = reply.ok or {}
+        return found
+
+    def _require_all(self, answers: _Answers) -> None:
+        for number, (kind, text) in answers.bad.items():
+            if kind in STRANGE:
+                raise Superseded(f"{self._root}: another attempt began while this one did: {text}")
+            if kind == "foreign":
+                raise UsageError(text)
+            raise self._unanswered(number, text)
+
+    def _require_answer(self, number: int, why: str, logs: Sequence[Log]) -> None:
+        """Go on without a place that did not answer, if it is certain that it holds nothing newer, or on purpose."""
+        here = Shelf(self._root).names()
+        if here and self._is_newest(logs):
+            known = "another place shows that nothing newer is there"
+        elif not here and self._allow_fresh:
+            known = "allow_fresh=True: it is not asked for checkpoints"
+        else:
+            raise self._unanswered(number, why)
+        self._late.add(number)
+        warn(f"{self._root}: {self._mirroring.places[number].shown}: {why}; the run begins without it ({known})")
+
+    def _is_newest(self, logs: Sequence[Log]) -> bool:
+        """Whether a place that has answered was claimed by the last attempt of this directory, and by none later."""
+        last = next((log for log in reversed(logs) if log.restored is not None), None)
+        if last is None:
+            return False
+        for seen in self._seen.values():
+            newest = max(seen.claims, key=lambda claim: claim.attempt, default=None)
+            if newest is not None and newest.attempt == last.attempt and newest.owner == last.owner:
+                return True
+        return False
+
+    def _unanswered(self, number: int, why: str) -> StoreError:
+        place = self._mirroring.places[number].shown
+        fresh = "" if Shelf(self._root).names() else ", and allow_fresh=True to begin from scratch"
+        return StoreError(
+            f"{self._root}: {place}: {why}. It may hold newer checkpoints than this directory, so the run does not "
+            f'begin. Say without="{place}" or set {WITHOUT} to begin without it{fresh}'
+        )
+
+    def _run_id(self) -> str | None:
+        """Return the id of the run; None if it is new everywhere.
+
+        Raises:
+            UsageError: different runs lie in the directory and at the places.
+        """
+        here = read_run(self._root)
+        ids = {here: str(self._root)} if here else {}
+        for number, seen in self._seen.items():
+            if seen.run is not None:
+                ids.setdefault(seen.run, self._mirroring.places[number].shown)
+        if len(ids) > 1:
+            raise UsageError(f"{' and '.join(ids.values())} hold different runs; give each run places of its own")
+        return next(iter(ids), None)
+
+    def _refuse_the_living(self, logs: Sequence[Log]) -> None:
+        """
+        Raises:
+            UsageError: an attempt elsewhere may be alive.
+        """
+        here = {log.attempt: log.owner for log in logs}
+        for number, seen in self._seen.items():
+            newest = max(seen.claims, key=lambda claim: claim.attempt, default=None)
+            if newest is None or self._take_over or here.get(newest.attempt) == newest.owner != {}:
+                continue  # the claim of the directory asks about its own
+            if _may_live(newest):
+                raise UsageError(
+                    f"{self._mirroring.places[number].shown}: attempt {newest.attempt} may still be running: "
+                    f"{owner.describe(newest.owner)}. Stop it first; if you know that it is gone, say take_over=True "
+                    "or set HOLDFAST_TAKE_OVER=1"
+                )
+
+
+def _may_live(claim: Claim) -> bool:
+    if claim.ended or owner.precedes(claim.owner):
+        return False
+    return not claim.owner or owner.is_me(claim.owner) or not owner.proven_gone(claim.owner, lambda: claim.claimed)
+
+
+def claim(options: Options, store: Store, entered: Mapping[str, Any]) -> Mirrors | None:
+    """Claim the run's directory and all its places; None: the run has no mirrors. `entered`: the submission's entry.
+
+    Raises:
+        StoreError: a place does not answer, and nobody knows whether it holds newer checkpoints.
+    """
+    mirroring = options.mirroring
+    if mirroring is None:
+        return None
+    if settings.is_drilled():
+        say(f"{store.root}: drilled, and so not mirrored to {', '.join(place.shown for place in mirroring.places)}")
+        return None
+    start = MirrorStart(mirroring, store.root, take_over=store.take_over, allow_fresh=options.allow_fresh)
+    try:
+        store.know(start.look(journal.logs(store.root)))
+        start.require_ours(entered, options.accept)
+        store.claim()
+        return start.claim(store, entered)
+    except BaseException:
+        start.close()
+        raise

@@ -1,0 +1,220 @@
+"""Provision: brings checkpoints of the run's lineage from its places: the newest at a start, and files that heal."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from .. import disk
+from ..errors import Damaged, NoSpace, NotFound, StoreError
+from ..mirror.client import Client, PlaceError
+from ..mirror.protocol import Reply
+from ..store import attempt as attempts
+from ..store import format
+from ..store.checkpoint import Checkpoint
+from ..store.format import MANIFEST, Name
+from ..store.store import Store
+from ..terminal import say, warn
+from ..threads import Condition
+from .mirror_lineage import Found, Present, digest_of
+
+QUIET_S = 180.0  # a fetch of which nothing is heard for so long is given up
+
+
+class Provision:
+    """The copies of one run's lineage, while its attempt begins."""
+
+    def __init__(self, store: Store, client: Client, shown: Sequence[str], present: Present) -> None:
+        self.store, self.client, self._shown, self.present = store, client, shown, present
+        self._attempt = store.claim()
+        self._rejected: set[str] = set()  # names that are not fetched (again)
+        self._faults: list[str] = []
+        self._most: Name | None = None  # the run went back to here
+
+    # Whole checkpoints -------------------------------------------------------------------------------------------
+
+    def set_strays_aside(self) -> None:
+        """Move what this directory holds beside the run's lineage to quarantine: it went on elsewhere."""
+        for name in self.present.strays():
+            why = "the run went on elsewhere, without it"
+            self.store.quarantine(self.store.shelf.checkpoint(name), "other-lineage")
+            self._attempt.record("quarantined", name=name, why=why)
+            self._attempt.flush(sync=True)
+            say(f"{self.store.root}: {name} is set aside: {why}")
+
+    def newer_than(self, local: Checkpoint | None) -> Checkpoint | None:
+        """Fetch the newest checkpoint of the lineage that is newer than `local`, and commit it here; None: none is.
+
+        Raises:
+            StoreError: it exists, and could not be fetched.
+        """
+        least = None if local is None else format.parse_name(local.path.name)
+        for found in self.present.found():
+            beyond = self._most is not None and found.name.order > self._most.order
+            if least is not None and found.name.order <= least.order:
+                return None
+            if beyond or str(found.name) in self._rejected or self._is_here(found.name):
+                continue
+            fetched = self._fetched(found)
+            if fetched is not None:
+                return fetched
+        return None
+
+    def fetch(self, step: int) -> None:
+        """Fetch the checkpoint of that step, unless it is here, or at no place."""
+        for found in [found for found in self.present.found() if found.name.step == step][:1]:
+            if not self._is_here(found.name):
+                self._fetched(found)
+
+    def go_back(self, to: Name) -> None:
+        """Fetch nothing that is newer."""
+        self._most = to
+
+    def reject(self, name: str) -> None:
+        """Do not fetch this one."""
+        self._rejected.add(name)
+
+    @property
+    def lacks(self) -> str:
+        """Why the run must not begin from scratch, although there is no checkpoint; empty: it may."""
+        if self._faults:
+            return "; ".join(self._faults)
+        return "" if self.present.begins_afresh else "the run has checkpoints elsewhere, and no place has one of them"
+
+    def _is_here(self, name: Name) -> bool:
+        return attempts.is_checkpoint(self.store.shelf.checkpoint(name).path)
+
+    def _fetched(self, found: Found) -> Checkpoint | None:
+        """Fetch a checkpoint from the nearest place that has it whole; None: none has."""
+        silent = ""
+        self._rejected.add(str(found.name))
+        for place, folder in found.at:
+            try:
+                return self._fetch(found, place, folder)
+            except PlaceError as error:
+                why = f"{self._shown[place]}: {found.name}: {error}"
+                if error.kind == "full":
+                    raise NoSpace(f"{self.store.root}: {why}") from error
+                silent = silent if error.kind in ("damaged", "gone") else why
+                self._faults.append(why)
+                warn(f"{self.store.root}: {why}")
+        if silent:
+            raise StoreError(f'{silent}. It is the newest checkpoint; say without="..." to begin without that place')
+        return None
+
+    def _fetch(self, found: Found, place: int, folder: int) -> Checkpoint:
+        began, name = time.monotonic(), str(found.name)
+        partial = self._attempt.room / name
+        with self._attempt.acting("fetch a checkpoint"):
+            disk.remove_tree(partial)
+            disk.make_dir(partial)
+            got = self._ask(place, "fetch", {"attempt": folder, "name": name, "into": str(partial)})
+            if digest_of(partial) != found.digest:
+                raise PlaceError("damaged", "its manifest has changed since it was listed")
+            path = attempts.publish(self._attempt, partial, name)
+        took_s = time.monotonic() - began
+        self._attempt.record(
+            "fetched", checkpoint=name, place=self._shown[place], size_bytes=got["size_bytes"], took_s=round(took_s, 3)
+        )
+        say(f"{self.store.root}: {name} comes from {self._shown[place]}, in {took_s:.1f} s")
+        return Checkpoint(path)
+
+    def _ask(self, place: int, op: str, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask a place, and wait as long as there is progress.
+
+        Raises:
+            PlaceError: it did not do what was asked.
+        """
+        replies: list[Reply] = []
+        came, heard_s = Condition(), [time.monotonic()]
+
+        def replied(reply: Reply) -> None:
+            heard_s.append(time.monotonic())
+            if not reply.note:
+                replies.append(reply)
+            came.ring()
+
+        number = self.client.post(place, op, args, replied, noted=replied)
+        while not came.wait_for(lambda: bool(replies), 1.0):
+            if time.monotonic() - heard_s[-1] > QUIET_S:
+                self.client.cancel(number)
+                raise PlaceError("silent", f"nothing was heard from it for {QUIET_S:.0f} s")
+            del heard_s[:-1]
+        reply = replies[0]
+        if reply.error is not None:
+            raise PlaceError(reply.error, reply.text)
+        return reply.ok or {}
+
+    # Healing -----------------------------------------------------------------------------------------------------
+
+    def heal(self, checkpoint: Checkpoint) -> bool:
+        """Replace the damaged files of a local checkpoint by those of an identical copy; return whether all are whole.
+
+        The manifest must be sound: it tells which copy is identical. Other checkpoints that share a file get the new
+        one, too.
+        """
+        try:
+            digest = digest_of(checkpoint.path)
+            at = next((found.at for found in self.present.found() if found.digest == digest), [])
+            damaged = sorted({problem.path for problem in checkpoint.problems(cold=True)}) if at else []
+        except (Damaged, NotFound, OSError):
+            return False
+        names = [path.relative_to(checkpoint.path).as_posix() for path in damaged if path != checkpoint.path]
+        if not names or MANIFEST in names:
+            return False
+        whole = all(self._heal(checkpoint, name, at) for name in names)
+        self.store.sharing.forget()
+        return whole
+
+    def _heal(self, checkpoint: Checkpoint, name: str, at: Sequence[tuple[int, int]]) -> bool:
+        fresh = self._attempt.room / "healed"
+        for place, folder in at:
+            args = {"attempt": folder, "name": checkpoint.path.name, "file": name, "into": str(fresh)}
+            try:
+                with self._attempt.acting("heal a checkpoint"):
+                    disk.remove_tree(fresh)
+                    self._ask(place, "file", args)
+                    healed = self._put(fresh, checkpoint, name)
+            except PlaceError as error:
+                warn(f"{checkpoint.path / name}: is damaged, and was not healed from {self._shown[place]}: {error}")
+                continue
+            self._attempt.record(
+                "healed", checkpoint=checkpoint.path.name, file=name, place=self._shown[place], of=healed
+            )
+            say(f"{checkpoint.path / name}: was damaged; its bytes come from {self._shown[place]}, digest checked")
+            return True
+        return False
+
+    def _put(self, fresh: Path, checkpoint: Checkpoint, name: str) -> list[str]:
+        """Put a file in the place of a damaged one, wherever that is linked. Return the checkpoints that got it."""
+        wanted, old = checkpoint.manifest.files[name], _inode(checkpoint.path / name)
+        sharing = [each for each in self.store.checkpoints() if old is not None and _inode(each.path / name) == old]
+        others = [each for each in sharing if each.path != checkpoint.path and _is_of(each, name, wanted)]
+        for each in others:
+            passing = self._attempt.room / "healing"
+            disk.remove_tree(passing)
+            disk.link(fresh, passing)
+            disk.replace(passing, each.path / name)
+        disk.replace(fresh, checkpoint.path / name)
+        for each in [*others, checkpoint]:
+            disk.sync_dir((each.path / name).parent)
+        return [each.path.name for each in [*others, checkpoint]]
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    with suppress(OSError):
+        facts = os.lstat(path)
+        return facts.st_dev, facts.st_ino
+    return None
+
+
+def _is_of(checkpoint: Checkpoint, name: str, wanted: format.File) -> bool:
+    """Whether the checkpoint has committed these same bytes under that name."""
+    with suppress(Damaged, NotFound):
+        own = checkpoint.manifest.files.get(name)
+        return own is not None and (own.size_bytes, own.digest) == (wanted.size_bytes, wanted.digest)
+    return False
