@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from fault_plans import Plan
 
 SLOW_S = 0.5
 ERRORS = {name: getattr(errno, name) for name in ("EIO", "ENOSPC", "EDQUOT", "EROFS", "EACCES", "ESTALE", "ETIMEDOUT")}
+
+
+_open: list[AbstractContextManager[None]] = []  # a door that nobody holds is closed
 
 
 class EveryThread:
@@ -83,4 +87,5 @@ def strike(plan: Plan, root: Path) -> None:
     """From now on, until this process ends."""
     act = Striking(plan, root)
     faults._here = EveryThread(act)  # type: ignore[assignment]
-    faults.door(act).__enter__()
+    _open.append(faults.door(act))
+    _open[-1].__enter__()

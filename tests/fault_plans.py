@@ -67,13 +67,16 @@ class Plan:
         done = {fault.number for fault in self.strokes()}
         return [fault for fault in self.all() if fault.number not in done]
 
-    def due(self, request: str) -> Fault | None:
-        """The fault that this request is to meet. Its maker says `struck`, or gives it `back`."""
+    def due(self, request: str, *, at_once: bool = False) -> Fault | None:
+        """The fault that this request is to meet. Its maker says `struck`, or gives it `back`.
+
+        `at_once`: for requests that are so rare that none of them may pass.
+        """
         with self._lock:
             self._armed = self._armed or (self.folder / "armed").exists()
             queue = self._queues.get(request)
             self._passed += self._armed
-            if not self._armed or not queue or self._passed <= queue[0].after:
+            if not self._armed or not queue or (self._passed <= queue[0].after and not at_once):
                 return None
             self._passed = 0
             return queue.popleft()

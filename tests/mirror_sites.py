@@ -177,11 +177,20 @@ class SftpSite(FolderSite):
     def __init__(self, server: SftpServer, plan: Plan, name: str = "sftp") -> None:
         super().__init__(server.files / name, plan, name)
         self.disk = []
-        self._proxy = tcp_faults.Proxy(tcp_faults.Server(server.port, server.kill, server.start), plan)
+        self._server = server
+        self._proxy = tcp_faults.Proxy(tcp_faults.Server(server.port, server.kill, self._start), plan)
         self.environment = server.environment
         self.url = f"sftp://127.0.0.1:{self._proxy.port}{self.root}"
-        known = server.home / ".ssh/known_hosts"
-        known.write_text(known.read_text() + known.read_text().replace(f":{server.port} ", f":{self._proxy.port} "))
+        self._know()
+
+    def _start(self) -> None:
+        self._server.start()
+        self._know()
+
+    def _know(self) -> None:
+        """The server's key is known at the proxy's port as well; a server that starts writes its own line."""
+        known = self._server.home / ".ssh/known_hosts"
+        known.write_text(known.read_text().replace(f":{self._server.port} ", f":{self._proxy.port} "))
 
     def __exit__(self, *given: object) -> None:
         self._proxy.__exit__(*given)

@@ -88,11 +88,27 @@ def wanted(count: int, kinds: Mapping[str, Strikes]) -> Wanted:
     return found
 
 
+WORKER = "worker"
+KINDS: Mapping[str, Mapping[str, Strikes]] = {
+    "s3": S3_FAULTS,
+    "s3 in parts": PARTS_FAULTS,
+    "sftp": SFTP_FAULTS,
+    "folder": FOLDER_FAULTS,
+    WORKER: {"process": ("worker killed",)},
+}
+
+
 class Batch(NamedTuple):
-    """The faults of one training, by place."""
+    """The faults of one training: how many of each of KINDS."""
 
     seed: int
-    counts: Mapping[str, int]  # of "s3", "s3 in parts", "sftp", "folder", "worker"
+    counts: Mapping[str, int]
+
+    def plans(self, folder: Path) -> dict[str, Plan]:
+        return {
+            kind: Plan.make(folder / "plans" / kind, draw(self.seed * 100 + number, wanted(count, KINDS[kind])))
+            for number, (kind, count) in enumerate(self.counts.items())
+        }
 
 
 class Told(NamedTuple):
@@ -107,34 +123,24 @@ class Told(NamedTuple):
 
 
 @contextmanager
-def sites(batch: Batch, folder: Path) -> Iterator[list[Site]]:
-    """The places of a batch, each with its plan."""
+def sites(plans: Mapping[str, Plan], folder: Path) -> Iterator[list[Site]]:
+    """The places that these plans are for."""
     with ExitStack() as around:
         found: list[Site] = []
-        for number, (kind, count) in enumerate(batch.counts.items()):
-            kinds = KINDS.get(kind)
-            if kinds is None:
-                continue
-            plan = Plan.make(folder / "plans" / kind, draw(batch.seed * 100 + number, wanted(count, kinds)))
-            found.append(around.enter_context(_site(kind, plan, folder, around)))
+        if "sftp" in plans:
+            (folder / "server").mkdir()
+            server = around.enter_context(sftp_server(folder / "server"))
+            found.append(around.enter_context(SftpSite(server, plans["sftp"])))
+        if "folder" in plans:
+            found.append(around.enter_context(FolderSite(folder / "folder", plans["folder"])))
+        for kind in plans.keys() & {"s3", "s3 in parts"}:
+            found.append(around.enter_context(S3Site(around.enter_context(s3_server()), plans[kind])))
         yield found
 
 
-KINDS = {"s3": S3_FAULTS, "s3 in parts": PARTS_FAULTS, "sftp": SFTP_FAULTS, "folder": FOLDER_FAULTS}
-
-
-def _site(kind: str, plan: Plan, folder: Path, around: ExitStack) -> Any:
-    if kind == "sftp":
-        (folder / "server").mkdir()
-        return SftpSite(around.enter_context(sftp_server(folder / "server")), plan)
-    if kind == "folder":
-        return FolderSite(folder / "folder", plan)
-    return S3Site(around.enter_context(s3_server()), plan)
-
-
-def train(batch: Batch, places: Sequence[Site], folder: Path) -> Told:
+def train(plans: Mapping[str, Plan], places: Sequence[Site], folder: Path) -> Told:
     """Train until every fault was struck, or the time is over, and then to the end."""
-    sets = SHORTER + (IN_PARTS if "s3 in parts" in batch.counts else [])
+    sets = SHORTER + (IN_PARTS if "s3 in parts" in plans else [])
     limits = {"set": sets, "disk": [each for site in places for each in site.disk]}
     environment = {**os.environ, "MIRROR_WORKER": json.dumps(limits)}
     for site in places:
@@ -145,7 +151,7 @@ def train(batch: Batch, places: Sequence[Site], folder: Path) -> Told:
     words = [sys.executable, mirrored_training.__file__, json.dumps(asked)]
     with (folder / "output").open("w+") as output:
         with subprocess.Popen(words, env=environment, stdout=output, stderr=subprocess.STDOUT) as training:
-            _strike(batch, places, training, committed)
+            _strike(plans, training, committed)
             enough.touch()
             try:
                 code = training.wait(120)
@@ -161,17 +167,38 @@ def train(batch: Batch, places: Sequence[Site], folder: Path) -> Told:
     return Told(code, said, figures, dict(rows), _due(run), held)
 
 
-def _strike(batch: Batch, places: Sequence[Site], training: "subprocess.Popen[Any]", committed: Path) -> None:
-    ends, workers_left = time.monotonic() + LIMIT_S, batch.counts.get("worker", 0)
-    while not (committed.exists() and committed.read_text().count("\n") > 2) and time.monotonic() < ends:
-        if training.poll() is not None:
+def _strike(plans: Mapping[str, Plan], training: "subprocess.Popen[Any]", committed: Path) -> None:
+    """Begin when the first checkpoints are there; return when every fault was struck, or the time is over."""
+    ends = time.monotonic() + LIMIT_S
+    while not (committed.exists() and committed.read_text().count("\n") > 2) and training.poll() is None:
+        if time.monotonic() > ends:
             return
         time.sleep(0.05)
-    for site in places:
-        site.plan.arm()
-    while time.monotonic() < ends and training.poll() is None and any(site.plan.left() for site in places):
+    for plan in plans.values():
+        plan.arm()
+    while time.monotonic() < ends and training.poll() is None and any(plan.left() for plan in plans.values()):
+        if WORKER in plans:
+            _kill_worker(plans[WORKER], training.pid)
         time.sleep(0.2)
-    del workers_left
+
+
+def _kill_worker(plan: Plan, training: int) -> None:
+    """What is copied to all places ends with it, in the middle of whatever it does."""
+    fault = plan.due("process")
+    if fault is None:
+        return
+    for child in _children(training):
+        if mirror_worker.__file__.encode() in Path(f"/proc/{child}/cmdline").read_bytes():
+            os.kill(child, signal.SIGKILL)
+            plan.struck(fault)
+            return
+    plan.back(fault)
+
+
+def _children(process: int) -> list[int]:
+    """Of all its threads: one of them has started the worker."""
+    tasks = Path(f"/proc/{process}/task").glob("*/children")
+    return [int(word) for task in tasks for word in task.read_text().split()]
 
 
 def _held(place: Path) -> dict[str, tuple[str, str]]:
@@ -182,9 +209,5 @@ def _held(place: Path) -> dict[str, tuple[str, str]]:
 
 
 def _due(run: Path) -> set[str]:
-    """What the rule keeps of all that was committed; the run itself keeps that and more."""
-    with Store(run, mode="r") as store:
-        return set(retention.keep(store.facts(), Last(3) | Every(steps=KEPT)))
-
-
-__all__ = ["BOUND_S", "Batch", "Told", "signal", "sites", "train"]
+    """What every place must hold of all that was committed: the newest, and what its rule names for what it is."""
+    return retention.keep(Store(run).facts(), Every(steps=KEPT))

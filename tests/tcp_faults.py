@@ -62,7 +62,7 @@ class Proxy:
 
     def _serve(self, near: socket.socket) -> None:
         with near:
-            if fault := self._plan.due("connect"):
+            if fault := self._plan.due("connect", at_once=True):
                 self._plan.struck(fault)
                 _reset(near)
                 return

@@ -216,6 +216,6 @@ def test_secrets_are_not_shown(url, name):
 
 
 def test_a_chain_and_an_unknown_kind_are_no_place():
-    for url in ("simplecache::s3://bucket", "nosuchkind://x/y"):
+    for url in ("simplecache::s3://bucket", "nosuchkind://x/y", "gs://its-package-is-not-installed/x"):
         with pytest.raises(UsageError):
             open_place(url)

@@ -32,7 +32,8 @@ _REFUSED = {400, 401, 403, 405}
 
 
 class Other:
-    limit_s = 30.0  # for one call, or one piece
+    limit_s = 30.0  # for one call
+    slowest = 1 << 16  # bytes in a second: what is slower is silent
 
     def __init__(self, url: str) -> None:
         self.shown, self._url = shown(url), url
@@ -41,6 +42,8 @@ class Other:
             kind = fsspec.get_filesystem_class(scheme)
         except ValueError:
             raise UsageError(f"{self.shown}: fsspec knows no such kind of place") from None
+        except ImportError as error:
+            raise UsageError(f"{self.shown}: {told(error)}") from None
         self._root = str(kind._strip_protocol(url)).rstrip("/")  # noqa: SLF001  fsspec's rule for what a class offers
         self._exclusive = _exclusive(kind)
         self.atomic = scheme in _ATOMIC and bool(self._exclusive)
@@ -67,7 +70,7 @@ class Other:
         with self._edge():
             file = self._within(lambda files: files.open(self._at(path), "rb", block_size=_PIECE_BYTES))
             try:
-                while piece := self._within(lambda _: file.read(_PIECE_BYTES)):
+                while piece := self._within(lambda _: file.read(_PIECE_BYTES), _PIECE_BYTES):
                     yield bytes(piece)
             finally:
                 file.close()
@@ -94,7 +97,7 @@ class Other:
             if size_bytes <= _WHOLE_BYTES:
                 data = b"".join(sent)
                 self._make_folder(file)
-                self._within(lambda files: files.pipe_file(file, data))
+                self._within(lambda files: files.pipe_file(file, data), size_bytes)
             else:
                 self._make_folder(file)
                 self._write(file, sent)
@@ -132,8 +135,8 @@ class Other:
         opened = self._within(lambda files: files.open(file, "wb", block_size=_WHOLE_BYTES))
         try:
             for piece in sent:
-                self._within(partial(_write, opened, piece))
-            self._within(lambda _: opened.close())
+                self._within(partial(_write, opened, piece), _WHOLE_BYTES)
+            self._within(lambda _: opened.close(), _WHOLE_BYTES)
         except BaseException:
             with suppress(
                 Exception
@@ -145,8 +148,8 @@ class Other:
                 self._within(lambda files: files.rm_file(file))
             raise
 
-    def _within(self, call: Callable[[Any], T]) -> T:
-        """Call with the file system; give up after `limit_s`: the thread that waits is left to itself."""
+    def _within(self, call: Callable[[Any], T], size_bytes: int = 0) -> T:
+        """Call with the file system; give up when it takes too long: the thread that waits is left to itself."""
         answer, wrong = list[T](), list[BaseException]()
 
         def ask() -> None:
@@ -159,9 +162,10 @@ class Other:
 
         worker = Worker(ask, "holdfast-place")
         worker.start()
-        if not worker.ended.wait(self.limit_s):
+        limit_s = self.limit_s + size_bytes / self.slowest
+        if not worker.ended.wait(limit_s):
             self._opened = None
-            raise Silent(errno.ETIMEDOUT, f"{self.shown}: no answer for {self.limit_s:.0f} s")
+            raise Silent(errno.ETIMEDOUT, f"{self.shown}: no answer for {limit_s:.0f} s")
         if wrong:
             raise wrong[0]
         return answer[0]

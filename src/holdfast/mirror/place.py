@@ -138,7 +138,7 @@ def open_place(url: str) -> Place:
         return Other(url)
     except ModuleNotFoundError as error:
         extra = {"s3": "holdfast[s3]", "s3a": "holdfast[s3]", "sftp": "holdfast[sftp]", "ssh": "holdfast[sftp]"}
-        asked = extra.get(scheme) or "the package that fsspec names for it"
+        asked = extra.get(scheme) or "fsspec and its package for this kind"
         raise UsageError(f"{shown(url)}: {error.name} is missing; install {asked}") from None
 
 

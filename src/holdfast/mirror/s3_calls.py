@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import s3fs
+from botocore.handlers import add_expect_header
 from fsspec.asyn import sync
 from fsspec.config import conf
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
@@ -25,6 +26,7 @@ class Calls:
     def __init__(self, bucket: str, shown: str) -> None:
         self.bucket, self._shown = bucket, shown
         self._opened: Any = None
+        self._client: Any = None
 
     @property
     def _files(self) -> Any:
@@ -49,7 +51,7 @@ class Calls:
 
     def call(self, method: str, size_bytes: int = 0, **what: Any) -> Any:
         """Call a method of boto's client for the bucket. `size_bytes` go with it, and may take their time."""
-        return self._sync(size_bytes, self._files._call_s3, method, Bucket=self.bucket, **what)  # noqa: SLF001
+        return self._sync(size_bytes, self._asked, method, what)
 
     def list(self, prefix: str, **options: Any) -> Iterator[str]:
         """Yield the keys that begin with `prefix`; with a delimiter, the folders among them end with it."""
@@ -65,7 +67,7 @@ class Calls:
         """Return an object, or the range of it that `options` tell."""
 
         async def fetch() -> bytes:
-            answer = await self._files._call_s3("get_object", Bucket=self.bucket, Key=key, **options)  # noqa: SLF001
+            answer = await self._asked("get_object", {"Key": key, **options})
             async with answer["Body"] as body:
                 return bytes(await body.read())
 
@@ -75,6 +77,14 @@ class Calls:
         """Copy within the bucket. Above 5 GiB s3fs does it in parts."""
         old, new = f"{self.bucket}/{source}", f"{self.bucket}/{key}"
         self._sync(size_bytes, self._files._cp_file, old, new)  # noqa: SLF001  cp_file has no time limit
+
+    async def _asked(self, method: str, what: dict[str, Any]) -> Any:
+        client = await self._files.set_session()
+        if client is not self._client:
+            # "May I send the body?" has no time limit in aiohttp: a server that hangs would never be given up.
+            client.meta.events.unregister("before-call.s3", add_expect_header)
+            self._client = client
+        return await self._files._call_s3(method, Bucket=self.bucket, **what)  # noqa: SLF001
 
     def _sync(self, size_bytes: int, function: Any, *args: Any, **what: Any) -> Any:
         try:
