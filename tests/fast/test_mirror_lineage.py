@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import StoreError
 from holdfast.mirror.lineage import HERE, Held, lineage, origins, strays
 from holdfast.mirror.records import Origin
 from holdfast.store.format import Name
@@ -55,12 +54,18 @@ def test_the_end_of_an_epoch_is_newer_than_its_last_step():
 
 def test_two_processes_of_one_number_are_told():
     assert origins([(1, None), (1, Origin(None)), (1, Origin(None))]) == {1: Origin(None)}
-    with pytest.raises(StoreError, match="without="):
+    with pytest.raises(ValueError, match="elsewhere"):
         origins([(2, Origin(None)), (2, Origin(1, name(10)))])
 
 
 def test_a_record_that_leads_forwards_leads_nowhere():
     assert chosen({1: Origin(1, name(5)), 2: Origin(2, name(5))}, held(0, 1, 5) + held(0, 2, 7)) == [(2, name(7), (0,))]
+
+
+def test_an_attempt_that_goes_back_leaves_behind_what_it_went_back_from():
+    """Attempt 2 had gone on from step 50 of attempt 1; attempt 3 goes on from step 40, and names attempt 2."""
+    came_from = {1: Origin(None), 2: Origin(1, name(50)), 3: Origin(2, name(40))}
+    assert chosen(came_from, held(0, 1, 30, 40, 50) + held(0, 2, 60)) == [(1, name(40), (0,)), (1, name(30), (0,))]
 
 
 class World:
@@ -84,7 +89,9 @@ class World:
             roll = self.rng.random()
             start = None if roll < 0.1 or not able else able[-1] if roll < 0.8 else self.rng.choice(able)
             path = [] if start is None else self.present[: self.present.index(start) + 1]
-            self.came_from[attempt] = Origin(None) if start is None else Origin(start[0], name(start[1]))
+            # who wrote it, or any later attempt that has it in its past
+            heirs = [before for before, past in self.history.items() if start in past]
+            self.came_from[attempt] = Origin(None) if start is None else Origin(self.rng.choice(heirs), name(start[1]))
             step = 0 if start is None else start[1]
             for _ in range(self.rng.randint(0, 3)):
                 step += self.rng.randint(1, 3)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import Damaged, NotFound, StoreError
 from holdfast.mirror import sending
+from holdfast.pages import PAGE
 from holdfast.store import format
 from holdfast.store.format import MANIFEST
 from holdfast.store.store import Store
@@ -23,19 +25,25 @@ KINDS = ["one-process", "two-ranks", "divided", "directory"]
 def checkpoints(tmp_path_factory):
     """One checkpoint of each kind; of small blocks and pieces, so that files have several."""
     base = tmp_path_factory.mktemp("sending")
+    found = {}
+    for kind in KINDS[:-1]:
+        (golden,) = (GOLDEN / kind).iterdir()
+        found[kind] = shutil.copytree(golden, base / kind / golden.name)
+    with in_small("directory"), Store(base / "run").directory(step=3) as path:
+        for name, size in {"a/b/c": 20_000, "whole": 4 * PAGE, "empty": 0, "one": 1}.items():
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / name).write_bytes(os.urandom(size))
+    return found | {"directory": base / "run/checkpoints/step-000000003"}
+
+
+@contextmanager
+def in_small(kind):
+    """Files have several pieces, and those that are no shards several blocks; a part of a rank is never so long."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(format, "BLOCK_BYTES", 1000)
-        patch.setattr(sending, "PIECE_BYTES", 700)
-        found = {}
-        for kind in KINDS[:-1]:
-            (golden,) = (GOLDEN / kind).iterdir()
-            found[kind] = shutil.copytree(golden, base / kind / golden.name)
-        with Store(base / "run").directory(step=3) as path:
-            for name, size in {"a/b/c": 2500, "whole": 2000, "empty": 0, "one": 1}.items():
-                (path / name).parent.mkdir(parents=True, exist_ok=True)
-                (path / name).write_bytes(os.urandom(size))
-        found["directory"] = base / "run/checkpoints/step-000000003"
-        yield found
+        patch.setattr(sending, "PIECE_BYTES", PAGE)
+        if kind == "directory":
+            patch.setattr(format, "BLOCK_BYTES", 2 * PAGE)
+        yield
 
 
 def sent(path):
@@ -49,21 +57,27 @@ def test_what_is_sent_is_what_lies_there(checkpoints, kind):
     path = checkpoints[kind]
     there = {each.relative_to(path).as_posix(): each.read_bytes() for each in path.rglob("*") if each.is_file()}
     wanted = sending.local(path)
-    assert sent(path) | {MANIFEST: wanted.raw} == there
+    with in_small(kind):
+        assert sent(path) | {MANIFEST: wanted.raw} == there
     assert wanted.size_bytes == sum(map(len, there.values())) - len(wanted.raw)
-    assert wanted.name == format.decode_head(wanted.raw, "").name.__str__()
+    assert wanted.name == path.name
 
 
 def test_files_of_several_pieces_are_among_them(checkpoints):
     path = checkpoints["directory"]
-    assert len([*sending.pieces(path, sending.local(path), "a/b/c")]) > 3
+    with in_small("directory"):
+        assert len([*sending.pieces(path, sending.local(path), "a/b/c")]) > 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
 def test_any_flipped_bit_is_damage_before_the_file_is_complete(checkpoints, kind, data):
     """And a flipped bit of the manifest, or of a rank's part, before any file is sent."""
-    path = checkpoints[kind]
+    with in_small(kind):
+        _flip_a_bit(checkpoints[kind], data)
+
+
+def _flip_a_bit(path, data):
     known = sending.local(path)
     name = data.draw(st.sampled_from([MANIFEST, *(name for name, file in known.files.items() if file.size_bytes)]))
     size = (path / name).stat().st_size
@@ -110,3 +124,16 @@ def test_a_missing_file_in_a_folder_is_damage_and_not_a_removed_checkpoint(check
         list(sending.pieces(path, wanted, "a/b/c"))
     with pytest.raises(NotFound):
         sending.local(path)
+
+
+def test_damage_is_found_at_its_leaf(tmp_path):
+    """The rest of a big file is not sent for nothing."""
+    path = having(tmp_path / "run", 1).latest().path
+    wanted = sending.local(path)
+    name, leaves = max(wanted.leaves.items(), key=lambda each: wanted.files[each[0]].size_bytes)
+    flip(path / name, min(leaf.offset for leaf in leaves))
+    passed = 0
+    with in_small("run"), pytest.raises(Damaged):
+        for piece in sending.pieces(path, wanted, name):
+            passed += len(piece)
+    assert passed <= wanted.files[name].size_bytes - 2 * PAGE

@@ -23,11 +23,13 @@ CLAIM = {"attempt": 1, "run_json": RUN, "owner": {"pid": 1}, "entered": 1.0}
 STEP = "step-000000001"
 
 HANGS = """
-import sys, time
+import time
 from holdfast.mirror import lane, worker
 worker.Worker.__init__.__kwdefaults__["patience_s"] = 0.0
-lane.OPS["look"] = lambda *_: time.sleep(60)
-sys.stdout.write("a library prints this\\n")
+def look(*_):
+    print("a library prints this", flush=True)
+    time.sleep(60)
+lane.OPS["look"] = look
 from holdfast.mirror import __main__
 """
 
@@ -183,6 +185,18 @@ def test_a_worker_that_dies_is_told_and_started_again(start, checkpoint):
     assert worker_of(client) != first
 
 
+def test_a_relative_path_is_that_of_the_start(start, tmp_path, monkeypatch):
+    """Also for a worker that is started after the script has changed its directory."""
+    monkeypatch.chdir(tmp_path)
+    client = start("a", root=Path())
+    os.kill(worker_of(client), signal.SIGKILL)
+    (tmp_path / "else").mkdir()
+    monkeypatch.chdir(tmp_path / "else")
+    wait_for(lambda: client._child is None)  # a request that comes while a worker dies is answered with "silent"
+    client.ask(0, "claim", CLAIM, 20)
+    assert (tmp_path / "a/claims/000001.json").exists()
+
+
 def test_a_library_that_hangs_ends_the_worker_and_not_the_run(start):
     """And what a library prints is no reply."""
     client = start("a", "b", code=HANGS)
@@ -222,9 +236,13 @@ def test_a_stopped_worker_delays_nobody(start):
         client.ask(0, "look", {}, 1)
 
 
-def test_signals_do_not_end_it_and_closing_does(start):
-    client = start("a")
+def test_signals_do_not_end_it_and_closing_does(start, tmp_path):
+    """And it holds nothing open that a library of the run has left to all children."""
+    with open(tmp_path / "left", "w") as left:
+        os.set_inheritable(left.fileno(), True)
+        client = start("a")
     pid = worker_of(client)
+    assert str(tmp_path / "left") not in {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()}
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         os.kill(pid, number)
     client.ask(0, "look", {}, 10)
@@ -344,7 +362,7 @@ def test_memory_is_bounded(start, tmp_path):
     from holdfast.store.store import Store
 
     with Store(tmp_path / "big").directory(step=1) as path, open(path / "data", "wb") as file:
-        file.writelines(bytes([number]) * (4 << 20) for number in range(64))
+        file.writelines(bytes([number]) * (4 << 20) for number in range(32))
     client = start("a")
     client.ask(0, "claim", CLAIM, 10)
     before = _peak_mib(worker_of(client))
@@ -355,4 +373,5 @@ def test_memory_is_bounded(start, tmp_path):
 
 
 def _peak_mib(pid):
-    return int(re.search(r"VmHWM:\s*(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) >> 10
+    (found,) = re.findall(r"VmHWM:\s*(\d+)", Path(f"/proc/{pid}/status").read_text())
+    return int(found) >> 10

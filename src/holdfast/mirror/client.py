@@ -50,7 +50,7 @@ class Client:
 
     def __init__(self, urls: Sequence[str], *, python: Sequence[str] = (sys.executable,)) -> None:
         self._urls, self._python = [*urls], [*python]
-        self._pid = os.getpid()
+        self._pid, self._folder = os.getpid(), os.getcwd()
         self._numbers = itertools.count(1)
         self._outbox: deque[Request] = deque()
         self._owed: dict[int, _Open] = {}
@@ -198,7 +198,7 @@ class Client:
                 self._answer([self._outbox.popleft().id], text)
             return
         selector.register(self._child.reads, selectors.EVENT_READ)
-        args = {"places": self._urls, "parent": self._pid}
+        args = {"places": self._urls, "parent": self._pid, "folder": self._folder}
         first = self._outbox.popleft() if self._outbox[0].op == "open" else Request(0, "open")
         self._outbox.appendleft(msgspec.structs.replace(first, args=args))
 

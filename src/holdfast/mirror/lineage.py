@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from ..errors import StoreError
 from ..store.format import parse_name
 from .records import Origin
 
@@ -40,15 +39,13 @@ def origins(known: Iterable[tuple[int, Origin | None]]) -> dict[int, Origin]:
     """Merge what the places and the run's journals tell of each attempt. None: it has not gone on from anything.
 
     Raises:
-        StoreError: two places tell different origins of one attempt: two processes used its number.
+        ValueError: two places tell different origins of one attempt: two processes used its number.
     """
     found: dict[int, Origin] = {}
     for attempt, origin in known:
         if origin is not None and found.setdefault(attempt, origin) != origin:
-            raise StoreError(
-                f"two processes have been attempt {attempt}, each at another place: one went on from "
-                f"{_told(found[attempt])}, the other from {_told(origin)}; leave one place out with without="
-            )
+            first, second = _told(found[attempt]), _told(origin)
+            raise ValueError(f"attempt {attempt} went on from {first}, and elsewhere from {second}")
     return found
 
 
@@ -59,12 +56,14 @@ def lineage(came_from: Mapping[int, Origin], held: Iterable[Held]) -> list[Choic
         if parse_name(each.name) is not None:
             by_attempt.setdefault(each.attempt, []).append(each)
     chosen: list[Choice] = []
-    attempt, until = max([*came_from, *by_attempt], default=None), None
+    attempt = max([*came_from, *by_attempt], default=None)
+    until: str | None = None
     while attempt is not None:
         chosen += _choices(attempt, until, by_attempt.get(attempt, ()))
         origin = came_from.get(attempt)
         earlier = None if origin is None else origin.attempt
-        if origin is not None and origin.name is not None:  # an attempt may go on from what an earlier one had left
+        if origin is not None and origin.name is not None:
+            # the origin may name an attempt that had gone on from this very checkpoint, or from a later one
             until = origin.name if until is None else min(until, origin.name, key=_order)
         # a record that leads forwards or to itself is damage, and leads nowhere
         attempt = earlier if earlier is not None and earlier < attempt else None

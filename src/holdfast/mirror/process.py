@@ -20,14 +20,16 @@ class WorkerProcess:
     def __init__(self, python: Sequence[str]) -> None:
         command = [*python, "-P", "-W", "ignore", "-m", "holdfast.mirror"]
         self._errors = disk.create_shared("holdfast-mirrors", 0)  # an import that fails; later it writes nothing there
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            bufsize=0,
-            env=_environment(),
-        )
+        pipe = subprocess.PIPE
+        try:
+            # without close_fds Python uses posix_spawn. Else it would wait for a loader that another thread forks just
+            # now, and that holds a copy of the pipe on which Popen reads until the program has begun
+            self._process = subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, stderr=self._errors, bufsize=0, env=_environment(), close_fds=False
+            )
+        except BaseException:
+            os.close(self._errors)
+            raise
         self._writes = _pipe(self._process.stdin)
         self.reads = _pipe(self._process.stdout)
         self._unsent = bytearray()
@@ -63,6 +65,8 @@ class WorkerProcess:
 
     def why(self) -> str:
         """Say how it has ended."""
+        with suppress(subprocess.TimeoutExpired):  # its pipes are closed a moment before it has ended
+            self._process.wait(0.5)
         code = self._process.poll()
         how = "it closed its output" if code is None else f"signal {-code}" if code < 0 else f"status {code}"
         last = os.pread(self._errors, 1 << 12, max(0, os.fstat(self._errors).st_size - (1 << 12))).split(b"\n")

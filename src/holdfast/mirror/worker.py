@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 import threading
+from contextlib import suppress
 from typing import IO, NoReturn
 
 import msgspec
@@ -69,6 +70,8 @@ class Worker:
         if not self._lanes:
             if request.args["parent"] != self._parent:
                 os._exit(0)  # the run is gone already
+            with suppress(OSError):  # a relative path is that of the run when it began, wherever it is now
+                os.chdir(request.args["folder"])
             self._lanes = [Lane(url, self.say) for url in request.args["places"]]
         # in a thread: a library that is slow to import holds up no other place
         threading.Thread(target=self._tell_opened, args=[request.id], daemon=True).start()
