@@ -30,6 +30,7 @@ DEFAULTS = {
     "signals": {},  # "rank:step" -> name
     "kills": [],  # of each start by one torchrun: "rank" -> where: "step:7", "save", "commit", "restore"
     "join_s": attempt.JOIN_S,
+    "mirror": None,
 }
 
 
@@ -76,6 +77,7 @@ def train(rank, asked):
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
     state = {"model": model, "optimizer": optimizer}
     options = {"every": Every(**asked["every"]), "keep": Last(1000), "background": asked["background"]}
+    options["mirror"] = asked["mirror"]
     try:
         with Run(asked["path"], state, **options) as run:
             note(resumed=run.step)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +30,8 @@ from mirrored import (
     vanished,
     workers,
 )
+from needed import missing
+from stores import mounted
 from toy import Toy, events, launch, names, new_run, script, waited_for
 
 
@@ -115,6 +118,9 @@ def test_each_place_keeps_what_its_rule_says(tmp_path, place):
     listed = holdfast("ls", tmp_path / "run")
     assert f"if this disk is lost, nothing that is saved is: step-000000007 is at {ends}, {last}" in listed
     assert f"at {ends} at {last}" in listed
+    assert f"copies if this disk is lost, nothing that is saved is: step-000000007 is at {ends}, {last}" in holdfast(
+        "status", tmp_path / "run"
+    )
 
 
 def test_without_mirrors_nothing_of_them_is_imported_or_started(tmp_path):
@@ -204,7 +210,7 @@ def test_a_suspended_worker_stalls_no_step_and_drain_bounds_the_end(tmp_path, pl
 
 def test_what_is_being_copied_is_not_pruned(tmp_path, place):
     """While the worker stands still, the rule removes all others; afterwards that one as well."""
-    held = []
+    held: list[Any] = []
 
     def pause(run):
         if run.step == 2:
@@ -219,7 +225,8 @@ def test_what_is_being_copied_is_not_pruned(tmp_path, place):
     kept = held[1]
     assert 2 <= len(kept) <= 4, kept
     assert int(kept[0].split("-")[1]) <= 3
-    assert ["step-000000009"] == names(tmp_path / "run")
+    assert names(tmp_path / "run")[-1] == "step-000000009"
+    assert len(names(tmp_path / "run")) <= 2  # what was being copied at the last save, the next one prunes
     assert 9 in steps_at(place)
 
 
@@ -252,6 +259,30 @@ def test_when_space_is_short_copying_gives_way(tmp_path, place, monkeypatch, cap
     assert events(tmp_path / "run", "mirrors_gave_way")
     assert not events(tmp_path / "run", "save_failed")
     assert 9 in steps_at(place)
+
+
+def test_a_silent_place_is_no_matter_where_another_shows_that_nothing_is_newer(tmp_path, place):
+    """The start goes on and says so; the silent place is caught up. But a place that knows less proves nothing."""
+    second = tmp_path / "second"
+    train(tmp_path / "run", 3, [place, second])
+    away = vanished(place)
+    away.__enter__()
+    with pytest.raises(StoreError, match="does not begin"):
+        train(tmp_path / "run", 4, [place, tmp_path / "third"])
+    back = []
+
+    def pause(run):
+        if run.step == 4:
+            away.__exit__(None, None, None)
+            waited_for(lambda: 1 < len(look(place).claims))
+            back.append(run.step)
+
+    toy = train(tmp_path / "run", 6, [place, second], pause=pause)
+    assert [4] == back
+    assert alone(tmp_path / "alone", 6) == toy.value
+    assert [6, 6] == [steps_at(each)[-1] for each in (place, second)]
+    shutil.rmtree(tmp_path / "run")
+    assert toy.value == train(tmp_path / "run", 6, [place, second]).value
 
 
 # Starting --------------------------------------------------------------------------------------------------------
@@ -327,7 +358,7 @@ def stop_after(path, steps, place, **options):
 
 def test_stale_scratch_is_set_aside_where_the_run_went_on_elsewhere(tmp_path, place):
     """Node A's last save never left it, node B went on without; back on A the run goes on from B's."""
-    held = []
+    held: list[Any] = []
 
     def hold(run):
         if run.step == 3:
@@ -342,12 +373,43 @@ def test_stale_scratch_is_set_aside_where_the_run_went_on_elsewhere(tmp_path, pl
         train(tmp_path / "a", 100, place, pause=hold, drain=0)
     assert 5 <= max(int(name.split("-")[1]) for name in names(tmp_path / "a"))
     stop_after(tmp_path / "b", 8, place, take_over=True)
+    ghost = Store(tmp_path / "a").latest()
+    shutil.copytree(ghost.path, place / "checkpoints/000001" / ghost.path.name)  # a late manifest of the first attempt
+    assert (1, ghost.path.name) in copies(place)
     toy = train(tmp_path / "a", 10, place)
     assert alone(tmp_path / "alone", 10) == toy.value == toy_at(place, 10).pop()
     aside = sorted(path.name for path in (tmp_path / "a" / "quarantine").iterdir())
     assert aside
     assert all(name.endswith("-other-lineage") for name in aside)
     assert ["step-000000008"] == [each["checkpoint"] for each in events(tmp_path / "a", "fetched")]
+    shutil.rmtree(tmp_path / "a")
+    assert toy.value == train(tmp_path / "c", 10, place).value
+
+
+@pytest.mark.skipif(missing("mount", "umount", root=True) != "", reason=missing("mount", "umount", root=True))
+def test_a_place_on_another_file_system(tmp_path):
+    """A small one that fills up: it is told once, and training goes on; emptied, it gets the newest."""
+    with mounted(tmp_path / "other", "-t", "tmpfs", "-o", "size=256k", "holdfast") as disk_there:
+        ballast, place = disk_there / "ballast", disk_there / "place"
+        ballast.write_bytes(bytes(200 << 10))
+
+        def pause(run):
+            if run.step == 2:
+                waited_for(lambda: events_shown(run, "mirror_failed"))
+                ballast.unlink()
+
+        w = np.zeros(1 << 13)
+        with Run(tmp_path / "run", {"w": w}, mirror=place, every=Every(steps=1), keep=Last(1)) as run:
+            for step in run.steps(5):
+                w += step
+                pause(run)
+        assert [5] == steps_at(place)[-1:]
+        assert 1 == len(events(tmp_path / "run", "mirror_failed"))
+
+
+def events_shown(run, kind):
+    run.metrics()  # writes the journal
+    return events(run.path, kind)
 
 
 def test_another_run_at_the_place_is_refused(tmp_path, place):

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import time
 from functools import partial
@@ -11,6 +12,7 @@ from itertools import chain
 import pytest
 
 from holdfast import Store
+from mirrored import copies
 from needed import needs
 from rank_processes import everywhere
 from rank_scripts import odd, train
@@ -95,6 +97,20 @@ def test_a_signal_to_one_rank_stops_all_at_one_step_and_the_resume_is_exact(trai
     training.finish()
     assert [[step], [step]] == training.both("resumed")
     assert undisturbed == training.results()
+
+
+def test_ranks_go_on_from_a_mirror_alone(training, undisturbed):
+    """The run's directory is lost after a stop; rank 0 fetches what all ranks wrote, and each has its own state."""
+    place = training.place / "mirror"
+    training.start(step_s=0.005, signals={"1:12": "TERM"}, mirror=str(place))
+    assert [["Stopped"], ["Stopped"]] == training.both("error")
+    step = training.saves(0)[-1][0]
+    assert f"step-{step:09d}" in {name for _, name in copies(place)}
+    shutil.rmtree(training.run)
+    training.finish(mirror=str(place))
+    assert [[step], [step]] == training.both("resumed")
+    assert undisturbed == training.results()
+    assert (2, f"step-{STEPS:09d}") in copies(place)
 
 
 def test_a_signal_to_the_launcher_stops_all(training, undisturbed):

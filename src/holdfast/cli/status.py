@@ -90,6 +90,7 @@ def _one(each: Status) -> None:
         "run": each.run or "",
         "job": f"{each.job} on {each.nodes}{ends}" if each.job and each.nodes else f"{each.job or ''}{ends}",
         "output": each.output or "",
+        "copies": each.at_risk,
         "next": each.next,
     }
     for name, text in facts.items():

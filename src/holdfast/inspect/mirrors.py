@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ..journal import Event, Log
+from ..journal import Event, Lines, Log
 from ..store.format import Name, parse_name
 
 _KINDS = ("mirrors", "mirrored", "mirror_removed", "mirror_failed", "mirror_back")
@@ -23,7 +23,7 @@ def of_run(logs: Sequence[Log]) -> list[MirrorFacts]:
     """Return the places of the run's newest attempt that had any."""
     held: dict[str, set[str]] = {}
     trouble: dict[str, str] = {}
-    for event in (event for log in logs for event in log.events if event["event"] in _KINDS):
+    for event in (event for log in logs for event in _events(log)):
         place, name = str(event.get("place")), str(event.get("checkpoint"))
         match event["event"]:
             case "mirrors":
@@ -55,6 +55,12 @@ def at_risk(mirrors: Sequence[MirrorFacts], newest: str | None) -> str:
     if last.order <= at.order:
         return f"if this disk is lost, nothing that is saved is: {copied[-1]} is at {where}"
     return f"if this disk is lost, so is {newest}: the newest copy is {copied[-1]}, at {where}"
+
+
+def _events(log: Log) -> list[Event]:
+    lines = log.events
+    found = [*lines.backwards(b'"mirror')][::-1] if isinstance(lines, Lines) else lines
+    return [event for event in found if event["event"] in _KINDS]
 
 
 def _begun(event: Event) -> dict[str, set[str]]:

@@ -15,7 +15,7 @@ from ..cluster.ask import Absent
 from ..cluster.hold import HOLD
 from ..cluster.slurm import Queued
 from ..errors import ClusterError, NotFound, StoreError, UsageError
-from ..inspect import starts
+from ..inspect import mirrors, starts
 from ..inspect.starts import Start
 from ..journal import CLOSING, Event, Log
 from ..provenance import REDACTED
@@ -56,6 +56,7 @@ class Status(NamedTuple):
     summary: str
     output: str | None
     next: str  # what to type
+    at_risk: str  # what the loss of the run's disk would cost now; empty: it has no mirrors
 
 
 def places(path: Path) -> list[Place]:
@@ -111,6 +112,7 @@ def status(place: Place, queued: Sequence[Queued] | None) -> Status:
         starts.summary(found) if found else "",
         output,
         _next(place, state, events, output),
+        mirrors.at_risk(mirrors.of_run(logs), saved.get("checkpoint")),
     )
 
 
