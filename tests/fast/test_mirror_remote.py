@@ -182,6 +182,24 @@ def test_a_place_that_cannot_copy_is_sent_everything(tmp_path):
     assert (done.sent_bytes, done.copied_bytes) == (done.size_bytes, 0)
 
 
+def test_a_small_file_that_a_place_does_not_copy_does_not_stop_large_ones(tmp_path):
+    """S3 copies no small files: they are sent, and the large one that did not change is still copied there."""
+    path = having(tmp_path / "run", 1).latest().path
+    claimed(tmp_path).copy(1, path)
+    sizes = sorted(each.stat().st_size for each in path.iterdir() if each.name != "manifest.json")
+    remote = claimed(tmp_path, 2)
+    really = remote.place.place.copy
+
+    def copy(source, target):
+        return (tmp_path / "mirror" / source).stat().st_size > sizes[0] and really(source, target)
+
+    remote.place.copy = copy
+    for attempt in (2, 3):
+        claimed(tmp_path, attempt)
+        done = remote.copy(attempt, path)
+        assert (done.sent_bytes, done.copied_bytes) == (sizes[0], sum(sizes[1:]))
+
+
 def test_the_loser_that_paused_between_look_and_manifest_harms_nobody(tmp_path):
     """Its manifest lies in a folder of its own; and it writes and deletes nothing more after its next look."""
     store = having(tmp_path / "run", 1, 2)
