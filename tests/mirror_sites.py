@@ -12,12 +12,12 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 from xml.etree import ElementTree as ET
 
 import s3_faults
-from fault_plans import Plan
 import tcp_faults
+from fault_plans import Plan
 from s3_faults import wrong
 from servers import S3Server, SftpServer, free_port
 
@@ -46,11 +46,10 @@ class Site(Protocol):
 class S3Site:
     """Moto behind a proxy that makes faults, and that is started again whenever a fault has killed it."""
 
-    disk: list[list[str]] = []
-
     def __init__(self, server: S3Server, plan: Plan, name: str = "s3", *, checksums: bool = True) -> None:
         self.name, self.plan, self._behind = name, plan, server.port
         self._options = ["checksums"] * checksums
+        self.disk: list[list[str]] = []
         self.url, self.port = f"s3://{BUCKET}/{name}", free_port()
         self.environment = {**server.environment, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}"}
         self._over = threading.Event()
@@ -58,7 +57,7 @@ class S3Site:
         self._up = threading.Event()
         self.kills = 0
 
-    def __enter__(self) -> "S3Site":
+    def __enter__(self) -> Self:
         self._keeper.start()
         assert self._up.wait(60)
         return self
@@ -114,7 +113,7 @@ class Observer:
         self._count, self._problems = 0, list[str]()
         self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> "Observer":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -155,7 +154,7 @@ class FolderSite:
         self.disk = [[str(plan.folder), str(root)]]
         self._observer = Observer(root)
 
-    def __enter__(self) -> "FolderSite":
+    def __enter__(self) -> Self:
         self._observer.__enter__()
         return self
 
@@ -171,8 +170,6 @@ class FolderSite:
 
 class SftpSite(FolderSite):
     """OpenSSH behind a proxy that cuts and stalls its connections, and has it killed and started again."""
-
-    disk: list[list[str]] = []
 
     def __init__(self, server: SftpServer, plan: Plan, name: str = "sftp") -> None:
         super().__init__(server.files / name, plan, name)

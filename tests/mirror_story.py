@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import mirror_worker
 import mirrored_training
 from fault_plans import Plan, Wanted, draw
-from holdfast import Every, Last, retention
+from holdfast import Every, retention
 from holdfast.store.format import MANIFEST
 from holdfast.store.store import Store
-from mirror_sites import FolderSite, S3Site, SftpSite, Site
+from mirror_sites import FolderSite, Looks, S3Site, SftpSite, Site
 from s3_faults import wrong
 from servers import s3_server, sftp_server
 
-KEPT = 20  # the places keep every so many steps, beside the newest three
+KEPT, LAST = 20, 3  # the places keep every so many steps, beside the newest three
 BOUND_S = 5.0  # no wait of the loop is longer; a request to a place may take this test's worker some seconds
 LIMIT_S = 200.0
 SILENT_S = 1.0  # in place of 20 s
@@ -111,15 +111,39 @@ class Batch(NamedTuple):
         }
 
 
+class Held(NamedTuple):
+    """What a place holds at the end."""
+
+    digests: Mapping[str, str]  # of the manifest of each copy, by the copy's name
+    problems: list[str]
+    litter: list[str]  # folders without a manifest, and files that were never finished
+
+
 class Told(NamedTuple):
-    """What the training said, and what its places hold at the end."""
+    """What the training said, and what its places hold."""
 
     code: int
     output: str
-    figures: Mapping[str, Any]
-    committed: Mapping[str, str]  # name -> digest of its manifest
+    figures: Mapping[str, float]
+    committed: Mapping[str, str]  # as `Held.digests`
     due: set[str]  # names that every place must hold
-    held: Mapping[str, dict[str, tuple[str, str]]]  # place -> name -> digest of its manifest, and what is wrong
+    held: Mapping[str, Held]
+    looks: Mapping[str, Looks]
+
+    def require(self) -> None:
+        """Training never stopped or waited; nothing was lost; every copy is the checkpoint, bit for bit."""
+        assert self.code == 0, self.output
+        assert len(self.committed) >= self.figures["steps"], "a save was missed"
+        assert self.figures["longest_s"] < BOUND_S, self.figures
+        assert " is not at " not in self.output, self.output
+        for name, held in self.held.items():
+            assert self.due <= held.digests.keys(), f"{name}: lost {sorted(self.due - held.digests.keys())}"
+            others = [each for each, digest in held.digests.items() if self.committed.get(each) != digest]
+            assert ([], [], []) == (others, held.problems, held.litter), name
+            outdated = sorted(held.digests.keys() - self.due)
+            assert len(outdated) <= LAST, f"{name}: never removed: {outdated}"
+            assert self.looks[name].count >= len(held.digests), "nobody looked"
+            assert [] == self.looks[name].problems, name
 
 
 @contextmanager
@@ -134,19 +158,20 @@ def sites(plans: Mapping[str, Plan], folder: Path) -> Iterator[list[Site]]:
         if "folder" in plans:
             found.append(around.enter_context(FolderSite(folder / "folder", plans["folder"])))
         for kind in plans.keys() & {"s3", "s3 in parts"}:
-            found.append(around.enter_context(S3Site(around.enter_context(s3_server()), plans[kind])))
+            server = around.enter_context(s3_server())
+            found += [around.enter_context(S3Site(server, plans[kind]))]
         yield found
 
 
 def train(plans: Mapping[str, Plan], places: Sequence[Site], folder: Path) -> Told:
-    """Train until every fault was struck, or the time is over, and then to the end."""
+    """Train until every fault was struck, or the time is over, and then to the end. A checkpoint after each step."""
     sets = SHORTER + (IN_PARTS if "s3 in parts" in plans else [])
     limits = {"set": sets, "disk": [each for site in places for each in site.disk]}
     environment = {**os.environ, "MIRROR_WORKER": json.dumps(limits)}
     for site in places:
         environment |= site.environment
     run, enough, committed = folder / "run", folder / "enough", folder / "committed"
-    asked = {"path": str(run), "mirror": [site.url for site in places], "kept": KEPT, "enough": str(enough)}
+    asked = {"path": str(run), "mirror": [site.url for site in places], "kept": KEPT, "every": 1, "enough": str(enough)}
     asked |= {"committed": str(committed), "worker": [mirror_worker.__file__]}
     words = [sys.executable, mirrored_training.__file__, json.dumps(asked)]
     with (folder / "output").open("w+") as output:
@@ -164,7 +189,7 @@ def train(plans: Mapping[str, Plan], places: Sequence[Site], folder: Path) -> To
     figures = json.loads(lines[-1]) if code == 0 else {}
     rows = [json.loads(line) for line in committed.read_text().splitlines()] if committed.exists() else []
     held = {site.name: _held(site.contents(folder / "there")) for site in places}
-    return Told(code, said, figures, dict(rows), _due(run), held)
+    return Told(code, said, figures, dict(rows), _due(run), held, {site.name: site.looks() for site in places})
 
 
 def _strike(plans: Mapping[str, Plan], training: "subprocess.Popen[Any]", committed: Path) -> None:
@@ -201,11 +226,12 @@ def _children(process: int) -> list[int]:
     return [int(word) for task in tasks for word in task.read_text().split()]
 
 
-def _held(place: Path) -> dict[str, tuple[str, str]]:
-    return {
-        path.parent.name: (hashlib.sha256(path.read_bytes()).hexdigest(), wrong(path.parent))
-        for path in place.glob(f"checkpoints/*/*/{MANIFEST}")
-    }
+def _held(place: Path) -> Held:
+    copies = [path for path in place.glob("checkpoints/*/*") if path.is_dir()]
+    whole = [path for path in copies if (path / MANIFEST).exists()]
+    digests = {path.name: hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest() for path in whole}
+    litter = [path for path in copies if path not in whole] + [*place.rglob("*.new")]
+    return Held(digests, [problem for path in whole if (problem := wrong(path))], sorted(map(str, litter)))
 
 
 def _due(run: Path) -> set[str]:

@@ -1,8 +1,10 @@
 """Trains, saves at each step, copies to mirrors, and says how long the loop ever waited.
 
-    mirrored_training.py '{"path": ..., "mirror": [URL], "kept": 20, "worker": [...], "committed": FILE, "enough": FILE}'
+    mirrored_training.py '{"path": ..., "mirror": [URL], "every": 1, "kept": 20, "worker": [SCRIPT],
+                           "committed": FILE, "enough": FILE}'
 
-It ends when the file `enough` is there. `committed` gets a line for each checkpoint: its name and its manifest's digest.
+It ends when the file `enough` is there. `committed` gets a line for each checkpoint: its name, and the digest of its
+manifest.
 """
 
 import hashlib
@@ -48,8 +50,10 @@ def main():
     state = {"w": np.zeros(4096, "float32"), "still": np.random.default_rng(0).random(16 << 10)}
     rule = Last(3) | Every(steps=asked["kept"])
     committed, waits = Committed(Path(asked["path"]), Path(asked["committed"])), []
-    mirror = {url: rule for url in asked["mirror"]}
-    with Run(asked["path"], state, every=Every(steps=1), keep=rule | Last(8), mirror=mirror, drain=60) as run:
+    mirror = dict.fromkeys(asked["mirror"], rule)
+    with Run(
+        asked["path"], state, every=Every(steps=asked["every"]), keep=rule | Last(8), mirror=mirror, drain=90
+    ) as run:
         ended = time.perf_counter()
         for _ in run.steps(MOST_STEPS):
             waits.append(time.perf_counter() - ended)

@@ -268,7 +268,7 @@ def test_a_plan_is_its_seeds_and_counts_what_was_struck(tmp_path):
     struck = [fault for _ in range(MOST_PASS + 2) if (fault := plan.due("List"))]
     plan.struck(*struck)
     assert {"PutObject"} == {fault.request for fault in plan.left()}
-    assert ["s3 503 SlowDown tried 4 struck 1", "s3 no answer tried 2 struck 0"] == [
-        " ".join(line.split()) for line in table({"s3": plan})
+    assert ["s3 503 SlowDown tried 4 struck 1 survived 1", "s3 no answer tried 2 struck 0 survived 0"] == [
+        " ".join(line.split()) for line in table({"s3": plan}, survived=True)
     ]
     assert Plan(tmp_path / "p").left() == plan.left()
