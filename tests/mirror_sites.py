@@ -28,7 +28,7 @@ BUCKET = "bucket"  # which the server has made
 class Looks(NamedTuple):
     """What an observer saw: how often a copy with a manifest was looked at, and what was wrong."""
 
-    count: int
+    made: int
     problems: list[str]
 
 
@@ -51,7 +51,10 @@ class S3Site:
         self._options = ["checksums"] * checksums
         self.disk: list[list[str]] = []
         self.url, self.port = f"s3://{BUCKET}/{name}", free_port()
-        self.environment = {**server.environment, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}"}
+        self.environment: Mapping[str, str] = {
+            **server.environment,
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
+        }
         self._over = threading.Event()
         self._keeper = threading.Thread(target=self._keep)
         self._up = threading.Event()

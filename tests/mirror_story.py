@@ -142,7 +142,7 @@ class Told(NamedTuple):
             assert ([], [], []) == (others, held.problems, held.litter), name
             outdated = sorted(held.digests.keys() - self.due)
             assert len(outdated) <= LAST, f"{name}: never removed: {outdated}"
-            assert self.looks[name].count >= len(held.digests), "nobody looked"
+            assert self.looks[name].made >= len(held.digests), "nobody looked"
             assert [] == self.looks[name].problems, name
 
 

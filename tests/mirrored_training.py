@@ -12,6 +12,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -44,9 +45,15 @@ class Committed:
 
 def main():
     asked = json.loads(sys.argv[1])
-    client.Client.__init__.__kwdefaults__["python"] = [sys.executable, *asked["worker"]]
-    mirror_place.RETRY_S = tuple(each / 10 for each in mirror_place.RETRY_S)
-    lineage.LINK_BYTES = shards.LINK_BYTES = 96 << 10  # the leaf that never changes has a file of its own
+    python = [sys.executable, *asked["worker"]]
+    options: Any = client.Client.__init__
+    options.__kwdefaults__["python"] = python
+    for module, name, value in (
+        (mirror_place, "RETRY_S", [each / 10 for each in mirror_place.RETRY_S]),
+        (lineage, "LINK_BYTES", 96 << 10),  # the leaf that never changes has a file of its own
+        (shards, "LINK_BYTES", 96 << 10),
+    ):
+        setattr(module, name, value)
     state = {"w": np.zeros(4096, "float32"), "still": np.random.default_rng(0).random(16 << 10)}
     rule = Last(3) | Every(steps=asked["kept"])
     committed, waits = Committed(Path(asked["path"]), Path(asked["committed"])), []

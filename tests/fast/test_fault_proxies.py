@@ -68,7 +68,7 @@ def bucket():
 
 
 def plan_of(path, *faults):
-    plan = Plan.make(path / "plan", [Fault(number, *kind, 0) for number, kind in enumerate(faults)])
+    plan = Plan.make(path / "plan", [Fault(number, request, what, 0) for number, (request, what) in enumerate(faults)])
     plan.arm()
     return plan
 
