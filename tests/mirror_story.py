@@ -22,7 +22,7 @@ from mirror_sites import FolderSite, Looks, S3Site, SftpSite, Site
 from s3_faults import wrong
 from servers import s3_server, sftp_server
 
-KEPT, LAST = 20, 3  # the places keep every so many steps, beside the newest three
+KEPT, LAST = 60, 3  # the places keep every so many steps, beside the newest three
 BOUND_S = 5.0  # no wait of the loop is longer; a request to a place may take this test's worker some seconds
 LIMIT_S = 200.0
 SILENT_S = 1.0  # in place of 20 s
@@ -176,13 +176,12 @@ def train(plans: Mapping[str, Plan], places: Sequence[Site], folder: Path) -> To
     words = [sys.executable, mirrored_training.__file__, json.dumps(asked)]
     with (folder / "output").open("w+") as output:
         with subprocess.Popen(words, env=environment, stdout=output, stderr=subprocess.STDOUT) as training:
-            _strike(plans, training, committed)
-            enough.touch()
             try:
+                _strike(plans, training, committed)
+                enough.touch()
                 code = training.wait(120)
-            except subprocess.TimeoutExpired:
-                training.kill()
-                code = -1
+            finally:
+                training.kill()  # nothing, if it has ended
         output.seek(0)
         said = output.read()
     lines = said.splitlines()
