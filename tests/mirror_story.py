@@ -116,7 +116,7 @@ class Held(NamedTuple):
 
     digests: Mapping[str, str]  # of the manifest of each copy, by the copy's name
     problems: list[str]
-    litter: list[str]  # folders without a manifest, and files that were never finished
+    litter: list[str]  # folders without a manifest
 
 
 class Told(NamedTuple):
@@ -229,7 +229,7 @@ def _held(place: Path) -> Held:
     copies = [path for path in place.glob("checkpoints/*/*") if path.is_dir()]
     whole = [path for path in copies if (path / MANIFEST).exists()]
     digests = {path.name: hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest() for path in whole}
-    litter = [path for path in copies if path not in whole] + [*place.rglob("*.new")]
+    litter = [path for path in copies if path not in whole]
     return Held(digests, [problem for path in whole if (problem := wrong(path))], sorted(map(str, litter)))
 
 
