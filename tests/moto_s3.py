@@ -1,7 +1,9 @@
 """moto's S3 server on a free port of loopback, which it prints. moto looks and writes in two steps; S3 in one."""
 
+import os
 import sys
-from threading import Lock
+import time
+from threading import Lock, Thread
 
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import make_server
@@ -17,6 +19,14 @@ def answer(environ, start_response):
         return application(environ, start_response)
 
 
+def end_with(parent):
+    """A test process that was killed has stopped nothing."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
 server = make_server("127.0.0.1", int(sys.argv[1]), answer, threaded=True, request_handler=MotoRequestHandler)
 sys.stdout.write(f"{server.server_port}\n")
 sys.stdout.flush()

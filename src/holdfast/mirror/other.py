@@ -138,14 +138,10 @@ class Other:
                 self._within(partial(_write, opened, piece), _WHOLE_BYTES)
             self._within(lambda _: opened.close(), _WHOLE_BYTES)
         except BaseException:
-            with suppress(
-                Exception
-            ):  # closing would make half a file of it; whatever that raises, the first error counts
-                self._within(lambda _: opened.discard())
-            with suppress(Exception):
-                self._within(lambda _: opened.close())
-            with suppress(Exception):
-                self._within(lambda files: files.rm_file(file))
+            with suppress(AttributeError):
+                opened.closed = True  # closing it, now or when it is collected, would make a file of the half
+            with suppress(Exception):  # the first error counts
+                self._within(lambda files: _discard(files, opened, file))
             raise
 
     def _within(self, call: Callable[[Any], T], size_bytes: int = 0) -> T:
@@ -194,6 +190,12 @@ class Other:
         if isinstance(error, PermissionError | ValueError | TypeError) or code in _REFUSED or credentials:
             return Refused(f"{text}; check the URL, the credentials and their rights")
         return Silent(errno.EIO, text)
+
+
+def _discard(files: Any, opened: Any, file: str) -> None:
+    with suppress(AttributeError, NotImplementedError):
+        opened.discard()
+    files.rm_file(file)
 
 
 def _write(opened: Any, piece: bytes, _: Any) -> None:

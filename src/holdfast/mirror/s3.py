@@ -163,9 +163,10 @@ class S3:
             parts += pool.take(everything=True)
             parts.sort(key=lambda part: part["PartNumber"])
             self._calls.call("complete_multipart_upload", Key=key, UploadId=upload, MultipartUpload={"Parts": parts})
-        except BaseException:
+        except BaseException as error:
             pool.close()
-            self._abort_uploads(key)
+            if not isinstance(error, Silent):  # else the next `put` or `remove` there aborts it
+                self._abort_uploads(key)
             raise
         finally:
             pool.close()

@@ -10,12 +10,20 @@ import s3fs
 from botocore.handlers import add_expect_header
 from fsspec.asyn import sync
 from fsspec.config import conf
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
+from tenacity import (
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    stop_after_delay,
+    wait_exponential,
+    wait_random,
+)
 
 from .place import Silent
 from .s3_errors import translated
 
 TRIES = 3  # of one part, so that one lost answer does not send a big file again
+_AGAIN_S = 10.0  # a part that has taken longer is not tried again: the server hangs
 
 _CONNECT_S, _READ_S = 5.0, 20.0
 _CALL_S = 30.0  # a call without its bytes
@@ -95,7 +103,7 @@ class Calls:
 
 tried = Retrying(
     retry=retry_if_exception_type(Silent),
-    stop=stop_after_attempt(TRIES),
+    stop=stop_after_attempt(TRIES) | stop_after_delay(_AGAIN_S),
     wait=wait_exponential(multiplier=0.2, max=5) + wait_random(0, 0.2),
     reraise=True,
 )
