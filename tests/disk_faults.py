@@ -56,7 +56,7 @@ class Striking:
                 self._plan.back(fault)
                 return perform()
             self._plan.struck(fault)
-            return _turned(call, perform)
+            return turned(call, perform)
         name, _, half = fault.what.partition(", ")
         if half == "half written" and call.data:
             faults.half_of(call)
@@ -70,7 +70,7 @@ class Striking:
         return os.path.abspath(path).startswith(self._root)
 
 
-def _turned(call: faults.Call, perform: Callable[[], Any]) -> Any:
+def turned(call: faults.Call, perform: Callable[[], Any]) -> Any:
     """Write, and turn over one bit of what was written. The writer is told that all is well."""
     written = perform()
     begin = os.lseek(call.descriptor, 0, os.SEEK_CUR) - written if call.offset is None else call.offset

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from holdfast.errors import Stopped
 from holdfast.run import job_clock
 from holdfast.run.stop import ONCE_DONE, Stop, hear_again
 from job_fakes import in_a_job
@@ -51,6 +52,19 @@ def test_a_deadline_of_the_users_own_stays(tmp_path, fakes):
         looked(run, lambda here: here.watch.preempt_s is not None)
         assert mine == run._session.stop.deadline_s
     assert not any("squeue" in call for call in fakes.calls)
+
+
+@pytest.mark.parametrize(("heard", "left_s"), [("SIGTERM", 30 - 5), ("SIGUSR1", 3600), ("SIGINT", 3600)])
+def test_how_long_the_process_may_use_its_time_is_known(tmp_path, fakes, heard, left_s):
+    """Before a signal and after a notice until the job's end; after SIGTERM until SIGKILL. What waits, ends before."""
+    fakes.say("squeue", "1:00:00\n")
+    with pytest.raises(Stopped), new_run(tmp_path / "run", Toy()) as run:
+        clock, stop = run._session.job_clock, run._session.stop
+        assert clock.gone_by() == float("inf")
+        looked(run, lambda here: None not in (here.watch.kill_wait_s, here.watch.end_s))
+        assert 3600 - 15 < clock.gone_by() - time.time() < 3600
+        stop.hear(heard)
+        assert left_s - 15 * (left_s > 60) - 1.5 < clock.gone_by() - time.time() < left_s
 
 
 @pytest.mark.parametrize(

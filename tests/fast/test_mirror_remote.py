@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import disk_faults
+from faults import door
 from holdfast.errors import Damaged, NotFound
 from holdfast.mirror.copying import COPIED, THERE
 from holdfast.mirror.place import NotKept, Silent, open_place
@@ -198,6 +200,23 @@ def test_a_small_file_that_a_place_does_not_copy_does_not_stop_large_ones(tmp_pa
         claimed(tmp_path, attempt)
         done = remote.copy(attempt, path)
         assert (done.sent_bytes, done.copied_bytes) == (sizes[0], sum(sizes[1:]))
+
+
+def test_a_manifest_is_read_back_before_it_has_its_name(tmp_path):
+    """A disk that keeps another byte than it was given: nobody ever sees a damaged manifest, and the next try is right."""
+    path, remote, turned = having(tmp_path / "run", 1).latest().path, claimed(tmp_path), []
+
+    def act(call, perform):
+        if call.name == "write" and ".manifest.json." in os.readlink(f"/proc/self/fd/{call.descriptor}") and not turned:
+            turned.append(call)
+            return disk_faults.turned(call, perform)
+        return perform()
+
+    with door(act), pytest.raises(NotKept):
+        remote.copy(1, path)
+    assert not list((tmp_path / "mirror").rglob("*manifest.json*"))
+    remote.copy(1, path)
+    assert (len(turned), listing(path)) == (1, listing(tmp_path / "mirror" / folder(1, path.name)))
 
 
 def test_the_loser_that_paused_between_look_and_manifest_harms_nobody(tmp_path):

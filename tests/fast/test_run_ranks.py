@@ -14,7 +14,7 @@ from holdfast.errors import Damaged, Mismatch, NoSpace, NotFound, RanksError, St
 from holdfast.job import Job
 from holdfast.ranks import Ranks
 from holdfast.run.job_clock import JobClock
-from holdfast.run.ranks import agreed, require_alike
+from holdfast.run.ranks import agreed, led_at_length, require_alike
 from holdfast.run.stop import Stop
 from holdfast.run.weights import StartFrom
 from rank_threads import everywhere
@@ -430,6 +430,23 @@ def test_a_lost_rank_does_not_speak_against_a_checkpoint(tmp_path, trained, erro
     assert [error] * 2 == list(trained(tmp_path, before=before))
     (failed,) = events(tmp_path, "failed")
     assert counts is failed["counts"]
+
+
+def test_ranks_wait_for_rank_0_as_long_as_it_is_at_work():
+    """Longer than for any message, as it fetches a checkpoint from a mirror; its error comes to all."""
+
+    def long(fails):
+        def work():
+            time.sleep(0.9)
+            if fails:
+                raise StoreError("no answer")
+            return b"found"
+
+        return lambda mine: led_at_length(mine, "a choice", work, beside=mine.rank == 0)
+
+    assert [b"found"] * 3 == everywhere(3, long(fails=False), timeout_s=0.3)
+    found = [*everywhere(2, long(fails=True), timeout_s=0.3)]
+    assert ["StoreError: no answer", "StoreError: rank 0: no answer"] == [f"{type(e).__name__}: {e}" for e in found]
 
 
 # A drill -----------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 
 from holdfast import Every, Last, Run, Store, disk
 from holdfast.errors import Stopped, StoreError, UsageError
+from holdfast.mirror.records import Origin
 from holdfast.run import mirror_start
 from mirrored import (
     await_copy,
@@ -329,6 +330,56 @@ def test_a_start_without_a_place_can_be_insisted_on(tmp_path, place, insist, mon
     assert 4 in steps_at(place)
 
 
+def test_a_place_left_out_that_a_later_attempt_has_claimed_is_left_alone(tmp_path, place, capsys):
+    """The run that began without it goes on, and says so once; nothing of it is written there."""
+    train(tmp_path / "run", 3, place)
+    away, said = vanished(place), []
+    away.__enter__()
+    hidden = place.parent.with_name("mnt.away") / place.name
+    claim(hidden, 3, {"host": "elsewhere", "pid": 1}, ended=True, origin=Origin(1, "step-000000003"))
+    before = copies(hidden)
+
+    def pause(run):
+        if run.step == 4:
+            away.__exit__(None, None, None)
+            waited_for(lambda: "leaves it alone" in capsys_so_far(capsys, said))
+
+    train(tmp_path / "run", 7, place, without=place, pause=pause)
+    assert before == copies(place)
+    assert [1, 3] == [each.attempt for each in look(place).claims]
+    assert 1 == capsys_so_far(capsys, said).count("leaves it alone")
+    toy = train(tmp_path / "run", 8, place)
+    assert alone(tmp_path / "alone", 8) == toy.value
+    assert 4 == len(list((tmp_path / "run" / "quarantine").glob("*-other-lineage")))
+
+
+def test_ctrl_c_twice_leaves_at_once_and_the_next_start_is_not_refused(tmp_path, place):
+    """Whatever still waits to be copied; the places are told that the attempt has ended."""
+
+    def pause(run):
+        if run.step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "run", 9, place, pause=pause)
+    assert look(place).claims[0].ended
+    assert alone(tmp_path / "alone", 9) == train(tmp_path / "elsewhere", 9, place).value
+
+
+def test_an_error_in_the_loop_leaves_the_last_save_at_the_place(tmp_path, place):
+    """The copies are awaited as at every end; the error is the script's own."""
+
+    def pause(run):
+        if run.step == 3:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train(tmp_path / "run", 9, place, pause=pause)
+    assert 3 == steps_at(place)[-1]
+    assert look(place).claims[0].ended
+
+
 def test_a_new_machine_goes_on_from_the_place_alone(tmp_path, place):
     """With the same bits as the undisturbed run, as the same run, and its attempts counted over both machines."""
     stop_after(tmp_path / "here", 3, place)
@@ -579,6 +630,23 @@ def test_the_decision_to_stop_counts_the_drain(tmp_path, place, monkeypatch):
     assert "deadline" in str(stopped.value)
     assert time.time() - began < 20
     assert steps_at(place)
+
+
+def test_the_end_waits_for_no_copy_beyond_the_deadline(tmp_path, place):
+    """Whatever `drain` allows."""
+
+    def pause(run):
+        if run.step == 1:
+            await_copy(place, "step-000000001")
+            os.kill(workers()[0], signal.SIGSTOP)
+        time.sleep(0.02)
+
+    deadline = time.time() + 5.0
+    with pytest.raises(Stopped) as stopped:
+        train(tmp_path / "run", 10**6, place, deadline=deadline, drain=600, keep=Last(2), pause=pause)
+    assert "deadline" in str(stopped.value)
+    assert time.time() < deadline + 3  # the worker, which stands still, is ended after that
+    assert events(tmp_path / "run", "stop")[-1]["time"] < deadline
 
 
 def test_a_drill_does_not_touch_the_place(tmp_path, place):

@@ -63,6 +63,11 @@ def mirroring(mirror: Mirror, without: Place | Collection[Place], drain: float, 
     return Mirroring(found, float(drain))
 
 
+def named(place: str, what: str) -> str:
+    """Return `what` with the place's name before it, unless it begins with that."""
+    return what if what.startswith(place) else f"{place}: {what}"
+
+
 def _require_seconds(drain: float) -> None:
     is_number = type(drain) in (int, float)
     if not is_number or not 0 <= drain < float("inf"):

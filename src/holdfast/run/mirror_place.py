@@ -48,7 +48,8 @@ class MirrorPlace:
         self.under_way: Wish | None = None
         self.number = 0  # the client's, of the request that is under way
         self.down = False  # it was told that copying does not go on
-        self.took_s = 0.0  # the longest of the copies
+        self.took_s = 0.0  # the longer of the last two copies: one may have waited for an outage to end
+        self._last_took_s = 0.0
         self._verified: frozenset[str] = frozenset()  # copies that this attempt has made
         self._damaged: frozenset[str] = frozenset()  # here: they are not copied
         self._unsure: frozenset[str] = frozenset()  # files of theirs may lie there: their copying came to no good end
@@ -147,7 +148,7 @@ class MirrorPlace:
         self.there, self._verified = {**self.there, name: copy}, self._verified | {name}
         self._unsure -= {name}
         self._copies, self._removals = self._copies + 1, REMOVALS
-        self.took_s = max(self.took_s, took_s)
+        self.took_s, self._last_took_s = max(self._last_took_s, took_s), took_s
 
     def failed(self, *, again: bool) -> None:
         """Note a request without success. It is made `again` after a while; otherwise after the next save."""

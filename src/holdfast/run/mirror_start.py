@@ -30,7 +30,7 @@ from ..threads import Condition
 from . import settings
 from .entered import Entry, require_same
 from .mirror_lineage import Present
-from .mirror_options import WITHOUT, Mirroring, Wanted
+from .mirror_options import WITHOUT, Mirroring, Wanted, named
 from .mirror_place import MirrorPlace
 from .mirrors import Card, Mirrors
 from .options import Options
@@ -167,7 +167,8 @@ class MirrorStart:
         else:
             raise self._unanswered(number, why)
         self._late.add(number)
-        warn(f"{self._root}: {self._mirroring.places[number].shown}: {why}; the run begins without it ({known})")
+        said = named(self._mirroring.places[number].shown, why)
+        warn(f"{self._root}: {said}; the run begins without it ({known})")
 
     def _is_newest(self, logs: Sequence[Log]) -> bool:
         """Whether a place that has answered was claimed by the last attempt of this directory, and by none later."""
@@ -184,8 +185,8 @@ class MirrorStart:
         place = self._mirroring.places[number].shown
         fresh = "" if Shelf(self._root).names() else ", and allow_fresh=True to begin from scratch"
         return StoreError(
-            f"{self._root}: {place}: {why}. It may hold newer checkpoints than this directory, so the run does not "
-            f'begin. Say without="{place}" or set {WITHOUT} to begin without it{fresh}'
+            f"{self._root}: {named(place, why)}. It may hold newer checkpoints than this directory, so the run does "
+            f'not begin. Say without="{place}" or set {WITHOUT} to begin without it{fresh}'
         )
 
     def _run_id(self) -> str | None:

@@ -23,6 +23,7 @@ from ..store import attempt as attempts
 from ..store import format
 from ..terminal import say, warn
 from ..threads import Latch, Worker
+from .mirror_options import named
 from .mirror_place import NEVER, Copied, MirrorPlace, Wish
 from .provision import Provision
 
@@ -105,6 +106,7 @@ class Mirrors:
         names = sorted(self.spared())
         self._gave_way = True
         self._attempt.record("mirrors_gave_way", names=names)
+        self._inbox.put(self._stop_copying)  # an open file keeps its space
         warn(f"{self._root}: the disk is full: {', '.join(names)} may be removed before being copied")
 
     @property
@@ -272,6 +274,7 @@ class Mirrors:
     def _tell_down(self, place: MirrorPlace, why: str) -> None:
         """Tell, once in an outage, that copying does not go on."""
         if place.goes_down():
+            why = why.removeprefix(f"{place.shown}: ")
             self._tell(place, f"copying stands still: {why}; training goes on", self._under_way(place))
 
     def _under_way(self, place: MirrorPlace) -> str:
@@ -279,7 +282,7 @@ class Mirrors:
 
     def _tell(self, place: MirrorPlace, line: str, name: str) -> None:
         self._attempt.record("mirror_failed", place=place.shown, error=line, checkpoint=name or None)
-        warn(f"{self._root}: {place.shown}: {line}")
+        warn(f"{self._root}: {named(place.shown, line)}")
 
     def _ask_again(self) -> None:
         for place in self.places:
@@ -294,7 +297,11 @@ class Mirrors:
         """End what runs: only the end is still noted."""
         for place in self.places:
             place.hurry()
-            if place.under_way is not None:
+        self._stop_copying()
+
+    def _stop_copying(self) -> None:
+        for place in self.places:
+            if _running(place):
                 self._client.cancel(place.number)
 
 

@@ -21,6 +21,7 @@ from ..store.store import Store
 from ..terminal import say, warn
 from ..threads import Condition
 from .mirror_lineage import Found, Present, digest_of
+from .mirror_options import named
 
 QUIET_S = 180.0  # a fetch of which nothing is heard for so long is given up
 
@@ -96,7 +97,7 @@ class Provision:
             try:
                 return self._fetch(found, place, folder)
             except PlaceError as error:
-                why = f"{self._shown[place]}: {found.name}: {error}"
+                why = f"{found.name}: {named(self._shown[place], str(error))}"
                 if error.kind == "full":
                     raise NoSpace(f"{self.store.root}: {why}") from error
                 silent = silent if error.kind in ("damaged", "gone") else why

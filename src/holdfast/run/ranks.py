@@ -12,11 +12,12 @@ import msgspec
 
 from .. import legible
 from ..errors import Damaged, NotFound, RanksError, StoreError, UsageError
-from ..ranks import ALONE, Ranks, differing
+from ..ranks import ALONE, Ranks, differing, tried
 from ..state import tree
 from ..store import format
 from ..store.parts import own_key
 from ..terminal import warn
+from ..threads import Worker
 from .objects import adapter_for
 from .settings import ranks_timeout_s
 from .tracked import Tracked, framework_modules
@@ -25,6 +26,7 @@ from .vars import Vars
 T = TypeVar("T")
 GOOD_BYE_S = 20.0  # how long rank 0 waits after a stop until the other ranks have learned of it
 CONFESSION_S = 1.0  # how long rank 0 waits, when it fails, for a rank that failed before it
+_GOES_ON = b"\0goes on"
 _AFTERWARDS = ("RuntimeError", "RanksError", "Dist")  # an error whose type name begins so follows another rank's error
 MOST_LINES, MOST_RANKS = 4, 8  # most lines and ranks that a message shows
 
@@ -171,6 +173,31 @@ def blamed(ranks: Ranks, error: BaseException, mine: str) -> str:
         time.sleep(0.02)
     shown = [f"rank {each.rank}: {each.kind}: {each.text}" for each in (causes or found)[:MOST_LINES]]
     return "; ".join(shown if causes else [mine, *shown])
+
+
+def led_at_length(ranks: Ranks, topic: str, work: Callable[[], bytes], *, beside: bool) -> bytes:
+    """As `Ranks.lead`, for work of rank 0 that may take longer than the others wait for a message.
+
+    With `beside`, which counts on rank 0 alone, a thread does it, and the others are told in between that it goes on.
+    """
+    if beside and ranks.rank == 0 and not ranks.alone:
+        work = _begun(work, ranks.timeout_s / 4)
+    while (word := ranks.lead(topic, work)) == _GOES_ON:
+        pass
+    return word
+
+
+def _begun(work: Callable[[], bytes], pause_s: float) -> Callable[[], bytes]:
+    """Begin `work` in a thread. Return a function that waits for a while; it returns the result, or `_GOES_ON`."""
+    outcome: list[Callable[[], bytes]] = []
+    worker = Worker(lambda: outcome.append(tried(work)), "holdfast at length")
+    worker.start()
+
+    def look() -> bytes:
+        worker.ended.wait(pause_s)
+        return outcome[0]() if worker.ended.is_set() else _GOES_ON
+
+    return look
 
 
 @contextmanager

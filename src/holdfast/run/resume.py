@@ -16,7 +16,7 @@ from ..store.checkpoint import Checkpoint
 from ..store.store import Store
 from ..terminal import say
 from .position import Position
-from .ranks import agreed
+from .ranks import agreed, led_at_length
 from .tracked import RESERVED, Digests, Tracked, require_fit
 
 if TYPE_CHECKING:
@@ -104,7 +104,11 @@ class _Search:
         Raises:
             StoreError: no checkpoint is left, and a fresh start is not allowed.
         """
-        name = self._ranks.lead("the choice of a checkpoint", lambda: self._choose(fault)).decode()
+        from_places = self._session.mirrors is not None  # on rank 0; a fetch may take long
+        choice = led_at_length(
+            self._ranks, "the choice of a checkpoint", lambda: self._choose(fault), beside=from_places
+        )
+        name = choice.decode()
         if self._ranks.rank:
             self._tried = _seen(self._store, name)
         self._session.origin.choose(self._tried)
