@@ -203,7 +203,7 @@ def test_a_small_file_that_a_place_does_not_copy_does_not_stop_large_ones(tmp_pa
 
 
 def test_a_manifest_is_read_back_before_it_has_its_name(tmp_path):
-    """A disk that keeps another byte than it was given: nobody ever sees a damaged manifest, and the next try is right."""
+    """A disk that keeps another byte than it was given: nobody sees a damaged manifest, and the next try is right."""
     path, remote, turned = having(tmp_path / "run", 1).latest().path, claimed(tmp_path), []
 
     def act(call, perform):
