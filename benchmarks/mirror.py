@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness import MIB, Column, Failed, Results, Turn, options
+from harness import MIB, Column, Failed, Results, Turn, options, scratch
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
@@ -26,17 +26,17 @@ PLACES = ("without a mirror", "a folder", "S3", "sftp")
 
 
 @contextmanager
-def places(scratch: Path) -> Iterator[dict[str, Callable[[str], Any]]]:
+def places(home: Path) -> Iterator[dict[str, Callable[[str], Any]]]:
     """For each place: the URL of a run in it; None without one."""
     from servers import s3_server, sftp_server
 
     with ExitStack() as around:
         s3 = around.enter_context(s3_server())
-        (scratch / "server").mkdir(parents=True)
-        sftp = around.enter_context(sftp_server(scratch / "server"))
+        (home / "server").mkdir()
+        sftp = around.enter_context(sftp_server(home / "server"))
         os.environ.update({**s3.environment, **sftp.environment})
-        urls = (lambda _: None, lambda name: str(scratch / "mirror" / name), s3.url, sftp.url)
-        (scratch / "mirror").mkdir()
+        urls = (lambda _: None, lambda name: str(home / "mirror" / name), s3.url, sftp.url)
+        (home / "mirror").mkdir()
         yield dict(zip(PLACES, urls, strict=True))
 
 
@@ -84,18 +84,17 @@ formed in each round. The end waits for the last copy (`drain`).
 
 def main() -> None:
     given = options("mirror", sizes=[16], rounds=7, doc=__doc__)
-    scratch = Path(given.scratch).absolute()
-    with Results("mirror", given) as results, places(scratch) as urls:
+    with Results("mirror", given) as results, scratch(given.scratch) as home, places(home) as urls:
         for size in given.sizes:
             for number in range(given.rounds + 1):
                 first = number % len(PLACES)
                 for name in (*PLACES[first:], *PLACES[:first]):
-                    results.add(size, Turn(number, name, _figures(scratch, urls[name], f"{size}-{number}", size)))
+                    results.add(size, Turn(number, name, _figures(home, urls[name], f"{size}-{number}", size)))
         results.publish(COLUMNS, NOTES)
 
 
-def _figures(scratch: Path, url: Callable[[str], Any], name: str, size_mib: int) -> dict[str, float] | Failed:
-    run_path = scratch / f"run-{name}"
+def _figures(home: Path, url: Callable[[str], Any], name: str, size_mib: int) -> dict[str, float] | Failed:
+    run_path = home / f"run-{name}"
     try:
         return turn(run_path, url(name), size_mib)
     except Exception as error:
