@@ -4,6 +4,7 @@ import pytest
 
 from fault_plans import table
 from mirror_story import KINDS, Batch, sites, train
+from servers import needs_sshd
 
 BATCHES = {
     "S3": Batch(1, {"s3": 200, "worker": 10}),
@@ -14,6 +15,7 @@ BATCHES = {
 }
 
 
+@needs_sshd
 @pytest.mark.parametrize("batch", BATCHES.values(), ids=[*BATCHES])
 def test_no_fault_of_a_place_stops_training_or_costs_a_checkpoint(tmp_path, monkeypatch, record_property, batch):
     """No wait of the loop above the bound, every copy that is due there and right, and at no moment a manifest whose
