@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import disk_faults
+from faults import door
 from holdfast.errors import Damaged, NotFound
 from holdfast.mirror.copying import COPIED, THERE
 from holdfast.mirror.place import NotKept, Silent, open_place
@@ -180,6 +182,41 @@ def test_a_place_that_cannot_copy_is_sent_everything(tmp_path):
     remote.place.copy = lambda *_: False
     done = remote.copy(2, path)
     assert (done.sent_bytes, done.copied_bytes) == (done.size_bytes, 0)
+
+
+def test_a_small_file_that_a_place_does_not_copy_does_not_stop_large_ones(tmp_path):
+    """S3 copies no small files: they are sent, and the large one that did not change is still copied there."""
+    path = having(tmp_path / "run", 1).latest().path
+    claimed(tmp_path).copy(1, path)
+    sizes = sorted(each.stat().st_size for each in path.iterdir() if each.name != "manifest.json")
+    remote = claimed(tmp_path, 2)
+    really = remote.place.place.copy
+
+    def copy(source, target):
+        return (tmp_path / "mirror" / source).stat().st_size > sizes[0] and really(source, target)
+
+    remote.place.copy = copy
+    for attempt in (2, 3):
+        claimed(tmp_path, attempt)
+        done = remote.copy(attempt, path)
+        assert (done.sent_bytes, done.copied_bytes) == (sizes[0], sum(sizes[1:]))
+
+
+def test_a_manifest_is_read_back_before_it_has_its_name(tmp_path):
+    """A disk that keeps another byte than it was given: nobody sees a damaged manifest, and the next try is right."""
+    path, remote, turned = having(tmp_path / "run", 1).latest().path, claimed(tmp_path), []
+
+    def act(call, perform):
+        if call.name == "write" and ".manifest.json." in os.readlink(f"/proc/self/fd/{call.descriptor}") and not turned:
+            turned.append(call)
+            return disk_faults.turned(call, perform)
+        return perform()
+
+    with door(act), pytest.raises(NotKept):
+        remote.copy(1, path)
+    assert not list((tmp_path / "mirror").rglob("*manifest.json*"))
+    remote.copy(1, path)
+    assert (len(turned), listing(path)) == (1, listing(tmp_path / "mirror" / folder(1, path.name)))
 
 
 def test_the_loser_that_paused_between_look_and_manifest_harms_nobody(tmp_path):

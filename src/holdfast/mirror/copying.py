@@ -37,7 +37,7 @@ class Copying:
         self._whole: dict[tuple[str, int], str] = {}  # digest and size of files in whole copies -> path
         self._verified: dict[str, str] = {}  # paths in the copy that is being made -> how
         self._learned = False
-        self._can_copy = True
+        self._sent_bytes = -1  # the size up to which the place has refused to copy a file: such files are sent
 
     def copy(
         self, attempt: int, path: Path, read_back: bool, progress: Callable[[int], None], require: Callable[[], None]
@@ -55,7 +55,7 @@ class Copying:
         sent = copied = 0
         for name in sorted(wanted.files):
             how = self._verified.get(one.at(name)) or one.is_there(name, listed)
-            if not how and self._can_copy:
+            if not how and wanted.files[name].size_bytes > self._sent_bytes:
                 how = self._copy_within(one, name)
                 copied += wanted.files[name].size_bytes if how else 0
             if not how:
@@ -106,8 +106,8 @@ class Copying:
         if source is None:
             return ""
         try:
-            self._can_copy = self._place.copy(source, one.at(name))
-            if not self._can_copy:
+            if not self._place.copy(source, one.at(name)):
+                self._sent_bytes = file.size_bytes
                 return ""
             one.check(name)
         except (Damaged, FileNotFoundError):  # what was copied is damaged, or was removed

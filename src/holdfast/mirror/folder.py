@@ -15,7 +15,7 @@ from .. import bulk, disk
 from ..errors import Damaged, NotFound
 from ..store import source
 from ..store.format import MANIFEST
-from .place import READ_BACK, Full, Pieces, Refused, Silent, told, words
+from .place import READ_BACK, Full, NotKept, Pieces, Refused, Silent, told, words
 from .sent import Sent, compare, walked
 
 _PIECE_BYTES = 4 << 20
@@ -68,8 +68,10 @@ class Folder:
             self._make_folder(file.parent)
             if os.path.lexists(file):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(file))
-            disk.write(fresh, [data])
             try:
+                disk.write(fresh, [data])
+                if b"".join(_blocks(fresh)) != data:  # before it has its name: nobody is to see a damaged manifest
+                    raise NotKept(f"{self.shown}/{path}: differs from what was sent")
                 _link_or_write(fresh, file, data)
             finally:
                 disk.remove_tree(fresh)

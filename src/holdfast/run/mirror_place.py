@@ -18,6 +18,7 @@ READ_BACK_EVERY = 20  # of so many copies one is read back, however the place ve
 RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)  # after a request without an answer; the last one from then on
 QUIET_S = 60.0  # a request of which nothing was heard for so long is told
 NEVER = float("inf")
+REMOVALS = 2  # after each copy at most so many, so that neither copies nor removals ever wait for all of the others
 
 
 class Copied(NamedTuple):
@@ -51,7 +52,9 @@ class MirrorPlace:
         self._last_took_s = 0.0
         self._verified: frozenset[str] = frozenset()  # copies that this attempt has made
         self._damaged: frozenset[str] = frozenset()  # here: they are not copied
+        self._unsure: frozenset[str] = frozenset()  # files of theirs may lie there: their copying came to no good end
         self._hurried = False
+        self._removals = 0  # that may still come before the next copy
         self._copies = self._failures = 0
         self._retry_s = self._heard_s = 0.0  # by the monotonic clock
 
@@ -77,17 +80,23 @@ class MirrorPlace:
         missing = self.missing(local)
         if not self.begun and (missing or not leaving):
             return Wish("begun", {"from": {"attempt": origin.attempt, "name": origin.name}})
+        removal = None if self._hurried else self._removal(local)
+        if removal is not None and (self._removals > 0 or not missing):
+            self._removals -= 1
+            return removal
         if missing:
             read_back = self._copies % READ_BACK_EVERY == READ_BACK_EVERY - 1
             return Wish("copy", {"read_back": read_back}, missing[0])
-        removal = None if self._hurried else self._removal(local)
-        return removal or (Wish("end", {}) if leaving else None)
+        return Wish("end", {}) if leaving else None
 
     def _removal(self, local: Sequence[CheckpointFacts]) -> Wish | None:
         pinned = {facts.name for facts in local if facts.pinned}
         there = [each.facts._replace(pinned=each.facts.name in pinned) for each in self.there.values()]
         for name in waiting.outdated(there, self.rule, self._verified):
             return Wish("remove", {"of": self.there[name].attempt, "name": name}, name)
+        if self._verified:  # what is not copied again is in nobody's list, and would lie there for ever
+            for name in sorted(self._unsure.difference(self.missing(local))):
+                return Wish("remove", {"name": name}, name)
         return None
 
     @property
@@ -127,6 +136,7 @@ class MirrorPlace:
         self.ended |= wish.op == "end"
         if wish.op == "remove":
             self.there = {name: each for name, each in self.there.items() if name != wish.name}
+            self._unsure -= {wish.name}
 
     def saw(self, there: Mapping[str, Copied]) -> None:
         """Note what lies at a place that has answered late."""
@@ -136,12 +146,13 @@ class MirrorPlace:
         """Note a verified copy."""
         name = copy.facts.name
         self.there, self._verified = {**self.there, name: copy}, self._verified | {name}
-        self._copies += 1
+        self._unsure -= {name}
+        self._copies, self._removals = self._copies + 1, REMOVALS
         self.took_s, self._last_took_s = max(self._last_took_s, took_s), took_s
 
     def failed(self, *, again: bool) -> None:
         """Note a request without success. It is made `again` after a while; otherwise after the next save."""
-        self.under_way = None
+        self._came_to_nothing()
         self._retry_s = time.monotonic() + RETRY_S[min(self._failures, len(RETRY_S) - 1)] if again else NEVER
         self._failures += 1
 
@@ -160,10 +171,18 @@ class MirrorPlace:
 
     def give_up(self, name: str) -> None:
         """Never copy this checkpoint."""
-        self.under_way, self._damaged = None, self._damaged | {name}
+        self._came_to_nothing()
+        self._damaged |= {name}
 
     def dropped(self) -> None:
         """Note a request that came to nothing, and need not be made again."""
+        self._came_to_nothing()
+
+    def _came_to_nothing(self) -> None:
+        """A copy may have left files, and even be whole if only its answer was lost."""
+        if self.under_way is not None and self.under_way.op == "copy":
+            self._unsure |= {self.under_way.name}
+            self._removals = REMOVALS
         self.under_way = None
 
     def goes_down(self) -> bool:

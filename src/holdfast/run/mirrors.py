@@ -209,6 +209,8 @@ class Mirrors:
             args |= {"run_json": self._card.run_json, "owner": self._card.owner, "entered": self._card.entered}
         elif wish.op == "copy":
             args["path"] = str(self._store.shelf.checkpoint(wish.name).path)
+        elif wish.op == "remove":
+            args.setdefault("of", self._card.attempt)
         with suppress(StoreError):  # it is closed
             number = self._client.post(
                 place.index,
