@@ -79,7 +79,8 @@ def command(app: str | None, chain: bool, as_json: bool, command: tuple[str, ...
         return
     directory, hangs = chosen["directory"], _hangs(chosen)
     name = Path(app).stem if app else None
-    settings = SupervisorOptions(keeps=app is not None, name=name, chain=chain, hangs=hangs, **chosen)
+    typed = options.typed(click.get_current_context(), "directory", "as_json")
+    settings = SupervisorOptions(keeps=app is not None, name=name, chain=chain, hangs=hangs, typed=typed, **chosen)
     try:
         outcome = supervise(command, lambda place: _program(app, place), settings)
     except ChildError as error:
