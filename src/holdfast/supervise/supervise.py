@@ -19,7 +19,7 @@ from ..apps.program import Program, ProgramExit
 from ..apps.take import looks
 from ..cluster import hold, job_leader, requeue
 from ..cluster.notices import Notices, cloud
-from ..errors import ChildError, UsageError
+from ..errors import ChildError
 from ..job import Job, job
 from ..provenance import redact
 from ..store.checkpoint import Checkpoint
