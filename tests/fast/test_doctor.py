@@ -108,6 +108,10 @@ def refuse(*_args, **_options):
     raise OSError(errno.EPERM, "Operation not permitted")
 
 
+def full(*_args, **_options):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def written_late(path, chunks, write=disk.write):
     write(path, chunks)
     os.utime(path, (time.time() - 60, time.time() - 60))
@@ -118,7 +122,9 @@ FAULTS = [  # an operation, what it does instead, and what is said
     ("link", refuse, "hard links", "warning", "Operation not permitted", "written anew"),
     ("rename_new", refuse, "rename", "problem", "Operation not permitted", NOT_HERE),
     ("rename_new", os.replace, "rename", "problem", "replaced an existing directory", NOT_HERE),  # it loses a commit
-    ("sync_dir", refuse, "durable", "problem", "Operation not permitted", NOT_HERE),
+    ("sync_dir", refuse, "fsync", "problem", "Operation not permitted", NOT_HERE),
+    ("write", full, "O_DIRECT", "problem", "No space left on device", "free some space"),
+    ("write", full, "clock", "problem", "No space left on device", "free some space"),
     ("open_plain", refuse, "O_DIRECT", "warning", "Operation not permitted", "page cache"),
     ("write", written_late, "clock", "warning", "the file server's is 60 s behind", "tell the site"),
     ("make_dir", refuse, "writing", "problem", ".: Operation not permitted", "choose a directory of your own"),

@@ -148,8 +148,10 @@ def test_a_file_that_never_comes_is_no_sign_of_life(tmp_path):
     told = [bool(watched.look(number * watched.look_s, signs.of_file(file))) for number in range(1000)]
     assert [int(UNKNOWN * 10 / watched.look_s) + 1] == [number for number, hangs in enumerate(told) if hangs]
     before = signs.of_file(file)
+    assert f"{file} is not there" == signs.silence(signs.FILE, file)
     file.touch()
     assert before != signs.of_file(file)
+    assert "the file that it touches does not change" == signs.silence(signs.FILE, file)
 
 
 @pytest.mark.parametrize("kind", [*[*KINDS][:2], "stalls of 5 minutes", "compiled again"])

@@ -181,6 +181,27 @@ def test_what_is_to_be_typed_fits_the_state(place):
     assert "holdfast run --run 'by hand' -- python 'a b.py'" == told("by hand")["by hand"]["next"]
 
 
+def test_what_is_to_be_typed_has_the_options_that_were_typed(place):
+    """As words for the shell; not --run, which it has anyway, nor what was left at its default."""
+    (place / "touched").touch()
+    typed = ["--retries", "0", "--alive", "touched", "--no-requeue", "--on-hang", "restart"]
+    ran = CliRunner().invoke(commands, ["run", "--json", *typed, "--run", "x", "--", "sh", "-c", "exit 3"])
+    assert 8 == ran.exit_code, ran.output
+    (line,) = [each["next"] for each in told("x").values()]
+    before, _, command = line.partition(" -- ")
+    assert "sh -c 'exit 3'" == command
+    assert ["holdfast", "run", "--run", "x"] == before.split()[:4]
+    assert sorted(typed) == sorted(before.split()[4:])
+
+
+def test_what_ended_the_supervision_is_told_of_the_last_start_alone(place):
+    """A command without a run: the first start did not hang twice."""
+    hung = {"event": "exit", "verdict": "failed", "code": -15, "hung": "its output"}
+    twice = [{**event, "time": float(at)} for at in (1, 2) for event in ({"event": "start", "pid": at}, hung)]
+    supervised(place / "s", "begin", *twice, {"event": "failed", "error": "it hung twice"})
+    assert ["", "it hung twice"] == [each["why"] for each in told("s")["s"]["starts"]]
+
+
 def test_a_stop_says_why_it_came_and_not_only_by_which_signal(place):
     """A cancellation, a preemption and a time limit all come as SIGTERM."""
     exited = [{"event": "start", "pid": 1}, {"event": "exit", "told": "SIGTERM", "code": 75}]

@@ -21,6 +21,22 @@ def directories(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
     return [CompletionItem(incomplete, type="dir")]
 
 
+def typed(ctx: click.Context, *without: str) -> list[str]:
+    """Return the options that the user gave, as words, but for the parameters in `without`."""
+    words: list[str] = []
+    for each in ctx.command.params:
+        name = each.name or ""
+        given = ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        if not given or name in without or not isinstance(each, click.Option):
+            continue
+        value = ctx.params[name]
+        if each.is_flag:
+            words += each.opts[:1] if value else each.secondary_opts[:1]
+        else:
+            words += [each.opts[0], str(value)]
+    return words
+
+
 def _step(ctx: click.Context, param: click.Parameter, value: str | None) -> int | str | None:
     try:
         return None if value is None else parse_step(value)

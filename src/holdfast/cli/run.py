@@ -38,7 +38,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option("--run", "directory", type=RUN_DIR, metavar="DIR", help="Where the supervisor keeps its journal.")
 @click.option("--app", metavar="NAME|FILE", help="What COMMAND is: gromacs, lammps, ..., or a file that describes it.")
-@options.option("--retries", type=click.IntRange(0), default=0, help="Starts after a crash.")
+@options.option("--retries", type=click.IntRange(0), default=0, help="Starts after crashes in a row, without progress.")
 @options.option("--max-no-progress", type=click.IntRange(1), default=10, help="Attempts in a row that get no further.")
 @options.option("--max-requeues", type=click.IntRange(0), default=MOST_REQUEUES, help="Of one job.")
 @click.option("--grace", "grace_s", type=click.FloatRange(0), metavar="SECONDS", help="From a signal to SIGKILL.")
@@ -79,7 +79,8 @@ def command(app: str | None, chain: bool, as_json: bool, command: tuple[str, ...
         return
     directory, hangs = chosen["directory"], _hangs(chosen)
     name = Path(app).stem if app else None
-    settings = SupervisorOptions(keeps=app is not None, name=name, chain=chain, hangs=hangs, **chosen)
+    typed = options.typed(click.get_current_context(), "directory", "as_json")
+    settings = SupervisorOptions(keeps=app is not None, name=name, chain=chain, hangs=hangs, typed=typed, **chosen)
     try:
         outcome = supervise(command, lambda place: _program(app, place), settings)
     except ChildError as error:

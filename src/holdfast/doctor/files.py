@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -40,19 +41,20 @@ def examine(directory: Path, needed_bytes: int = 0) -> Iterator[Check]:
         yield problem("writing", f"{directory}: {error.strerror}", "choose a directory of your own for runs")
         return
     try:
-        for check in (_durable, _rename, _links, _direct, _clock):
-            yield _tried(check, place)
+        for name, check in TRIALS.items():
+            yield _tried(name, check, place)
     finally:
         disk.remove_tree(place)
     yield from _space(directory, needed_bytes)
     yield from _quota()
 
 
-def _tried(check: Callable[[Path], Check], place: Path) -> Check:
+def _tried(name: str, check: Callable[[Path], Check], place: Path) -> Check:
     try:
         return check(place)
     except OSError as error:
-        return problem(check.__name__.strip("_"), f"{error.strerror}", "choose another file system for runs")
+        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        return problem(name, f"{error.strerror}", "free some space" if full else "choose another file system for runs")
 
 
 def _kind(directory: Path) -> Check:
@@ -119,6 +121,9 @@ def _clock(place: Path) -> Check:
         what = f"the file server's is {abs(off_s):.0f} s {'ahead' if off_s > 0 else 'behind'}"
         return warning("clock", what, "tell the site; until it is corrected, ages of files are judged wrongly")
     return ok("clock", "agrees with the file server's")
+
+
+TRIALS = {"fsync": _durable, "rename": _rename, "hard links": _links, "O_DIRECT": _direct, "clock": _clock}
 
 
 def _space(directory: Path, needed_bytes: int) -> Iterator[Check]:

@@ -70,19 +70,20 @@ def of_command(supervisor: Sequence[Event]) -> list[Start]:
     found: list[Start] = []
     told = [event for event in supervisor if event["event"] in AFTERWARDS]
     begin: Event = {}
-    open_, closing = False, {str(each.get("supervisor")): each for each in supervisor if each["event"] in CLOSING}
+    open_ = ended = False  # the present supervisor's last start
     for event in supervisor:
         if event["event"] == "begin":
-            begin, open_ = event, False
+            begin, open_, ended = event, False, False
         elif event["event"] == "start":
             facts = _mapping(begin.get("owner"))
             job, restart = owner.job_of(facts)
-            open_ = True
+            open_, ended = True, False
             found.append(Start(job, restart, str(facts.get("host", "")), _time(event), _time(event), None, None, ""))
         elif event["event"] == "exit" and open_:
-            ended = found[-1]._replace(seen_s=_time(event), last=_step(event))
-            last = closing.get(str(begin.get("supervisor")), {})
-            found[-1], open_ = ended._replace(cause=_of_exit(event, ended, told), why=_error(last)), False
+            last = found[-1]._replace(seen_s=_time(event), last=_step(event))
+            found[-1], open_, ended = last._replace(cause=_of_exit(event, last, told)), False, True
+        elif event["event"] in CLOSING and ended:
+            found[-1] = found[-1]._replace(why=_error(event))
     return [
         start._replace(cause=NODE_LOST if _was_lost(start, (after.job, after.restart), supervisor) else KILLED)
         if not start.cause and after is not None

@@ -224,6 +224,17 @@ def _open(path: Path, before: str | None = None) -> list[Event]:
     return [*begun.values()]
 
 
+def cwd() -> Path:
+    """
+    Raises:
+        UsageError: the working directory is gone.
+    """
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        raise UsageError("the working directory has been removed; nothing was started") from error
+
+
 def name_of(command: Sequence[str]) -> str:
     """Return a name for the command. Within a job it contains the job's id, so that jobs do not share a directory."""
     here, name = job(), script.name(command).strip(".") or "job"

@@ -50,6 +50,13 @@ def of_file(path: Path) -> list[Look]:
     return [Look(FILE, count, FILE)]
 
 
+def silence(phase: str, file: Path | None) -> str:
+    """Return in words what shows no sign of life, where there are no steps."""
+    if phase == FILE and file is not None and not file.exists():
+        return f"{file} is not there"
+    return f"{phase} does not change"
+
+
 def of_output(volume: int, *, traced: bool = False) -> list[Look]:
     """Return a look at the output, of which so many bytes have been seen. `traced`: a debugger holds the command."""
     return [Look(OUTPUT, volume, OUTPUT, excused=traced)]

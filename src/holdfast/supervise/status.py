@@ -253,10 +253,14 @@ def _again(place: Place, events: Sequence[Event]) -> str:
         return "start it again as you did"
     if job_leader.script_of(place.directory) is not None:
         return job_leader.again(place.directory)
-    words = next((event.get("command") for event in reversed(events) if event["event"] == "begin"), None)
-    if not isinstance(words, list) or any(REDACTED in str(word) for word in words):
+    begin = next((event for event in reversed(events) if event["event"] == "begin"), {})
+    words, options = begin.get("command"), begin.get("options", [])  # an older supervisor kept no options
+    if not isinstance(words, list) or not isinstance(options, list):
         return "start it again as you did"
-    return f"holdfast run --run {shlex.quote(str(place.directory))} -- {shlex.join(map(str, words))}"
+    if any(REDACTED in str(word) for word in [*options, *words]):
+        return "start it again as you did"
+    line = ["holdfast", "run", "--run", str(place.directory), *options, "--", *words]
+    return shlex.join(map(str, line))
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

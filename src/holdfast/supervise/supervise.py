@@ -19,7 +19,7 @@ from ..apps.program import Program, ProgramExit
 from ..apps.take import looks
 from ..cluster import hold, job_leader, requeue
 from ..cluster.notices import Notices, cloud
-from ..errors import ChildError, UsageError
+from ..errors import ChildError
 from ..job import Job, job
 from ..provenance import redact
 from ..store.checkpoint import Checkpoint
@@ -32,7 +32,7 @@ from .keep import LEFT, LEFT_WORD, Kept, cut_short
 from .last_line import last_line, parting
 from .limits import LEAD_S, PATIENCE_S, Time
 from .output import fill_gaps
-from .place import BEAT_S, SupervisorDirectory, called, enter, name_of
+from .place import BEAT_S, SupervisorDirectory, called, cwd, enter, name_of
 from .signals import SignalInbox
 from .standby import Standby, require_script
 from .start import LISTENS_S, PERHAPS_S, ROUND_S, SUPERSEDED, CommandProcess
@@ -69,6 +69,7 @@ class SupervisorOptions:
     spot: str | None = None  # the cloud that may take this machine back
     hangs: HangOptions = HANGS
     standby: bool = False  # the next start's imports are done in advance
+    typed: Sequence[str] = ()  # what the user gave of these, for the line to type next
 
 
 class Outcome(NamedTuple):
@@ -93,7 +94,8 @@ def supervise(command: Sequence[str], program: Callable[[Path], Program], option
     here = job()
     if options.standby:
         require_script(command, keeps=options.keeps)
-    begin = {"command": redact(command), "cwd": str(_here()), "job": here._asdict() if here else None}
+    words = {"command": redact(command), "options": redact(options.typed)}
+    begin = {**words, "cwd": str(cwd()), "job": here._asdict() if here else None}
     fill_gaps()
     with SignalInbox() as signals:
         name = options.name or name_of(command)
@@ -383,13 +385,6 @@ class _Supervisor:
     def _close_store(self) -> None:
         if self.kept is not None:
             self.kept.close()
-
-
-def _here() -> Path:
-    try:
-        return Path.cwd()
-    except FileNotFoundError as error:
-        raise UsageError("the working directory has been removed; nothing was started") from error
 
 
 def _last_lines(text: str) -> list[str]:

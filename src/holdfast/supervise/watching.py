@@ -145,8 +145,14 @@ class HangWatch:
         )
         self._told.append((hang, time.monotonic()))
         span, at = _span(hang.stuck_s), f"step {stuck.step}" if stuck is not None else hang.phase
-        what = f"{span} in {hang.phase}, after {at}" if stuck is not None else f"{span}: {at} does not change"
-        parts = [f"no sign of life for {what}", missing.sentence(missed, seen), where and f"it is at {where}", cause]
+        silent = signs.silence(hang.phase, self.options.file)
+        what = f" in {hang.phase}, after {at}" if stuck is not None else f": {silent}"
+        parts = [
+            f"no sign of life for {span}{what}",
+            missing.sentence(missed, seen),
+            where and f"it is at {where}",
+            cause,
+        ]
         self._say("; ".join(filter(None, [*parts, f"stacks: {file}" if file is not None else ""])), output)
         if self.options.restart:
             self._give_up(at, output)
