@@ -6,7 +6,7 @@ Only the thread of `Mirrors` changes it. Other threads read single fields, which
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..mirror import waiting
@@ -42,6 +42,7 @@ class MirrorPlace:
         self.index, self.shown, self.rule = index, shown, rule
         self.there: Mapping[str, Copied] = there or {}
         self.claimed = self.looked = there is not None
+        self.pins: frozenset[str] = frozenset()  # noted there
         self.begun = self.ended = False
         self.left_alone = False  # this attempt does nothing more there
         self.under_way: Wish | None = None
@@ -77,6 +78,9 @@ class MirrorPlace:
         missing = self.missing(local)
         if not self.begun and (missing or not leaving):
             return Wish("begun", {"from": {"attempt": origin.attempt, "name": origin.name}})
+        unnoted = [facts.name for facts in local if facts.pinned and facts.name not in self.pins]
+        if unnoted and self.begun and not self._hurried:  # first: a new machine knows of no pin but from here
+            return Wish("pin", {"name": unnoted[0]}, unnoted[0])
         if missing:
             read_back = self._copies % READ_BACK_EVERY == READ_BACK_EVERY - 1
             return Wish("copy", {"read_back": read_back}, missing[0])
@@ -84,7 +88,7 @@ class MirrorPlace:
         return removal or (Wish("end", {}) if leaving else None)
 
     def _removal(self, local: Sequence[CheckpointFacts]) -> Wish | None:
-        pinned = {facts.name for facts in local if facts.pinned}
+        pinned = {facts.name for facts in local if facts.pinned} | self.pins
         there = [each.facts._replace(pinned=each.facts.name in pinned) for each in self.there.values()]
         for name in waiting.outdated(there, self.rule, self._verified):
             return Wish("remove", {"of": self.there[name].attempt, "name": name}, name)
@@ -125,12 +129,14 @@ class MirrorPlace:
         self.claimed |= wish.op == "claim"
         self.begun |= wish.op == "begun"
         self.ended |= wish.op == "end"
+        if wish.op == "pin":
+            self.pins |= {wish.name}
         if wish.op == "remove":
             self.there = {name: each for name, each in self.there.items() if name != wish.name}
 
-    def saw(self, there: Mapping[str, Copied]) -> None:
-        """Note what lies at a place that has answered late."""
-        self.there, self.looked = there, True
+    def saw(self, there: Mapping[str, Copied], pins: Iterable[str]) -> None:
+        """Note what lies there, when the place has answered."""
+        self.there, self.pins, self.looked = there, frozenset(pins), True
 
     def copied(self, copy: Copied, took_s: float) -> None:
         """Note a verified copy."""
