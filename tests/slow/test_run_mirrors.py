@@ -17,6 +17,7 @@ from holdfast import Every, Last, Run, Store, disk
 from holdfast.errors import Stopped, StoreError, UsageError
 from holdfast.mirror.records import Origin
 from holdfast.run import mirror_start
+from holdfast.run.mirror_place import MirrorPlace
 from mirrored import (
     await_copy,
     claim,
@@ -566,6 +567,22 @@ def test_a_place_that_tells_of_another_present_late_is_left_alone(tmp_path, plac
     assert "nothing is copied any more" not in capsys_so_far(capsys, said)
     assert 6 in steps_at(other)
     assert 6 not in steps_at(forked)
+
+
+def test_a_place_that_refuses_removals_is_told_of_the_end(tmp_path, place, monkeypatch):
+    """As a bucket whose policy forbids them: the copies are made, and the next machine is not refused."""
+    real = MirrorPlace.next
+
+    def next_(self, *args, **options):
+        wish = real(self, *args, **options)
+        return (
+            wish._replace(args={**wish.args, "name": "no name"}) if wish is not None and wish.op == "remove" else wish
+        )
+
+    monkeypatch.setattr(MirrorPlace, "next", next_)
+    train(tmp_path / "run", 4, place, keep=Last(1), pause=lambda run: await_step(run, place))
+    assert 4 in steps_at(place)
+    assert [True] == [each.ended for each in look(place).claims]
 
 
 # Kills -----------------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ class MirrorPlace:
         self._last_took_s = 0.0
         self._verified: frozenset[str] = frozenset()  # copies that this attempt has made
         self._damaged: frozenset[str] = frozenset()  # here: they are not copied
-        self._hurried = False
+        self._hurried = self._end_failed = False
         self._copies = self._failures = 0
         self._retry_s = self._heard_s = 0.0  # by the monotonic clock
 
@@ -67,7 +67,11 @@ class MirrorPlace:
 
     def next(self, local: Sequence[CheckpointFacts], origin: Origin | None, *, leaving: bool) -> Wish | None:
         """Return what to ask now; None: nothing. `leaving`: the attempt ends when all is copied."""
-        if self.under_way is not None or self.left_alone or self.ended or time.monotonic() < self._retry_s:
+        if self.under_way is not None or self.left_alone or self.ended:
+            return None
+        if leaving and self.claimed and self._retry_s == NEVER and not self._end_failed:
+            return Wish("end", {})  # whatever else was refused: a later start need not ask whether this one is alive
+        if time.monotonic() < self._retry_s:
             return None
         if not self.claimed:
             return None if leaving else Wish("claim", {})
@@ -147,6 +151,7 @@ class MirrorPlace:
 
     def failed(self, *, again: bool) -> None:
         """Note a request without success. It is made `again` after a while; otherwise after the next save."""
+        self._end_failed = self.under_way is not None and self.under_way.op == "end"
         self.under_way = None
         self._retry_s = time.monotonic() + RETRY_S[min(self._failures, len(RETRY_S) - 1)] if again else NEVER
         self._failures += 1
