@@ -8,9 +8,9 @@ import pytest
 
 import disk_faults
 from faults import door
-from holdfast.errors import Damaged, NotFound
+from holdfast.errors import Damaged, NotFound, UsageError
 from holdfast.mirror.copying import COPIED, THERE
-from holdfast.mirror.place import NotKept, Silent, open_place
+from holdfast.mirror.place import NotKept, Silent, open_place, shown, told
 from holdfast.mirror.records import Foreign, Later, Origin, Taken, folder
 from holdfast.mirror.remote import Remote
 from holdfast.store.store import Store
@@ -362,3 +362,17 @@ def test_a_removed_copy_is_gone_and_nothing_is_copied_from_it(tmp_path):
     assert names_of(remote) == []
     done = remote.copy(1, path)
     assert done.sent_bytes == done.size_bytes
+
+
+@pytest.mark.parametrize("sign", "/?#")
+def test_a_password_with_an_unquoted_sign_is_refused_and_not_shown(sign):
+    """The host seems to end in the middle of it."""
+    url = f"sftp://user:first{sign}second@host/place"
+    assert "sftp://***@host/place" == shown(url)
+    with pytest.raises(UsageError, match="%2F") as refused:
+        open_place(url)
+    for text in (str(refused.value), told(f"port 'first' of {url}: second", url)):
+        assert "first" not in text
+        assert "second" not in text
+    assert "sftp://host:22/place" == shown("sftp://host:22/place")
+    assert "s3://bucket/a@b" == shown("s3://bucket/a@b")

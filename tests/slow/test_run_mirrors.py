@@ -17,6 +17,7 @@ from holdfast import Every, Last, Run, Store, disk
 from holdfast.errors import Stopped, StoreError, UsageError
 from holdfast.mirror.records import Origin
 from holdfast.run import mirror_start
+from holdfast.run.mirror_place import MirrorPlace
 from mirrored import (
     await_copy,
     claim,
@@ -122,6 +123,20 @@ def test_each_place_keeps_what_its_rule_says(tmp_path, place):
     assert f"copies if this disk is lost, nothing that is saved is: step-000000007 is at {ends}, {last}" in holdfast(
         "status", tmp_path / "run"
     )
+
+
+def test_a_pinned_copy_stays_on_a_new_machine(tmp_path, place):
+    """That machine has the place alone, and so no pin of the run's directory."""
+
+    def pause(run):
+        await_step(run, place)
+        if run.step == 2:
+            Store(tmp_path / "a").pin(2)
+
+    train(tmp_path / "a", 6, place, keep=Last(1), pause=pause)
+    assert [2, 6] == steps_at(place)
+    train(tmp_path / "b", 9, place, keep=Last(1), pause=lambda run: await_step(run, place))
+    assert [2, 9] == steps_at(place)
 
 
 def test_without_mirrors_nothing_of_them_is_imported_or_started(tmp_path):
@@ -511,6 +526,63 @@ def test_the_loser_of_a_place_ends_and_nothing_is_mixed(tmp_path, place):
     assert {"step-000000001", "step-000000002"} >= {copy.name for copy in found.copies if copy.attempt == 1}
     again = train(tmp_path / "c", 6, place)
     assert toy.value == again.value
+
+
+def test_the_loser_of_a_race_does_not_note_that_the_winner_has_ended(tmp_path, place, monkeypatch):
+    """Another process claims the place after the look: it is alive, and the next start is told so."""
+    train(tmp_path / "run", 2, place)
+    real = mirror_start.MirrorStart.claim
+
+    def late(self, *args):
+        monkeypatch.undo()
+        claim(place, 2, {"host": "elsewhere", "pid": 1})
+        return real(self, *args)
+
+    monkeypatch.setattr(mirror_start.MirrorStart, "claim", late)
+    with pytest.raises(StoreError, match="another attempt began"):
+        train(tmp_path / "run", 4, place)
+    assert [True, False] == [each.ended for each in look(place).claims]
+    with pytest.raises(UsageError, match="attempt 2 may still be running"):
+        train(tmp_path / "run", 4, place)
+
+
+def test_a_place_that_tells_of_another_present_late_is_left_alone(tmp_path, place, capsys):
+    """It was left out at the start, and attempt 2 was made there by another process: only there nothing is copied."""
+    other, said, back = place, [], []
+    forked = tmp_path / "other" / "place"
+    forked.parent.mkdir()
+    train(tmp_path / "run", 2, {other: Last(9), forked: Last(9)})
+    away = vanished(forked)
+    away.__enter__()
+    hidden = forked.parent.with_name("other.away") / forked.name
+    claim(hidden, 2, {"host": "elsewhere", "pid": 1}, ended=True, origin=Origin(1, "step-000000001"))
+    train(tmp_path / "run", 3, [other, forked], without=forked, drain=1.0)
+
+    def pause(run):
+        if run.step == 3 and not back:
+            back.append(away.__exit__(None, None, None))
+            waited_for(lambda: "leaves it alone" in capsys_so_far(capsys, said))
+
+    train(tmp_path / "run", 6, [other, forked], without=forked, pause=pause)
+    assert "nothing is copied any more" not in capsys_so_far(capsys, said)
+    assert 6 in steps_at(other)
+    assert 6 not in steps_at(forked)
+
+
+def test_a_place_that_refuses_removals_is_told_of_the_end(tmp_path, place, monkeypatch):
+    """As a bucket whose policy forbids them: the copies are made, and the next machine is not refused."""
+    real = MirrorPlace.next
+
+    def next_(self, *args, **options):
+        wish = real(self, *args, **options)
+        return (
+            wish._replace(args={**wish.args, "name": "no name"}) if wish is not None and wish.op == "remove" else wish
+        )
+
+    monkeypatch.setattr(MirrorPlace, "next", next_)
+    train(tmp_path / "run", 4, place, keep=Last(1), pause=lambda run: await_step(run, place))
+    assert 4 in steps_at(place)
+    assert [True] == [each.ended for each in look(place).claims]
 
 
 # Kills -----------------------------------------------------------------------------------------------------------

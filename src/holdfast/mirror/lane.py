@@ -195,6 +195,12 @@ def _file(remote: Remote, args: dict[str, Any], progress: Progress) -> dict[str,
     return {}
 
 
+def _pin(remote: Remote, args: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    del progress
+    remote.pin(args["attempt"], args["name"])
+    return {}
+
+
 def _remove(remote: Remote, args: dict[str, Any], progress: Progress) -> dict[str, Any]:
     del progress
     remote.remove(args["attempt"], args["of"], args["name"])
@@ -214,6 +220,7 @@ OPS: dict[str, Callable[[Remote, dict[str, Any], Progress], dict[str, Any]]] = {
     "copy": _copy,
     "fetch": _fetch,
     "file": _file,
+    "pin": _pin,
     "remove": _remove,
     "end": _end,
 }

@@ -118,6 +118,8 @@ def open_place(url: str) -> Place:
         UsageError: no such kind of place, or its package is not installed.
     """
     scheme = _scheme(url)
+    if _hidden(url):
+        raise UsageError(f"{shown(url)}: write /, ?, # and @ in a password or a path as %2F, %3F, %23 and %40")
     if "::" in url:
         raise UsageError(f"{shown(url)}: a chain of file systems is no place for a mirror; name the last one alone")
     if scheme in {"", "file", "local"}:
@@ -147,10 +149,21 @@ def shown(url: str) -> str:
     scheme = _scheme(url)
     if scheme in {"", "file", "local"}:
         return str(_local(url))
+    if _hidden(url):
+        return f"{scheme}://***@{url.rpartition('@')[2].partition('?')[0].partition('#')[0]}".rstrip("/")
     parts = urlsplit(url)
     before, _, host = parts.netloc.rpartition("@")
     user = before.partition(":")[0] if scheme in _WITH_USER else ""
     return f"{scheme}://{user}{'@' if user else ''}{host}{parts.path}".rstrip("/")
+
+
+def _hidden(url: str) -> str:
+    """Return the user and password of a URL whose password has unquoted signs, so that it seems to end the host."""
+    if _scheme(url) in {"", "file", "local"}:
+        return ""
+    whole = url.partition("://")[2]
+    host = re.split("[/?#]", whole, maxsplit=1)[0]
+    return whole.rpartition("@")[0] if ":" in host and "@" not in host and "@" in whole else ""
 
 
 def _scheme(url: str) -> str:
@@ -171,7 +184,9 @@ def told(error: BaseException | str, url: str = "") -> str:
 
 def _secrets(url: str) -> set[str]:
     found = set()
-    if _scheme(url) not in {"", "file", "local"}:
+    if hidden := _hidden(url):
+        found = {hidden, hidden.partition(":")[2], *re.split("[/?#]", hidden.partition(":")[2])}
+    elif _scheme(url) not in {"", "file", "local"}:
         parts = urlsplit(url)
         before = parts.netloc.rpartition("@")[0]
         user, _, password = before.partition(":")

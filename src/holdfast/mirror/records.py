@@ -4,6 +4,7 @@ run.json                              which run it is
 claims/000003.json                    attempt 3 has claimed the place
 claims/000003-from.json               which checkpoint attempt 3 went on from
 claims/000003-end.json                attempt 3 has ended
+pins/step-000000120                   that copy stays, whatever the rules say
 checkpoints/000003/step-000000120/    a copy of a checkpoint that attempt 3 wrote: plain files, manifest.json last
 """
 
@@ -21,7 +22,7 @@ from ..store import format
 from ..store.format import MANIFEST
 from .sending import identity
 
-RUN, CLAIMS, CHECKPOINTS = "run.json", "claims", "checkpoints"
+RUN, CLAIMS, PINS, CHECKPOINTS = "run.json", "claims", "pins", "checkpoints"
 
 _CLAIM = re.compile(r"(\d{6,18})(-from|-end)?\.json")
 
@@ -94,6 +95,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     claims: list[Claim] = []
     copies: list[Copy] = []
     rests: list[Rest] = []
+    pins: list[str] = []  # names of checkpoints
 
 
 class _Run(msgspec.Struct):

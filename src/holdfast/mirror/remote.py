@@ -56,7 +56,8 @@ class Remote:
                 rests.append(found)
         run = None if run_json is None else records.run_of(run_json, f"{self.place.shown}/{records.RUN}")
         text = (run_json or b"").decode()
-        return Seen(run=run, run_json=text, claims=claims, copies=copies, rests=rests)
+        pins = [name for name in self.place.names(records.PINS) if parse_name(name) is not None]
+        return Seen(run=run, run_json=text, claims=claims, copies=copies, rests=rests, pins=pins)
 
     def claim(self, attempt: int, run_json: str, owner: dict[str, Any], entered: Any) -> None:
         """Claim the place for an attempt.
@@ -124,14 +125,24 @@ class Remote:
         """
         Fetching(self.place, attempt, name, progress).one(file, into)
 
+    def pin(self, attempt: int, name: str) -> None:
+        """Note that the copies of that name stay, for runs that begin with this place alone.
+
+        Raises:
+            Later: a later attempt has claimed the place.
+        """
+        _require_name(name)
+        self.require(attempt)
+        with suppress(FileExistsError):
+            self.place.create(f"{records.PINS}/{name}", b"{}\n")
+
     def remove(self, attempt: int, of: int, name: str) -> None:
         """Remove the copy `name` of attempt `of`, its manifest first.
 
         Raises:
             Later: a later attempt than `attempt` has claimed the place.
         """
-        if parse_name(name) is None:
-            raise StoreError(f"{name!r} is no checkpoint's name")
+        _require_name(name)
         self.require(attempt)
         self._copying.forget(folder(of, name))
         self.place.remove(manifest_path(of, name))
@@ -211,6 +222,11 @@ class Remote:
         except FileExistsError:
             return self.place.read(path)
         return data
+
+
+def _require_name(name: str) -> None:
+    if parse_name(name) is None:
+        raise StoreError(f"{name!r} is no checkpoint's name")
 
 
 def _decoded(data: bytes, attempt: int) -> Claim:

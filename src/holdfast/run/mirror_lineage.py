@@ -61,9 +61,17 @@ class Present:
         return (claim for each in self._seen.values() for claim in each.claims)
 
     def see(self, place: int, seen: Seen) -> Mapping[str, Copied]:
-        """Take in what a place tells late; return its copies of the lineage."""
+        """Take in what a place tells late; return its copies of the lineage.
+
+        Raises:
+            UsageError: the run has another present there. What it told does not count.
+        """
         self._seen[place] = seen
-        self._look()
+        try:
+            self._look()
+        except UsageError:
+            del self._seen[place]
+            raise
         return self.copies(place)
 
     def went_on(self, attempt: int, origin: Origin) -> None:

@@ -6,7 +6,7 @@ Only the thread of `Mirrors` changes it. Other threads read single fields, which
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..mirror import waiting
@@ -43,6 +43,7 @@ class MirrorPlace:
         self.index, self.shown, self.rule = index, shown, rule
         self.there: Mapping[str, Copied] = there or {}
         self.claimed = self.looked = there is not None
+        self.pins: frozenset[str] = frozenset()  # noted there
         self.begun = self.ended = False
         self.left_alone = False  # this attempt does nothing more there
         self.under_way: Wish | None = None
@@ -53,7 +54,7 @@ class MirrorPlace:
         self._verified: frozenset[str] = frozenset()  # copies that this attempt has made
         self._damaged: frozenset[str] = frozenset()  # here: they are not copied
         self._unsure: frozenset[str] = frozenset()  # files of theirs may lie there: their copying came to no good end
-        self._hurried = False
+        self._hurried = self._end_failed = False
         self._removals = 0  # that may still come before the next copy
         self._copies = self._failures = 0
         self._retry_s = self._heard_s = 0.0  # by the monotonic clock
@@ -69,7 +70,11 @@ class MirrorPlace:
 
     def next(self, local: Sequence[CheckpointFacts], origin: Origin | None, *, leaving: bool) -> Wish | None:
         """Return what to ask now; None: nothing. `leaving`: the attempt ends when all is copied."""
-        if self.under_way is not None or self.left_alone or self.ended or time.monotonic() < self._retry_s:
+        if self.under_way is not None or self.left_alone or self.ended:
+            return None
+        if leaving and self.claimed and self._retry_s == NEVER and not self._end_failed:
+            return Wish("end", {})  # whatever else was refused: a later start need not ask whether this one is alive
+        if time.monotonic() < self._retry_s:
             return None
         if not self.claimed:
             return None if leaving else Wish("claim", {})
@@ -80,6 +85,9 @@ class MirrorPlace:
         missing = self.missing(local)
         if not self.begun and (missing or not leaving):
             return Wish("begun", {"from": {"attempt": origin.attempt, "name": origin.name}})
+        unnoted = [facts.name for facts in local if facts.pinned and facts.name not in self.pins]
+        if unnoted and self.begun and not self._hurried:  # first: a new machine knows of no pin but from here
+            return Wish("pin", {"name": unnoted[0]}, unnoted[0])
         removal = None if self._hurried else self._removal(local)
         if removal is not None and (self._removals > 0 or not missing):
             self._removals -= 1
@@ -90,7 +98,7 @@ class MirrorPlace:
         return Wish("end", {}) if leaving else None
 
     def _removal(self, local: Sequence[CheckpointFacts]) -> Wish | None:
-        pinned = {facts.name for facts in local if facts.pinned}
+        pinned = {facts.name for facts in local if facts.pinned} | self.pins
         there = [each.facts._replace(pinned=each.facts.name in pinned) for each in self.there.values()]
         for name in waiting.outdated(there, self.rule, self._verified):
             return Wish("remove", {"of": self.there[name].attempt, "name": name}, name)
@@ -134,13 +142,15 @@ class MirrorPlace:
         self.claimed |= wish.op == "claim"
         self.begun |= wish.op == "begun"
         self.ended |= wish.op == "end"
+        if wish.op == "pin":
+            self.pins |= {wish.name}
         if wish.op == "remove":
             self.there = {name: each for name, each in self.there.items() if name != wish.name}
             self._unsure -= {wish.name}
 
-    def saw(self, there: Mapping[str, Copied]) -> None:
-        """Note what lies at a place that has answered late."""
-        self.there, self.looked = there, True
+    def saw(self, there: Mapping[str, Copied], pins: Iterable[str]) -> None:
+        """Note what lies there, when the place has answered."""
+        self.there, self.pins, self.looked = there, frozenset(pins), True
 
     def copied(self, copy: Copied, took_s: float) -> None:
         """Note a verified copy."""
@@ -152,6 +162,7 @@ class MirrorPlace:
 
     def failed(self, *, again: bool) -> None:
         """Note a request without success. It is made `again` after a while; otherwise after the next save."""
+        self._end_failed = self.under_way is not None and self.under_way.op == "end"
         self._came_to_nothing()
         self._retry_s = time.monotonic() + RETRY_S[min(self._failures, len(RETRY_S) - 1)] if again else NEVER
         self._failures += 1

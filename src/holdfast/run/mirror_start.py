@@ -56,6 +56,7 @@ class MirrorStart:
         self._client = Client([place.url for place in mirroring.places])
         self._late = {number for number, place in enumerate(mirroring.places) if place.without}
         self._seen: dict[int, Seen] = {}
+        self._claimed_at: set[int] = set()  # elsewhere the number may be another process's
 
     def look(self, logs: Sequence[Log]) -> Elsewhere:
         """Ask all places what lies there, and return what the claim of the run's directory must know.
@@ -96,7 +97,7 @@ class MirrorStart:
         try:
             return self._claimed(store, attempt, entered)
         except BaseException:
-            self._ask("end", {"attempt": attempt.number}, limit_s=2.0)
+            self._ask("end", {"attempt": attempt.number}, self._claimed_at, limit_s=2.0)
             with suppress(StoreError):
                 attempt.close("end", step=0, reason="refused")
             raise
@@ -104,7 +105,9 @@ class MirrorStart:
     def _claimed(self, store: Store, attempt: Attempt, entered: Mapping[str, Any]) -> Mirrors:
         run_json = (self._root / "run.json").read_text()
         card = Card(attempt.number, run_json, owner.me(), dict(entered) or None)
-        self._require_all(self._ask("claim", card._asdict()))
+        claims = self._ask("claim", card._asdict())
+        self._claimed_at = {*claims.good}
+        self._require_all(claims)
         answers = self._ask("look", {})  # only now: who has claimed before is listed, who claims later stops this one
         self._require_all(answers)
         self._seen = {number: msgspec.convert(each, Seen) for number, each in answers.good.items()}
@@ -115,16 +118,22 @@ class MirrorStart:
 
     def _place(self, number: int, wanted: Wanted, present: Present, store: Store) -> MirrorPlace:
         there = None if number in self._late else present.copies(number)
-        return MirrorPlace(number, wanted.shown, wanted.rule or store.keep or Last(1), there)
+        place = MirrorPlace(number, wanted.shown, wanted.rule or store.keep or Last(1), there)
+        if there is not None:
+            place.saw(there, self._seen[number].pins)
+        return place
 
     def close(self) -> None:
         self._client.close()
 
     # What the places say -----------------------------------------------------------------------------------------
 
-    def _ask(self, op: str, args: Mapping[str, Any], limit_s: float | None = None) -> _Answers:
-        """Ask all places that must answer, at the same time, and wait at most `limit_s` for all of them."""
-        asked = [number for number in range(len(self._mirroring.places)) if number not in self._late]
+    def _ask(
+        self, op: str, args: Mapping[str, Any], only: Collection[int] | None = None, limit_s: float | None = None
+    ) -> _Answers:
+        """Ask all places that must answer, or `only` some, at the same time. Wait at most `limit_s` for all of them."""
+        every = range(len(self._mirroring.places)) if only is None else only
+        asked = [number for number in every if number not in self._late]
         replies: dict[int, Reply] = {}
         came = Condition()
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..errors import StoreError, Superseded
+from ..errors import StoreError, Superseded, UsageError
 from ..mirror.protocol import Reply
 from ..mirror.records import Origin, Seen
 from ..retention import CheckpointFacts
@@ -233,7 +233,12 @@ class Mirrors:
             return
         found = reply.ok or {}
         if wish.op == "look":
-            place.saw(self.provision.present.see(place.index, msgspec.convert(found, Seen)))
+            try:
+                seen = msgspec.convert(found, Seen)
+                place.saw(self.provision.present.see(place.index, seen), seen.pins)
+            except UsageError as error:  # the run has another present there; the other places still get their copies
+                self._failed(place, wish, "foreign", str(error))
+                return
         elif wish.op == "copy":
             self._copied(place, wish.name, found)
         elif wish.op == "remove":
@@ -258,7 +263,8 @@ class Mirrors:
             self._superseded = Superseded(f"{self._root}: attempt {self._card.attempt} was superseded: {text}")
         elif kind in ("later", "taken", "foreign"):
             place.leave_alone()
-            self._tell_down(place, f"{text}; this attempt leaves it alone")
+            place.goes_down()
+            self._tell(place, f"{text}; this attempt leaves it alone", wish.name)  # also if it was told to be down
         elif kind == "damaged" and wish.op == "copy":
             place.give_up(wish.name)
             self._tell(place, f"{wish.name} is damaged here, and was not copied: {text}", wish.name)
