@@ -19,6 +19,7 @@ from toy import Toy, new_run
         (FileNotFoundError(errno.ENOENT, "No such file", "a/b"), "No such file: a/b"),
         (EOFError(), "the connection was closed"),
         (EOFError("short of 3 bytes"), "short of 3 bytes"),
+        (EOFError("Server connection dropped: "), "Server connection dropped"),
         (TimeoutError(), "TimeoutError"),
     ],
 )

@@ -163,7 +163,7 @@ def _local(url: str) -> Path:
 
 def told(error: BaseException | str, url: str = "") -> str:
     """Return a library's text as one line without an error's number and the secrets of `url` and of the environment."""
-    text = " ".join(_said(error).split()) or type(error).__name__
+    text = " ".join(_said(error).split()).removesuffix(":") or type(error).__name__
     for secret in sorted(_secrets(url), key=len, reverse=True):
         text = text.replace(secret, "***")
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
