@@ -17,7 +17,7 @@ from .shown import echo, echo_json
 
 
 @click.command()
-@click.argument("run", metavar="[RUN]", required=False, shell_complete=options.directories)
+@click.argument("run", metavar="[RUN]", required=False, callback=options.no_address, shell_complete=options.directories)
 @click.option("--partition", metavar="NAME", help="Ask about this partition. Default: RUN's, else the cluster's own.")
 @options.as_json
 def command(run: str | None, partition: str | None, as_json: bool) -> int:

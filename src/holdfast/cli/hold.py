@@ -18,7 +18,7 @@ from .shown import report
 
 
 @click.command()
-@options.run
+@options.run_here
 @options.as_json
 def command(run: str, as_json: bool) -> None:
     """Do not restart or requeue RUN until `holdfast release`. A process that runs now is not stopped.
@@ -31,7 +31,7 @@ def command(run: str, as_json: bool) -> None:
 
 
 @click.command()
-@options.run
+@options.run_here
 @options.as_json
 def release(run: str, as_json: bool) -> None:
     """Allow RUN to be restarted and requeued again. If it has stopped meanwhile, start or submit it yourself."""

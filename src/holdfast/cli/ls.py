@@ -170,16 +170,15 @@ def _row(row: dict[str, Any]) -> list[object]:
         size(row["size_bytes"]),
         size(row["disk_bytes"]),
         numbers(row["metrics"]),
-        " ".join(marks),
+        ", ".join(marks),
         row["parent"] or "",
         row["note"] or "",
     ]
 
 
 def _mirror(each: dict[str, Any]) -> str:
-    newest = (
-        f"{len(each['checkpoints'])} checkpoints, to {each['checkpoints'][-1]}" if each["checkpoints"] else "nothing"
-    )
+    count = len(each["checkpoints"])
+    newest = f"{count} checkpoint{'s' * (count != 1)}, to {each['checkpoints'][-1]}" if count else "nothing"
     return f"{each['place']}: {newest}{'; ' * bool(each['trouble'])}{each['trouble']}"
 
 

@@ -37,6 +37,17 @@ def typed(ctx: click.Context, *without: str) -> list[str]:
     return words
 
 
+def no_address(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """
+    Raises:
+        UsageError: RUN is the address of a place, and the command takes none.
+    """
+    del ctx, param
+    if value is not None and "://" in value:
+        raise UsageError(f"{value}: is an address, which only ls, show, verify, diff, export and copy take")
+    return value
+
+
 def _step(ctx: click.Context, param: click.Parameter, value: str | None) -> int | str | None:
     try:
         return None if value is None else parse_step(value)
@@ -48,6 +59,7 @@ _STEP = "The step: a number, best, or a checkpoint's name."
 
 option = functools.partial(click.option, show_default=True)
 run = click.argument("run", metavar="RUN", shell_complete=directories)
+run_here = click.argument("run", metavar="RUN", callback=no_address, shell_complete=directories)
 step = click.option("--step", metavar="N", callback=_step, help=f"{_STEP} Default: the newest.")
 needed_step = click.option("--step", metavar="N", callback=_step, required=True, help=_STEP)
 rank = click.option(

@@ -21,7 +21,7 @@ from .shown import echo, echo_json, size, table
 
 
 @click.command()
-@options.run
+@options.run_here
 @click.option("--keep", metavar="RULE", required=True, help=f"What stays: {GRAMMAR}; joined by |.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go; nothing is written.")
 @options.as_json

@@ -24,7 +24,7 @@ WATCH_S = 5.0
 
 
 @click.command()
-@click.argument("path", metavar="[RUN]", default=".", shell_complete=options.directories)
+@click.argument("path", metavar="[RUN]", default=".", callback=options.no_address, shell_complete=options.directories)
 @click.option("--watch", is_flag=True, help=f"Renew it every {WATCH_S:.0f} s until nothing runs or waits.")
 @options.as_json
 def command(path: str, watch: bool, as_json: bool) -> None:

@@ -175,11 +175,17 @@ def _local(url: str) -> Path:
 
 
 def told(error: BaseException | str, url: str = "") -> str:
-    """Return a library's text as one line without the secrets of `url` and of the environment."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    """Return a library's text as one line without an error's number and the secrets of `url` and of the environment."""
+    text = " ".join(_said(error).split()).removesuffix(":") or type(error).__name__
     for secret in sorted(_secrets(url), key=len, reverse=True):
         text = text.replace(secret, "***")
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+
+
+def _said(error: BaseException | str) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
+    return str(error) or ("the connection was closed" if isinstance(error, EOFError) else "")
 
 
 def _secrets(url: str) -> set[str]:

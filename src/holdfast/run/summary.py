@@ -47,10 +47,14 @@ def at_the_end(session: Session) -> str:
     again = redone(logs)
     position = session.position
     said = "finished" if position.finished() or not position.targets else "ended before its loop did"
-    line = f"{said}: {_count(position.step, 'step')} in {_count(attempts, 'attempt')}"
+    steps = _count(position.step, "step")
+    # Where the run came from a place, journals of earlier attempts stayed elsewhere.
+    all_here = [log.attempt for log in logs] == [*range(1, session.attempt.number + 1)]
+    counted = f" in {_count(attempts, 'attempt')}" if all_here else f"; this was attempt {session.attempt.number}"
+    line = f"{said}: {steps}{counted}"
     if not again.steps:  # where it is not exact, nothing is known of others
         return line
-    return f"{line}, {'' if again.exact else 'at least '}{_count(again.steps, 'step')} done again"
+    return f"{line}, {'' if again.exact and all_here else 'at least '}{_count(again.steps, 'step')} done again"
 
 
 def span(seconds: float) -> str:
