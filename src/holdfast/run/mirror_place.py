@@ -18,6 +18,7 @@ READ_BACK_EVERY = 20  # of so many copies one is read back, however the place ve
 RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)  # after a request without an answer; the last one from then on
 QUIET_S = 60.0  # a request of which nothing was heard for so long is told
 NEVER = float("inf")
+SAY_S = 60.0  # between two lines of one kind: that copying stands still, or that the place answers again
 REMOVALS = 2  # after each copy at most so many, so that neither copies nor removals ever wait for all of the others
 
 
@@ -48,7 +49,9 @@ class MirrorPlace:
         self.left_alone = False  # this attempt does nothing more there
         self.under_way: Wish | None = None
         self.number = 0  # the client's, of the request that is under way
-        self.down = False  # it was told that copying does not go on
+        self.down = ""  # why copying does not go on
+        self._said_down = False  # what the terminal knows
+        self._said_s = {True: -SAY_S, False: -SAY_S}  # when each was said, by the monotonic clock
         self.took_s = 0.0  # the longer of the last two copies: one may have waited for an outage to end
         self._last_took_s = 0.0
         self._verified: frozenset[str] = frozenset()  # copies that this attempt has made
@@ -196,13 +199,25 @@ class MirrorPlace:
             self._removals = REMOVALS
         self.under_way = None
 
-    def goes_down(self) -> bool:
-        """Note that copying does not go on; return whether that is new."""
-        was, self.down = self.down, True
+    def goes_down(self, why: str) -> bool:
+        """Note why copying does not go on; return whether that is new."""
+        was, self.down = self.down, why
         return not was
 
     def comes_back(self) -> None:
-        self.down = False
+        self.down = ""
+
+    @property
+    def say_in_s(self) -> float:
+        """Seconds until the terminal is to be told that copying stands still, or that the place answers again."""
+        if self.left_alone or bool(self.down) == self._said_down:
+            return NEVER
+        return max(0.0, self._said_s[bool(self.down)] + SAY_S - time.monotonic())
+
+    def said(self) -> None:
+        """Note that the terminal was told."""
+        self._said_down = bool(self.down)
+        self._said_s[self._said_down] = time.monotonic()
 
     def leave_alone(self) -> None:
         self.under_way, self.left_alone = None, True

@@ -29,6 +29,7 @@ from .provision import Provision
 
 BUDGET_S = 120.0  # without progress, before a request is given up, told, and made again
 TOLD_S = 1.0  # a wait at the end of the run that takes longer is announced
+MOST_NAMES = 3  # in one line
 END_S = 2.0  # for the note that the attempt has ended, after the copies were cut short
 
 
@@ -176,7 +177,7 @@ class Mirrors:
 
     def _hear(self) -> None:
         """Wait for what comes next, and do all that has come."""
-        pause_s = min(place.pause_s for place in self.places)
+        pause_s = min(min(place.pause_s, place.say_in_s) for place in self.places)
         with suppress(Empty):
             self._inbox.get(timeout=None if pause_s == NEVER else pause_s)()
             while True:
@@ -191,10 +192,12 @@ class Mirrors:
             elif place.is_quiet:
                 self._tell_down(place, "nothing was heard from it for a minute")
             elif place.down and place.pause_s == NEVER and place.holds_up and not place.missing(local):
-                place.comes_back()
-                self._attempt.record("mirror_back", place=place.shown)
-                say(f"{self._root}: {place.shown} answers again, and lacks nothing")
-        if self._leaving and (self._superseded is not None or not any(place.holds_up for place in self.places)):
+                self._comes_back(place)
+        drained = self._leaving and (self._superseded is not None or not any(place.holds_up for place in self.places))
+        for place in self.places:
+            if place.say_in_s <= 0 or (drained and place.say_in_s < NEVER):
+                self._say_how(place, place.missing(local))
+        if drained:
             self._drained.set()
 
     def _local(self) -> list[CheckpointFacts]:
@@ -253,6 +256,8 @@ class Mirrors:
                 name, step.step, step.phase, None, time.time(), {}, found["size_bytes"], pinned=False
             )
         place.copied(Copied(self._card.attempt, facts), found["took_s"])
+        if place.down:
+            self._comes_back(place)
         kept = ("size_bytes", "sent_bytes", "took_s", "how")
         self._attempt.record("mirrored", place=place.shown, checkpoint=name, **{fact: found[fact] for fact in kept})
 
@@ -263,7 +268,7 @@ class Mirrors:
             self._superseded = Superseded(f"{self._root}: attempt {self._card.attempt} was superseded: {text}")
         elif kind in ("later", "taken", "foreign"):
             place.leave_alone()
-            place.goes_down()
+            place.goes_down(text)
             self._tell(place, f"{text}; this attempt leaves it alone", wish.name)  # also if it was told to be down
         elif kind == "damaged" and wish.op == "copy":
             place.give_up(wish.name)
@@ -279,15 +284,30 @@ class Mirrors:
 
     def _tell_down(self, place: MirrorPlace, why: str) -> None:
         """Tell, once in an outage, that copying does not go on."""
-        if place.goes_down():
-            why = why.removeprefix(f"{place.shown}: ")
-            self._tell(place, f"copying stands still: {why}; training goes on", self._under_way(place))
+        why = why.removeprefix(f"{place.shown}: ")
+        if place.goes_down(why):
+            self._record_failed(place, why, place.under_way.name if place.under_way is not None else "")
 
-    def _under_way(self, place: MirrorPlace) -> str:
-        return place.under_way.name if place.under_way is not None else ""
+    def _comes_back(self, place: MirrorPlace) -> None:
+        place.comes_back()
+        self._attempt.record("mirror_back", place=place.shown)
+
+    def _say_how(self, place: MirrorPlace, lacking: Sequence[str]) -> None:
+        """Say that copying stands still, or that it goes on."""
+        place.said()
+        if place.down:
+            line = f"copying stands still: {place.down}; training goes on"
+            warn(f"{self._root}: {named(place.shown, line)}")
+            return
+        still = "lacks nothing" if not lacking else f"still lacks {', '.join(lacking[:MOST_NAMES])}"
+        more = f" and {len(lacking) - MOST_NAMES} more" if len(lacking) > MOST_NAMES else ""
+        say(f"{self._root}: {place.shown} answers again, and {still}{more}")
+
+    def _record_failed(self, place: MirrorPlace, why: str, name: str) -> None:
+        self._attempt.record("mirror_failed", place=place.shown, error=why, checkpoint=name or None)
 
     def _tell(self, place: MirrorPlace, line: str, name: str) -> None:
-        self._attempt.record("mirror_failed", place=place.shown, error=line, checkpoint=name or None)
+        self._record_failed(place, line, name)
         warn(f"{self._root}: {named(place.shown, line)}")
 
     def _ask_again(self) -> None:
