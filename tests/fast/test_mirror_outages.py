@@ -3,6 +3,7 @@
 import sys
 import time
 from functools import partial
+from itertools import pairwise
 
 import pytest
 
@@ -56,9 +57,8 @@ def test_each_outage_has_an_end_in_a_run_that_always_lags(tmp_path, monkeypatch,
             if left[0] == "stands still" and not away and events(tmp_path / "run", "mirrored"):
                 away.append(vanished(place))
                 away[0].__enter__()
-            if left[0] in said[-1]:
-                if left.pop(0) == "stands still":
-                    away.pop().__exit__(None, None, None)
+            if left[0] in said[-1] and left.pop(0) == "stands still":
+                away.pop().__exit__(None, None, None)
         mirrors = run._session.mirrors
     text = "".join(said)
     assert not left, text
@@ -98,7 +98,7 @@ def test_a_place_that_flaps_is_told_of_once_a_minute(monkeypatch):
     assert (1, "why") == lines[0]
     for kind in (True, False):
         told = [second for second, down in lines if bool(down) == kind]
-        assert all(later - first >= 60 for first, later in zip(told, told[1:], strict=False))
+        assert all(later - first >= 60 for first, later in pairwise(told))
     assert 5 <= len(lines) <= 12
     assert "for good" == lines[-1][1]
     assert mirror_place.NEVER == place.say_in_s

@@ -58,6 +58,8 @@ class MirrorPlace:
         self._damaged: frozenset[str] = frozenset()  # here: they are not copied
         self._unsure: frozenset[str] = frozenset()  # files of theirs may lie there: their copying came to no good end
         self._hurried = self._end_failed = False
+        self._keeps_all = False  # it refuses removals; they are tried again after the next save
+        self._removes = True
         self._removals = 0  # that may still come before the next copy
         self._copies = self._failures = 0
         self._retry_s = self._heard_s = 0.0  # by the monotonic clock
@@ -101,6 +103,8 @@ class MirrorPlace:
         return Wish("end", {}) if leaving else None
 
     def _removal(self, local: Sequence[CheckpointFacts]) -> Wish | None:
+        if not self._removes:
+            return None
         pinned = {facts.name for facts in local if facts.pinned} | self.pins
         there = [each.facts._replace(pinned=each.facts.name in pinned) for each in self.there.values()]
         for name in waiting.outdated(there, self.rule, self._verified):
@@ -150,6 +154,7 @@ class MirrorPlace:
         if wish.op == "remove":
             self.there = {name: each for name, each in self.there.items() if name != wish.name}
             self._unsure -= {wish.name}
+            self._keeps_all = False
 
     def saw(self, there: Mapping[str, Copied], pins: Iterable[str]) -> None:
         """Note what lies there, when the place has answered."""
@@ -172,6 +177,7 @@ class MirrorPlace:
 
     def saved(self) -> None:
         """Note that there is a new checkpoint: what was refused is tried again."""
+        self._removes = True
         if self._retry_s == NEVER:
             self._retry_s = 0.0
 
@@ -218,6 +224,12 @@ class MirrorPlace:
         """Note that the terminal was told."""
         self._said_down = bool(self.down)
         self._said_s[self._said_down] = time.monotonic()
+
+    def keeps_all(self) -> bool:
+        """Note that it refuses removals; return whether that is new."""
+        self.under_way, self._removes = None, False
+        was, self._keeps_all = self._keeps_all, True
+        return not was
 
     def leave_alone(self) -> None:
         self.under_way, self.left_alone = None, True

@@ -275,6 +275,9 @@ class Mirrors:
             self._tell(place, f"{wish.name} is damaged here, and was not copied: {text}", wish.name)
         elif kind == "cancelled" or (kind == "gone" and wish.op == "copy" and not self._exists(wish.name)):
             place.dropped()
+        elif kind == "refused" and wish.op == "remove":  # copies go on
+            if place.keeps_all():
+                self._tell(place, f"{wish.name} is not removed there: {text}", wish.name)
         else:
             place.failed(again=kind in ("silent", "gone"))
             self._tell_down(place, text)
