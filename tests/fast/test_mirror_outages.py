@@ -1,38 +1,43 @@
 """Outages of a place: each begins and ends in the journal, and the terminal tells both without being flooded."""
 
+import os
 import sys
 import time
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from holdfast import Last
+from holdfast import Every, Last, Run
 from holdfast.mirror.client import Client
 from holdfast.run import mirror_place, mirror_start
 from holdfast.run.mirror_place import MirrorPlace
-from mirrored import vanished
-from toy import Toy, events, new_run, waited_for
+from mirrored import vanished, workers
+from needed import missing
+from stores import mounted
+from toy import Toy, events, names, new_run, waited_for
 
 SLOW = """
 import time
 from holdfast.mirror import sending
-real = sending.pieces
-def pieces(*args):
+real = sending._read
+def read(*args):
     for piece in real(*args):
-        time.sleep({pause_s})
+        time.sleep({pause_s} if len(piece) > {least} else 0)
         yield piece
-sending.pieces = pieces
+sending._read = read
 from holdfast.mirror import __main__
 """
 
 
 @pytest.fixture
 def slow_worker(tmp_path, monkeypatch):
-    """A function: from then on the workers of runs need so many seconds for each piece of a file."""
+    """A function: from then on the workers of runs need so many seconds for each piece of a file, if it is that big."""
 
-    def slow(pause_s):
-        (tmp_path / "worker.py").write_text(SLOW.format(pause_s=pause_s))
+    def slow(pause_s, least=0):
+        (tmp_path / "worker.py").write_text(SLOW.format(pause_s=pause_s, least=least))
         python = [sys.executable, str(tmp_path / "worker.py")]
         monkeypatch.setattr(mirror_start, "Client", partial(Client, python=python))
 
@@ -81,10 +86,36 @@ def test_what_the_journal_keeps_is_the_trouble_itself(tmp_path, capsys):
     assert failed["error"] in "".join(said)
 
 
+@pytest.mark.skipif(missing("mount", "umount", root=True) != "", reason=missing("mount", "umount", root=True))
+def test_the_space_of_what_is_pruned_is_free_before_it_is_measured(tmp_path, slow_worker, capsys):
+    """A worker that stands still in the middle of a file keeps its space, on a real file system: it is ended."""
+    slow_worker(60.0, least=1 << 20)
+    w = np.zeros(1 << 18)  # 2 MiB: of three checkpoints one must go
+    with (
+        mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "size=6200k", "holdfast") as disk_here,
+        Run(disk_here / "run", {"w": w}, mirror=tmp_path / "place", every=Every(steps=1), keep=Last(1), drain=0) as run,
+    ):
+        for step in run.steps(5):
+            if step:
+                run.wait()
+                waited_for(lambda: held(disk_here), 10)
+            w += step + 1
+        root = run.path
+        found = [names(root), *(events(root, kind) for kind in ("save_failed", "mirrors_gave_way"))]
+    assert (["step-000000005"], [], True) == (found[0][-1:], found[1], bool(found[2])), capsys.readouterr().err
+    assert "mirrors' process ended" not in capsys.readouterr().err
+
+
+def held(disk):
+    """The files there that the worker has open."""
+    links = [each for pid in workers() for each in Path(f"/proc/{pid}/fd").glob("*")]
+    return [each for each in links if each.exists() and os.readlink(each).startswith(f"{disk}/run/checkpoints/step-")]
+
+
 def test_a_place_that_flaps_is_told_of_once_a_minute(monkeypatch):
     """Of each kind; and in the end the terminal has told how it is."""
     now = [1000.0]
-    monkeypatch.setattr(mirror_place.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("holdfast.run.mirror_place.time.monotonic", lambda: now[0])
     place, lines = MirrorPlace(0, "there", Last(1), {}), []
     for second in range(600):
         now[0] += 1.0

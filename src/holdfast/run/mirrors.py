@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..errors import StoreError, Superseded, UsageError
+from ..mirror import waiting
 from ..mirror.protocol import Reply
 from ..mirror.records import Origin, Seen
 from ..retention import CheckpointFacts
 from ..store import attempt as attempts
 from ..store import format
 from ..terminal import say, warn
-from ..threads import Latch, Worker
+from ..threads import Condition, Latch, Worker
 from .mirror_options import named
 from .mirror_place import NEVER, Copied, MirrorPlace, Wish
 from .provision import Provision
@@ -30,6 +31,7 @@ from .provision import Provision
 BUDGET_S = 120.0  # without progress, before a request is given up, told, and made again
 TOLD_S = 1.0  # a wait at the end of the run that takes longer is announced
 MOST_NAMES = 3  # in one line
+CANCEL_S = 1.0  # for a copy to end that gives way; then its process is ended
 END_S = 2.0  # for the note that the attempt has ended, after the copies were cut short
 
 
@@ -61,6 +63,7 @@ class Mirrors:
         self._origin: Origin | None = None  # None: the state is not restored yet
         self._superseded: Superseded | None = None
         self._gave_way = self._leaving = self._closed = self._over = False
+        self._withdrawn: frozenset[int] = frozenset()  # requests that were lost with a worker that was ended on purpose
         self._drained = Latch()
         self._known: list[CheckpointFacts] = []
         self._thread = Worker(self._run, "holdfast mirrors")
@@ -107,8 +110,13 @@ class Mirrors:
         names = sorted(self.spared())
         self._gave_way = True
         self._attempt.record("mirrors_gave_way", names=names)
-        self._inbox.put(self._stop_copying)  # an open file keeps its space
         warn(f"{self._root}: the disk is full: {', '.join(names)} may be removed before being copied")
+        newest, cancelled = _newest(self._store.facts()), Latch()
+        self._inbox.put(partial(self._cancel_older, newest, cancelled))
+        cancelled.wait(CANCEL_S)
+        if not Condition().wait_for(lambda: not self._copying_older(newest), CANCEL_S):  # an open file keeps its space
+            self._withdrawn = frozenset(place.number for place in self.places if place.under_way is not None)
+            self._client.end_worker()
 
     @property
     def drain_s(self) -> float:
@@ -187,6 +195,8 @@ class Mirrors:
         local = self._local()
         for place in self.places if self._superseded is None else ():
             wish = place.next(local, self._origin, leaving=self._leaving)
+            if wish is not None and wish.op == "copy" and self._gave_way and wish.name != _newest(local):
+                continue  # it may be removed at any moment
             if wish is not None:
                 self._post(place, wish)
             elif place.is_quiet:
@@ -273,7 +283,7 @@ class Mirrors:
         elif kind == "damaged" and wish.op == "copy":
             place.give_up(wish.name)
             self._tell(place, f"{wish.name} is damaged here, and was not copied: {text}", wish.name)
-        elif kind == "cancelled" or (kind == "gone" and wish.op == "copy" and not self._exists(wish.name)):
+        elif self._is_void(place, wish, kind):
             place.dropped()
         elif kind == "refused" and wish.op == "remove":  # copies go on
             if place.keeps_all():
@@ -281,6 +291,11 @@ class Mirrors:
         else:
             place.failed(again=kind in ("silent", "gone"))
             self._tell_down(place, text)
+
+    def _is_void(self, place: MirrorPlace, wish: Wish, kind: str) -> bool:
+        """Whether the run itself has withdrawn the request, or pruned what it was about."""
+        pruned = kind == "gone" and wish.op == "copy" and not self._exists(wish.name)
+        return kind == "cancelled" or pruned or (kind == "silent" and place.number in self._withdrawn)
 
     def _exists(self, name: str) -> bool:
         return attempts.is_checkpoint(self._store.shelf.checkpoint(name).path)
@@ -318,7 +333,7 @@ class Mirrors:
             place.saved()
 
     def _leave(self) -> None:
-        self._leaving = True
+        self._leaving, self._gave_way = True, False  # nothing more is saved
         for place in self.places:
             place.leaves()
 
@@ -326,12 +341,21 @@ class Mirrors:
         """End what runs: only the end is still noted."""
         for place in self.places:
             place.hurry()
-        self._stop_copying()
-
-    def _stop_copying(self) -> None:
-        for place in self.places:
             if _running(place):
                 self._client.cancel(place.number)
+
+    def _copying_older(self, newest: str) -> list[MirrorPlace]:
+        """The places to which a checkpoint is being copied that is not the newest: it may have to be removed."""
+        return [place for place in self.places if any(name != newest for name in _running(place))]
+
+    def _cancel_older(self, newest: str, cancelled: Latch) -> None:
+        for place in self._copying_older(newest):
+            self._client.cancel(place.number)
+        cancelled.set()
+
+
+def _newest(local: Sequence[CheckpointFacts]) -> str:
+    return max(local, key=waiting.age).name if local else ""
 
 
 def _running(place: MirrorPlace) -> list[str]:
