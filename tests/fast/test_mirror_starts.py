@@ -6,9 +6,13 @@ from functools import partial
 
 import pytest
 
+from holdfast import journal
 from holdfast.errors import StoreError, UsageError
+from holdfast.inspect.mirrors import of_run
 from holdfast.mirror.client import Client
+from holdfast.mirror.records import Origin
 from holdfast.run import mirror_start
+from mirrored import claim, look, names_at
 from toy import Toy, names, new_run
 
 NO_PACKAGE = """
@@ -66,3 +70,21 @@ def test_a_place_that_is_asked_again_is_told_once(tmp_path, monkeypatch, capsys)
     place.parent.mkdir()
     started(tmp_path / "run", mirror=place)
     assert "again" not in capsys.readouterr().err
+
+
+def test_half_copies_of_attempts_that_are_gone_are_removed(tmp_path):
+    """After the first copy; never those of an attempt that may live, or that the present does not come from."""
+    place = tmp_path / "place"
+    started(tmp_path / "run", mirror=place)
+    claim(place, 2, {"host": "elsewhere", "pid": 1}, origin=Origin(1, "step-000000002"))
+    for attempt in (1, 2, 7):
+        half = place / "checkpoints" / f"{attempt:06d}" / "step-000000003" / "half.safetensors"
+        half.parent.mkdir(parents=True)
+        half.write_bytes(b"half")
+    with new_run(tmp_path / "run", Toy(), mirror=place, take_over=True) as run:
+        for _ in run.steps(4):
+            pass
+    assert [(2, "step-000000003"), (7, "step-000000003")] == [(each.attempt, each.name) for each in look(place).rests]
+    assert {"step-000000002", "step-000000004"} <= {*names_at(place)}
+    (facts,) = of_run(journal.logs(tmp_path / "run"))
+    assert names_at(place) == facts.checkpoints

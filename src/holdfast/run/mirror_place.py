@@ -35,6 +35,7 @@ class Wish(NamedTuple):
     op: str
     args: Mapping[str, Any]
     name: str = ""  # the checkpoint that it is about
+    is_half: bool = False  # it is a half copy of an earlier attempt's
 
 
 class MirrorPlace:
@@ -57,6 +58,7 @@ class MirrorPlace:
         self._verified: frozenset[str] = frozenset()  # copies that this attempt has made
         self._damaged: frozenset[str] = frozenset()  # here: they are not copied
         self._unsure: frozenset[str] = frozenset()  # files of theirs may lie there: their copying came to no good end
+        self._halves: frozenset[tuple[int, str]] = frozenset()  # attempts and names of half copies that nobody ends
         self._hurried = self._end_failed = False
         self._keeps_all = False  # it refuses removals; they are tried again after the next save
         self._removes = True
@@ -112,6 +114,8 @@ class MirrorPlace:
         if self._verified:  # what is not copied again is in nobody's list, and would lie there for ever
             for name in sorted(self._unsure.difference(self.missing(local))):
                 return Wish("remove", {"name": name}, name)
+            for of, name in sorted(self._halves):
+                return Wish("remove", {"of": of, "name": name}, name, is_half=True)
         return None
 
     @property
@@ -152,13 +156,17 @@ class MirrorPlace:
         if wish.op == "pin":
             self.pins |= {wish.name}
         if wish.op == "remove":
+            self._keeps_all = False
+        if wish.is_half:
+            self._halves -= {(wish.args["of"], wish.name)}
+        elif wish.op == "remove":
             self.there = {name: each for name, each in self.there.items() if name != wish.name}
             self._unsure -= {wish.name}
-            self._keeps_all = False
 
-    def saw(self, there: Mapping[str, Copied], pins: Iterable[str]) -> None:
-        """Note what lies there, when the place has answered."""
+    def saw(self, there: Mapping[str, Copied], pins: Iterable[str], halves: Iterable[tuple[int, str]] = ()) -> None:
+        """Note what lies there, when the place has answered. `halves`: half copies, which are removed."""
         self.there, self.pins, self.looked = there, frozenset(pins), True
+        self._halves = frozenset(halves)
 
     def copied(self, copy: Copied, took_s: float) -> None:
         """Note a verified copy."""

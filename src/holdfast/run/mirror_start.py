@@ -123,7 +123,7 @@ class MirrorStart:
         there = None if number in self._late else present.copies(number)
         place = MirrorPlace(number, wanted.shown, wanted.rule or store.keep or Last(1), there)
         if there is not None:
-            place.saw(there, self._seen[number].pins)
+            place.saw(there, self._seen[number].pins, present.halves(number, _may_live))
         return place
 
     def close(self) -> None:

@@ -255,7 +255,8 @@ class Mirrors:
         elif wish.op == "copy":
             self._copied(place, wish.name, found)
         elif wish.op == "remove":
-            self._attempt.record("mirror_removed", place=place.shown, checkpoint=wish.name)
+            what = "half" if wish.is_half else "checkpoint"  # a whole copy of that name may lie in another folder
+            self._attempt.record("mirror_removed", place=place.shown, **{what: wish.name})
         place.done(wish)
 
     def _copied(self, place: MirrorPlace, name: str, found: Mapping[str, Any]) -> None:
