@@ -119,7 +119,7 @@ def test_each_place_keeps_what_its_rule_says(tmp_path, place):
     assert events(tmp_path / "run", "mirror_removed")
     listed = holdfast("ls", tmp_path / "run")
     assert f"if this disk is lost, nothing that is saved is: step-000000007 is at {ends}, {last}" in listed
-    assert f"at {ends} at {last}" in listed
+    assert f"at {ends}, at {last}" in listed
     assert f"copies if this disk is lost, nothing that is saved is: step-000000007 is at {ends}, {last}" in holdfast(
         "status", tmp_path / "run"
     )
