@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import threading
 import time
 
@@ -14,6 +15,7 @@ from holdfast.errors import Damaged, Mismatch, NoSpace, NotFound, RanksError, St
 from holdfast.job import Job
 from holdfast.ranks import Ranks
 from holdfast.run.job_clock import JobClock
+from holdfast.run.provision import Provision
 from holdfast.run.ranks import agreed, led_at_length, require_alike
 from holdfast.run.stop import Stop
 from holdfast.run.weights import StartFrom
@@ -447,6 +449,21 @@ def test_ranks_wait_for_rank_0_as_long_as_it_is_at_work():
     assert [b"found"] * 3 == everywhere(3, long(fails=False), timeout_s=0.3)
     found = [*everywhere(2, long(fails=True), timeout_s=0.3)]
     assert ["StoreError: no answer", "StoreError: rank 0: no answer"] == [f"{type(e).__name__}: {e}" for e in found]
+
+
+def test_ranks_wait_while_rank_0_fetches_the_step_to_go_back_to(tmp_path, trained, monkeypatch):
+    """From a place that takes longer than any message may."""
+    place, fetch = tmp_path / "place", Provision.fetch
+    trained(tmp_path / "run", mirror={place: Every(steps=4)})
+    shutil.rmtree(tmp_path / "run")
+
+    def slow(self, step):
+        fetch(self, step)
+        time.sleep(2.5)
+
+    monkeypatch.setattr(Provision, "fetch", slow)
+    assert alone(14) == trained(tmp_path / "run", steps=14, go_back=4, mirror={place: Every(steps=4)}, timeout_s=1.5)
+    assert [4] == [event["step"] for event in events(tmp_path / "run", "went_back")]
 
 
 # A drill -----------------------------------------------------------------------------------------------------------

@@ -571,8 +571,8 @@ def test_a_place_that_tells_of_another_present_late_is_left_alone(tmp_path, plac
     assert 6 not in steps_at(forked)
 
 
-def test_a_place_that_refuses_removals_is_told_of_the_end(tmp_path, place, monkeypatch):
-    """As a bucket whose policy forbids them: the copies are made, and the next machine is not refused."""
+def test_a_place_that_refuses_removals_is_told_of_the_end(tmp_path, place, monkeypatch, capsys):
+    """As a bucket whose policy forbids them: the copies are made, the next machine is not refused; it is said once."""
     real = MirrorPlace.next
 
     def next_(self, *args, **options):
@@ -585,6 +585,8 @@ def test_a_place_that_refuses_removals_is_told_of_the_end(tmp_path, place, monke
     train(tmp_path / "run", 4, place, keep=Last(1), pause=lambda run: await_step(run, place))
     assert 4 in steps_at(place)
     assert [True] == [each.ended for each in look(place).claims]
+    told = capsys.readouterr().err
+    assert ("stands still" in told, told.count("is not removed there: 'no name'")) == (False, 1), told
 
 
 # Kills -----------------------------------------------------------------------------------------------------------

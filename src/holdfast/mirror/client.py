@@ -100,6 +100,14 @@ class Client:
         if number in self._owed:
             self._send(Request(0, "cancel", args={"request": number}))
 
+    def end_worker(self) -> None:
+        """Kill the worker, so that it holds no file open. What it owes is answered with "silent"; the next request
+        starts another one.
+        """
+        if (child := self._child) is not None:
+            child.kill()
+        self._ring()
+
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """End the worker, killing it after `timeout_s`. What it still owes is answered with "silent"."""
         if os.getpid() != self._pid:

@@ -23,6 +23,7 @@ from ..store.format import MANIFEST
 from .sending import identity
 
 RUN, CLAIMS, PINS, CHECKPOINTS = "run.json", "claims", "pins", "checkpoints"
+NO_MANIFEST = "no manifest"
 
 _CLAIM = re.compile(r"(\d{6,18})(-from|-end)?\.json")
 
@@ -84,7 +85,7 @@ class Rest(msgspec.Struct, frozen=True):
 
     attempt: int
     name: str
-    why: str  # "no manifest", or what is wrong with it
+    why: str  # NO_MANIFEST, or what is wrong with it
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):

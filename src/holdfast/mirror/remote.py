@@ -203,7 +203,7 @@ class Remote:
         path = manifest_path(attempt, name)
         raw = self._read(path)
         if raw is None:
-            return Rest(attempt, name, "no manifest")
+            return Rest(attempt, name, records.NO_MANIFEST)
         try:
             return records.copy_of(raw, attempt, name, f"{self.place.shown}/{path}")
         except StoreError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from ..errors import Damaged, NotFound, UsageError
 from ..journal import Log
 from ..mirror import lineage
 from ..mirror.lineage import HERE, Choice, Held
-from ..mirror.records import Claim, Origin, Seen
+from ..mirror.records import NO_MANIFEST, Claim, Origin, Seen
 from ..mirror.sending import identity
 from ..store import source
 from ..store.checkpoint import Checkpoint
@@ -53,7 +53,7 @@ class Present:
         except ValueError as error:
             raise _forked(str(error)) from None
         held = [*self._here, *(_held(place, each) for place in self._seen for each in self._seen[place].copies)]
-        self._chosen = lineage.lineage(came_from, held)
+        self._chosen, self._came_from = lineage.lineage(came_from, held), came_from
         self.head = max([*came_from, *(each.attempt for each in held)], default=None)
         self._afresh = self.head is None or came_from.get(self.head, Origin(None)).attempt is None
 
@@ -87,6 +87,19 @@ class Present:
             for copy in self._seen[place].copies
             if (copy.attempt, copy.name, copy.digest) in inside
         }
+
+    def halves(self, place: int, may_live: Callable[[Claim], bool]) -> list[tuple[int, str]]:
+        """Attempt and name of each copy at one place that has no manifest, and will get none: who made it is gone.
+
+        Only of attempts from which the present comes.
+        """
+        line, attempt = set[int](), self.head
+        while attempt is not None and attempt not in line:
+            line.add(attempt)
+            attempt = self._came_from.get(attempt, Origin(None)).attempt
+        gone = {claim.attempt for claim in self._seen[place].claims if not may_live(claim)} & line
+        rests = (rest for rest in self._seen[place].rests if rest.why == NO_MANIFEST)
+        return [(rest.attempt, rest.name) for rest in rests if rest.attempt in gone]
 
     def found(self) -> list[Found]:
         """The checkpoints of the lineage that lie at places, the newest first."""

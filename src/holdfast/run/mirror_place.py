@@ -18,6 +18,7 @@ READ_BACK_EVERY = 20  # of so many copies one is read back, however the place ve
 RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)  # after a request without an answer; the last one from then on
 QUIET_S = 60.0  # a request of which nothing was heard for so long is told
 NEVER = float("inf")
+SAY_S = 60.0  # between two lines of one kind: that copying stands still, or that the place answers again
 REMOVALS = 2  # after each copy at most so many, so that neither copies nor removals ever wait for all of the others
 
 
@@ -34,6 +35,7 @@ class Wish(NamedTuple):
     op: str
     args: Mapping[str, Any]
     name: str = ""  # the checkpoint that it is about
+    is_half: bool = False  # it is a half copy of an earlier attempt's
 
 
 class MirrorPlace:
@@ -48,13 +50,18 @@ class MirrorPlace:
         self.left_alone = False  # this attempt does nothing more there
         self.under_way: Wish | None = None
         self.number = 0  # the client's, of the request that is under way
-        self.down = False  # it was told that copying does not go on
+        self.down = ""  # why copying does not go on
+        self._said_down = False  # what the terminal knows
+        self._said_s = {True: -SAY_S, False: -SAY_S}  # when each was said, by the monotonic clock
         self.took_s = 0.0  # the longer of the last two copies: one may have waited for an outage to end
         self._last_took_s = 0.0
         self._verified: frozenset[str] = frozenset()  # copies that this attempt has made
         self._damaged: frozenset[str] = frozenset()  # here: they are not copied
         self._unsure: frozenset[str] = frozenset()  # files of theirs may lie there: their copying came to no good end
+        self._halves: frozenset[tuple[int, str]] = frozenset()  # attempts and names of half copies that nobody ends
         self._hurried = self._end_failed = False
+        self._keeps_all = False  # it refuses removals; they are tried again after the next save
+        self._removes = True
         self._removals = 0  # that may still come before the next copy
         self._copies = self._failures = 0
         self._retry_s = self._heard_s = 0.0  # by the monotonic clock
@@ -98,6 +105,8 @@ class MirrorPlace:
         return Wish("end", {}) if leaving else None
 
     def _removal(self, local: Sequence[CheckpointFacts]) -> Wish | None:
+        if not self._removes:
+            return None
         pinned = {facts.name for facts in local if facts.pinned} | self.pins
         there = [each.facts._replace(pinned=each.facts.name in pinned) for each in self.there.values()]
         for name in waiting.outdated(there, self.rule, self._verified):
@@ -105,6 +114,8 @@ class MirrorPlace:
         if self._verified:  # what is not copied again is in nobody's list, and would lie there for ever
             for name in sorted(self._unsure.difference(self.missing(local))):
                 return Wish("remove", {"name": name}, name)
+            for of, name in sorted(self._halves):
+                return Wish("remove", {"of": of, "name": name}, name, is_half=True)
         return None
 
     @property
@@ -145,12 +156,17 @@ class MirrorPlace:
         if wish.op == "pin":
             self.pins |= {wish.name}
         if wish.op == "remove":
+            self._keeps_all = False
+        if wish.is_half:
+            self._halves -= {(wish.args["of"], wish.name)}
+        elif wish.op == "remove":
             self.there = {name: each for name, each in self.there.items() if name != wish.name}
             self._unsure -= {wish.name}
 
-    def saw(self, there: Mapping[str, Copied], pins: Iterable[str]) -> None:
-        """Note what lies there, when the place has answered."""
+    def saw(self, there: Mapping[str, Copied], pins: Iterable[str], halves: Iterable[tuple[int, str]] = ()) -> None:
+        """Note what lies there, when the place has answered. `halves`: half copies, which are removed."""
         self.there, self.pins, self.looked = there, frozenset(pins), True
+        self._halves = frozenset(halves)
 
     def copied(self, copy: Copied, took_s: float) -> None:
         """Note a verified copy."""
@@ -169,6 +185,7 @@ class MirrorPlace:
 
     def saved(self) -> None:
         """Note that there is a new checkpoint: what was refused is tried again."""
+        self._removes = True
         if self._retry_s == NEVER:
             self._retry_s = 0.0
 
@@ -196,13 +213,31 @@ class MirrorPlace:
             self._removals = REMOVALS
         self.under_way = None
 
-    def goes_down(self) -> bool:
-        """Note that copying does not go on; return whether that is new."""
-        was, self.down = self.down, True
+    def goes_down(self, why: str) -> bool:
+        """Note why copying does not go on; return whether that is new."""
+        was, self.down = self.down, why
         return not was
 
     def comes_back(self) -> None:
-        self.down = False
+        self.down = ""
+
+    @property
+    def say_in_s(self) -> float:
+        """Seconds until the terminal is to be told that copying stands still, or that the place answers again."""
+        if self.left_alone or bool(self.down) == self._said_down:
+            return NEVER
+        return max(0.0, self._said_s[bool(self.down)] + SAY_S - time.monotonic())
+
+    def said(self) -> None:
+        """Note that the terminal was told."""
+        self._said_down = bool(self.down)
+        self._said_s[self._said_down] = time.monotonic()
+
+    def keeps_all(self) -> bool:
+        """Note that it refuses removals; return whether that is new."""
+        self.under_way, self._removes = None, False
+        was, self._keeps_all = self._keeps_all, True
+        return not was
 
     def leave_alone(self) -> None:
         self.under_way, self.left_alone = None, True

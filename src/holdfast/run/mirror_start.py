@@ -6,7 +6,7 @@ A run never begins from an older state because a place did not answer: the start
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ import msgspec
 from .. import journal, owner
 from ..errors import StoreError, Superseded, UsageError
 from ..journal import Log
-from ..mirror.client import Client
+from ..mirror.client import Client, PlaceError
 from ..mirror.protocol import Reply
 from ..mirror.records import Claim, Seen
 from ..rules import Last
@@ -37,6 +37,7 @@ from .options import Options
 from .provision import Provision
 
 LOOK_S = 30.0  # how long a place may take to say what lies there
+TOLD_S = 3.0  # a place that does not answer for so long, and is asked again, is told
 STRANGE = ("later", "taken")  # another attempt began meanwhile
 
 
@@ -63,9 +64,11 @@ class MirrorStart:
 
         Raises:
             StoreError: a place does not answer, and without it nobody knows whether this directory is the newest.
-            UsageError: another run lies there; or another attempt may be alive.
+            UsageError: another run lies there; another attempt may be alive; or an address is none that can be used.
         """
         answers = self._ask("look", {})
+        if any(kind == "refused" for kind, _ in answers.bad.values()):
+            self._require_usable(answers.bad)
         self._seen = {number: msgspec.convert(each, Seen) for number, each in answers.good.items()}
         for number, (_, why) in answers.bad.items():
             self._require_answer(number, why, logs)
@@ -120,11 +123,23 @@ class MirrorStart:
         there = None if number in self._late else present.copies(number)
         place = MirrorPlace(number, wanted.shown, wanted.rule or store.keep or Last(1), there)
         if there is not None:
-            place.saw(there, self._seen[number].pins)
+            place.saw(there, self._seen[number].pins, present.halves(number, _may_live))
         return place
 
     def close(self) -> None:
         self._client.close()
+
+    def _require_usable(self, numbers: Collection[int]) -> None:
+        """
+        Raises:
+            UsageError: no place can have that address, or its package is missing: nothing newer can lie there.
+        """
+        opened = []
+        with suppress(PlaceError):
+            opened = self._client.start(LOOK_S)
+        for number in numbers:
+            if opened and (refused := opened[number].refused):
+                raise UsageError(f"{self._root}: {named(self._mirroring.places[number].shown, refused)}")
 
     # What the places say -----------------------------------------------------------------------------------------
 
@@ -135,18 +150,24 @@ class MirrorStart:
         every = range(len(self._mirroring.places)) if only is None else only
         asked = [number for number in every if number not in self._late]
         replies: dict[int, Reply] = {}
+        failing: dict[int, str] = {}  # why they are asked again
         came = Condition()
 
         def replied(number: int, reply: Reply) -> None:
             replies[number] = reply
             came.ring()
 
+        def noted(number: int, reply: Reply) -> None:
+            if reply.note == "retrying":
+                failing[number] = reply.text
+
         limit_s = LOOK_S if limit_s is None else limit_s
         until = time.monotonic() + limit_s
         with suppress(StoreError):  # it is closed
             for number in asked:
-                self._client.post(number, op, args, partial(replied, number), budget_s=limit_s * 0.8)
-            came.wait_for(lambda: len(replies) == len(asked), until - time.monotonic())
+                one = partial(replied, number), partial(noted, number)
+                self._client.post(number, op, args, one[0], noted=one[1], budget_s=limit_s * 0.8)
+            self._wait(came, lambda: {*asked} - {*replies}, failing, until)
         found = _Answers({}, {})
         for number in asked:
             reply = replies.get(number)
@@ -157,6 +178,21 @@ class MirrorStart:
             else:
                 found.good[number] = reply.ok or {}
         return found
+
+    def _wait(
+        self, came: Condition, open_: Callable[[], Collection[int]], failing: Mapping[int, str], until: float
+    ) -> None:
+        """Wait until no place's answer is open. Tell once of each that is asked again."""
+        told: set[int] = set()
+        pause_s = TOLD_S
+        while not came.wait_for(lambda: not open_(), min(pause_s, until - time.monotonic())):
+            if time.monotonic() >= until:
+                return
+            for number in {*open_()} & {*failing} - told:
+                told.add(number)
+                place = self._mirroring.places[number].shown
+                say(f"{self._root}: asks {place} again: {failing[number].removeprefix(f'{place}: ')}")
+            pause_s = 1.0
 
     def _require_all(self, answers: _Answers) -> None:
         for number, (kind, text) in answers.bad.items():

@@ -16,19 +16,22 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..errors import StoreError, Superseded, UsageError
+from ..mirror import waiting
 from ..mirror.protocol import Reply
 from ..mirror.records import Origin, Seen
 from ..retention import CheckpointFacts
 from ..store import attempt as attempts
 from ..store import format
 from ..terminal import say, warn
-from ..threads import Latch, Worker
+from ..threads import Condition, Latch, Worker
 from .mirror_options import named
 from .mirror_place import NEVER, Copied, MirrorPlace, Wish
 from .provision import Provision
 
 BUDGET_S = 120.0  # without progress, before a request is given up, told, and made again
 TOLD_S = 1.0  # a wait at the end of the run that takes longer is announced
+MOST_NAMES = 3  # in one line
+CANCEL_S = 1.0  # for a copy to end that gives way; then its process is ended
 END_S = 2.0  # for the note that the attempt has ended, after the copies were cut short
 
 
@@ -60,6 +63,7 @@ class Mirrors:
         self._origin: Origin | None = None  # None: the state is not restored yet
         self._superseded: Superseded | None = None
         self._gave_way = self._leaving = self._closed = self._over = False
+        self._withdrawn: frozenset[int] = frozenset()  # requests that were lost with a worker that was ended on purpose
         self._drained = Latch()
         self._known: list[CheckpointFacts] = []
         self._thread = Worker(self._run, "holdfast mirrors")
@@ -106,8 +110,13 @@ class Mirrors:
         names = sorted(self.spared())
         self._gave_way = True
         self._attempt.record("mirrors_gave_way", names=names)
-        self._inbox.put(self._stop_copying)  # an open file keeps its space
         warn(f"{self._root}: the disk is full: {', '.join(names)} may be removed before being copied")
+        newest, cancelled = _newest(self._store.facts()), Latch()
+        self._inbox.put(partial(self._cancel_older, newest, cancelled))
+        cancelled.wait(CANCEL_S)
+        if not Condition().wait_for(lambda: not self._copying_older(newest), CANCEL_S):  # an open file keeps its space
+            self._withdrawn = frozenset(place.number for place in self.places if place.under_way is not None)
+            self._client.end_worker()
 
     @property
     def drain_s(self) -> float:
@@ -176,7 +185,7 @@ class Mirrors:
 
     def _hear(self) -> None:
         """Wait for what comes next, and do all that has come."""
-        pause_s = min(place.pause_s for place in self.places)
+        pause_s = min(min(place.pause_s, place.say_in_s) for place in self.places)
         with suppress(Empty):
             self._inbox.get(timeout=None if pause_s == NEVER else pause_s)()
             while True:
@@ -186,15 +195,19 @@ class Mirrors:
         local = self._local()
         for place in self.places if self._superseded is None else ():
             wish = place.next(local, self._origin, leaving=self._leaving)
+            if wish is not None and wish.op == "copy" and self._gave_way and wish.name != _newest(local):
+                continue  # it may be removed at any moment
             if wish is not None:
                 self._post(place, wish)
             elif place.is_quiet:
                 self._tell_down(place, "nothing was heard from it for a minute")
             elif place.down and place.pause_s == NEVER and place.holds_up and not place.missing(local):
-                place.comes_back()
-                self._attempt.record("mirror_back", place=place.shown)
-                say(f"{self._root}: {place.shown} answers again, and lacks nothing")
-        if self._leaving and (self._superseded is not None or not any(place.holds_up for place in self.places)):
+                self._comes_back(place)
+        drained = self._leaving and (self._superseded is not None or not any(place.holds_up for place in self.places))
+        for place in self.places:
+            if place.say_in_s <= 0 or (drained and place.say_in_s < NEVER):
+                self._say_how(place, place.missing(local))
+        if drained:
             self._drained.set()
 
     def _local(self) -> list[CheckpointFacts]:
@@ -242,7 +255,8 @@ class Mirrors:
         elif wish.op == "copy":
             self._copied(place, wish.name, found)
         elif wish.op == "remove":
-            self._attempt.record("mirror_removed", place=place.shown, checkpoint=wish.name)
+            what = "half" if wish.is_half else "checkpoint"  # a whole copy of that name may lie in another folder
+            self._attempt.record("mirror_removed", place=place.shown, **{what: wish.name})
         place.done(wish)
 
     def _copied(self, place: MirrorPlace, name: str, found: Mapping[str, Any]) -> None:
@@ -253,6 +267,8 @@ class Mirrors:
                 name, step.step, step.phase, None, time.time(), {}, found["size_bytes"], pinned=False
             )
         place.copied(Copied(self._card.attempt, facts), found["took_s"])
+        if place.down:
+            self._comes_back(place)
         kept = ("size_bytes", "sent_bytes", "took_s", "how")
         self._attempt.record("mirrored", place=place.shown, checkpoint=name, **{fact: found[fact] for fact in kept})
 
@@ -263,31 +279,54 @@ class Mirrors:
             self._superseded = Superseded(f"{self._root}: attempt {self._card.attempt} was superseded: {text}")
         elif kind in ("later", "taken", "foreign"):
             place.leave_alone()
-            place.goes_down()
+            place.goes_down(text)
             self._tell(place, f"{text}; this attempt leaves it alone", wish.name)  # also if it was told to be down
         elif kind == "damaged" and wish.op == "copy":
             place.give_up(wish.name)
             self._tell(place, f"{wish.name} is damaged here, and was not copied: {text}", wish.name)
-        elif kind == "cancelled" or (kind == "gone" and wish.op == "copy" and not self._exists(wish.name)):
+        elif self._is_void(place, wish, kind):
             place.dropped()
+        elif kind == "refused" and wish.op == "remove":  # copies go on
+            if place.keeps_all():
+                self._tell(place, f"{wish.name} is not removed there: {text}", wish.name)
         else:
             place.failed(again=kind in ("silent", "gone"))
             self._tell_down(place, text)
+
+    def _is_void(self, place: MirrorPlace, wish: Wish, kind: str) -> bool:
+        """Whether the run itself has withdrawn the request, or pruned what it was about."""
+        pruned = kind == "gone" and wish.op == "copy" and not self._exists(wish.name)
+        return kind == "cancelled" or pruned or (kind == "silent" and place.number in self._withdrawn)
 
     def _exists(self, name: str) -> bool:
         return attempts.is_checkpoint(self._store.shelf.checkpoint(name).path)
 
     def _tell_down(self, place: MirrorPlace, why: str) -> None:
         """Tell, once in an outage, that copying does not go on."""
-        if place.goes_down():
-            why = why.removeprefix(f"{place.shown}: ")
-            self._tell(place, f"copying stands still: {why}; training goes on", self._under_way(place))
+        why = why.removeprefix(f"{place.shown}: ")
+        if place.goes_down(why):
+            self._record_failed(place, why, place.under_way.name if place.under_way is not None else "")
 
-    def _under_way(self, place: MirrorPlace) -> str:
-        return place.under_way.name if place.under_way is not None else ""
+    def _comes_back(self, place: MirrorPlace) -> None:
+        place.comes_back()
+        self._attempt.record("mirror_back", place=place.shown)
+
+    def _say_how(self, place: MirrorPlace, lacking: Sequence[str]) -> None:
+        """Say that copying stands still, or that it goes on."""
+        place.said()
+        if place.down:
+            line = f"copying stands still: {place.down}; training goes on"
+            warn(f"{self._root}: {named(place.shown, line)}")
+            return
+        still = "lacks nothing" if not lacking else f"still lacks {', '.join(lacking[:MOST_NAMES])}"
+        more = f" and {len(lacking) - MOST_NAMES} more" if len(lacking) > MOST_NAMES else ""
+        say(f"{self._root}: {place.shown} answers again, and {still}{more}")
+
+    def _record_failed(self, place: MirrorPlace, why: str, name: str) -> None:
+        self._attempt.record("mirror_failed", place=place.shown, error=why, checkpoint=name or None)
 
     def _tell(self, place: MirrorPlace, line: str, name: str) -> None:
-        self._attempt.record("mirror_failed", place=place.shown, error=line, checkpoint=name or None)
+        self._record_failed(place, line, name)
         warn(f"{self._root}: {named(place.shown, line)}")
 
     def _ask_again(self) -> None:
@@ -295,7 +334,7 @@ class Mirrors:
             place.saved()
 
     def _leave(self) -> None:
-        self._leaving = True
+        self._leaving, self._gave_way = True, False  # nothing more is saved
         for place in self.places:
             place.leaves()
 
@@ -303,12 +342,21 @@ class Mirrors:
         """End what runs: only the end is still noted."""
         for place in self.places:
             place.hurry()
-        self._stop_copying()
-
-    def _stop_copying(self) -> None:
-        for place in self.places:
             if _running(place):
                 self._client.cancel(place.number)
+
+    def _copying_older(self, newest: str) -> list[MirrorPlace]:
+        """The places to which a checkpoint is being copied that is not the newest: it may have to be removed."""
+        return [place for place in self.places if any(name != newest for name in _running(place))]
+
+    def _cancel_older(self, newest: str, cancelled: Latch) -> None:
+        for place in self._copying_older(newest):
+            self._client.cancel(place.number)
+        cancelled.set()
+
+
+def _newest(local: Sequence[CheckpointFacts]) -> str:
+    return max(local, key=waiting.age).name if local else ""
 
 
 def _running(place: MirrorPlace) -> list[str]:

@@ -24,6 +24,7 @@ from ..terminal import say, warn
 from . import drilled, fingerprint, relaunch, resume, summary, weights
 from .objects import adapter_for
 from .position import Position
+from .ranks import led_at_length
 from .safe_point import stop_now
 from .session import Session
 from .tracked import RESERVED, Digests, digests, framework_modules
@@ -40,11 +41,9 @@ def begin(session: Session) -> None:
     options, ranks, origin = session.options, session.ranks, session.origin
     relaunch.exit_if_held(session)
     relaunch.exit_again_after_a_stop(session)
-    with ranks.together("going back"):
-        if session.mirrors is not None:
-            resume.begin_from_places(session.mirrors.provision, options.go_back)
-        if options.go_back is not None and session.leads:
-            resume.go_back_once(session, options.go_back)
+    from_places = session.mirrors is not None  # on rank 0; a fetch may take long
+    led_at_length(ranks, "going back", lambda: resume.go_back(session), beside=from_places)
+    with ranks.together("the types of the state"):
         types = session.types()
     session.begin_restoring()
     resume.restore_newest(session, types)

@@ -230,7 +230,17 @@ def _fitting(checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) ->
     return memory
 
 
-def begin_from_places(places: Provision, go_back: int | None) -> None:
+def go_back(session: Session) -> bytes:
+    """On rank 0: set aside what is not of the run's present, or newer than the step to which the run goes back."""
+    step = session.options.go_back
+    if session.mirrors is not None:
+        _begin_from_places(session.mirrors.provision, step)
+    if step is not None:
+        _go_back_once(session, step)
+    return b""
+
+
+def _begin_from_places(places: Provision, go_back: int | None) -> None:
     """Set aside what is of another lineage. Before going back, fetch the newest, which tells whether that was done."""
     places.set_strays_aside()
     if go_back is not None:
@@ -239,7 +249,7 @@ def begin_from_places(places: Provision, go_back: int | None) -> None:
         places.fetch(go_back)
 
 
-def go_back_once(session: Session, step: int) -> None:
+def _go_back_once(session: Session, step: int) -> None:
     """Move all checkpoints newer than `step` to quarantine, so that the run resumes from `step`; a restart does not."""
     store = session.store
     if step in _remembered(store).get("position", {}).get("went_back", []):

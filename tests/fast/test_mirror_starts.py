@@ -1,0 +1,90 @@
+"""What a start says of a place that cannot be used, or that does not answer at once."""
+
+import sys
+import time
+from functools import partial
+
+import pytest
+
+from holdfast import journal
+from holdfast.errors import StoreError, UsageError
+from holdfast.inspect.mirrors import of_run
+from holdfast.mirror.client import Client
+from holdfast.mirror.records import Origin
+from holdfast.run import mirror_start
+from mirrored import claim, look, names_at
+from toy import Toy, names, new_run
+
+NO_PACKAGE = """
+import sys
+sys.modules["paramiko"] = None
+from holdfast.mirror import __main__
+"""
+
+
+def started(path, **options):
+    with new_run(path, Toy(), **options) as run:
+        for _ in run.steps(2):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("s4://bucket/run", "fsspec knows no such kind of place"),
+        ("s3://", "write s3://BUCKET/PATH"),
+        ("sftp://", "write sftp://USER@HOST/PATH"),
+        ("sftp://host/run", "paramiko is missing; install holdfast[sftp]"),
+    ],
+)
+def test_an_address_that_cannot_be_used_is_refused(tmp_path, monkeypatch, address, says):
+    """At once and as wrong use, also where the run's directory could begin without it: nothing can lie there."""
+    if "missing" in says:
+        (tmp_path / "worker.py").write_text(NO_PACKAGE)
+        monkeypatch.setattr(
+            mirror_start, "Client", partial(Client, python=[sys.executable, str(tmp_path / "worker.py")])
+        )
+    began = time.monotonic()
+    with pytest.raises(UsageError) as refused:
+        started(tmp_path / "run", mirror=[tmp_path / "place", address], allow_fresh=True)
+    assert time.monotonic() - began < 15
+    text = str(refused.value)
+    assert says in text
+    assert "without=" not in text
+    assert "\n" not in text
+    assert 2 == refused.value.exit_code
+    assert [] == names(tmp_path / "run")
+
+
+def test_a_place_that_is_asked_again_is_told_once(tmp_path, monkeypatch, capsys):
+    """With the reason. A start that goes on within moments says nothing."""
+    monkeypatch.setattr(mirror_start, "TOLD_S", 0.5)
+    monkeypatch.setattr(mirror_start, "LOOK_S", 4.0)
+    place = tmp_path / "mnt" / "place"
+    with pytest.raises(StoreError, match="does not begin"):
+        started(tmp_path / "run", mirror=place)
+    told = [line for line in capsys.readouterr().err.splitlines() if "again" in line]
+    assert 1 == len(told), told
+    assert told[0].startswith(f"holdfast: {tmp_path / 'run'}: asks {place} again: ")
+    assert str(tmp_path / "mnt") in told[0].rpartition("again: ")[2]
+    place.parent.mkdir()
+    started(tmp_path / "run", mirror=place)
+    assert "again" not in capsys.readouterr().err
+
+
+def test_half_copies_of_attempts_that_are_gone_are_removed(tmp_path):
+    """After the first copy; never those of an attempt that may live, or that the present does not come from."""
+    place = tmp_path / "place"
+    started(tmp_path / "run", mirror=place)
+    claim(place, 2, {"host": "elsewhere", "pid": 1}, origin=Origin(1, "step-000000002"))
+    for attempt in (1, 2, 7):
+        half = place / "checkpoints" / f"{attempt:06d}" / "step-000000003" / "half.safetensors"
+        half.parent.mkdir(parents=True)
+        half.write_bytes(b"half")
+    with new_run(tmp_path / "run", Toy(), mirror=place, take_over=True) as run:
+        for _ in run.steps(4):
+            pass
+    assert [(2, "step-000000003"), (7, "step-000000003")] == [(each.attempt, each.name) for each in look(place).rests]
+    assert {"step-000000002", "step-000000004"} <= {*names_at(place)}
+    (facts,) = of_run(journal.logs(tmp_path / "run"))
+    assert names_at(place) == facts.checkpoints
