@@ -1,8 +1,8 @@
 """Any other file system that fsspec knows: Google Cloud Storage by gcsfs, Azure by adlfs. Files are read back.
 
 A call that lasts too long is given up, as silence. Two limits depend on the file system. If it has no exclusive create
-(`atomic` is False), two machines that claim at the same moment may both win. If it is no object store, a file is seen
-while it is written. A manifest goes in one call.
+(`atomic` is False, at the latest after the first `create`), two machines that claim at the same moment may both win. If
+it is no object store, a file is seen while it is written. A manifest goes in one call.
 """
 
 from __future__ import annotations
