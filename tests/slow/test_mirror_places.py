@@ -1,12 +1,20 @@
-"""What every place promises, asked of a folder, of S3, of SFTP and of a file system that fsspec brings."""
+"""What every place promises, asked of a folder, of S3, of SFTP and of a file system that fsspec brings.
 
+HOLDFAST_TEST_PLACES names more, by their URLs with spaces between; what lies there stays there:
+
+    HOLDFAST_TEST_PLACES="gs://bucket/tests abfs://box/tests" pytest tests/slow/test_mirror_places.py
+"""
+
+import os
 import random
+import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import fsspec
 import pytest
+from fsspec.core import url_to_fs
 
 from holdfast.errors import Damaged, UsageError
 from holdfast.mirror.other import Other
@@ -61,13 +69,27 @@ def memory_kind(tmp_path, request):
     return Kind(lambda: open_place(url), lambda path, data: fsspec.filesystem("memory").pipe(f"{url}/{path}", data))
 
 
+def named_kind(base):
+    def kind(tmp_path, request):
+        url = f"{base}/{secrets.token_hex(8)}"
+
+        def overwrite(path, data):
+            files, file = url_to_fs(f"{url}/{path}", skip_instance_cache=True)
+            files.pipe_file(file, data)
+
+        return Kind(lambda: open_place(url), overwrite)
+
+    return kind
+
+
 KINDS = {"folder": folder_kind, "s3": s3_kind, "sftp": sftp_kind, "memory": memory_kind, "s3fs": s3fs_kind}
+KINDS |= {url: named_kind(url) for url in os.environ.get("HOLDFAST_TEST_PLACES", "").split()}
 
 
 @pytest.fixture
 def kind(request, tmp_path, monkeypatch):
     for name in ("s3", "sftp"):
-        if name in request.param:
+        if request.param.startswith(name) and "://" not in request.param:
             for key, value in request.getfixturevalue(name).environment.items():
                 monkeypatch.setenv(key, value)
     return KINDS[request.param](tmp_path, request)
@@ -216,6 +238,6 @@ def test_secrets_are_not_shown(url, name):
 
 
 def test_a_chain_and_an_unknown_kind_are_no_place():
-    for url in ("simplecache::s3://bucket", "nosuchkind://x/y", "gs://its-package-is-not-installed/x"):
+    for url in ("simplecache::s3://bucket", "nosuchkind://x/y", "oci://its-package-is-not-installed/x"):
         with pytest.raises(UsageError):
             open_place(url)

@@ -379,6 +379,23 @@ def test_a_server_that_does_not_know_the_condition_is_not_atomic(in_parts, monke
     place.close()
 
 
+@pytest.mark.parametrize("condition", [True, False])
+def test_by_fsspec_too_a_server_that_does_not_know_the_condition_is_not_atomic(in_parts, condition):
+    place = Other(in_parts.shown)
+    assert place.atomic
+    if not condition:
+        place._exclusive = {}
+    place.create("claims/1", b"x")
+    assert (place.atomic, place.read("claims/1")) == (condition, b"x")
+    place.close()
+
+
+def test_by_fsspec_too_a_missing_bucket_is_no_empty_place(in_parts):
+    assert Other(in_parts.shown).names("claims") == []
+    with pytest.raises(Refused, match="there is no 'nosuchbucket'; create it"):
+        Other("s3://nosuchbucket/run").names("claims")
+
+
 # Folders -----------------------------------------------------------------------------------------------------------
 
 

@@ -1,8 +1,8 @@
 """Any other file system that fsspec knows: Google Cloud Storage by gcsfs, Azure by adlfs. Files are read back.
 
 A call that lasts too long is given up, as silence. Two limits depend on the file system. If it has no exclusive create
-(`atomic` is False), two machines that claim at the same moment may both win. If it is no object store, a file is seen
-while it is written. A manifest goes in one call.
+(`atomic` is False, at the latest after the first `create`), two machines that claim at the same moment may both win. If
+it is no object store, a file is seen while it is written. A manifest goes in one call.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ class Other:
 
     def __init__(self, url: str) -> None:
         self.shown, self._url = shown(url), url
-        scheme = url.partition("://")[0]
+        self._scheme = url.partition("://")[0]
         try:
-            kind = fsspec.get_filesystem_class(scheme)
+            kind = fsspec.get_filesystem_class(self._scheme)
         except ValueError:
             raise UsageError(f"{self.shown}: fsspec knows no such kind of place") from None
         except ImportError as error:
             raise UsageError(f"{self.shown}: {told(error)}") from None
         self._root = str(kind._strip_protocol(url)).rstrip("/")  # noqa: SLF001  fsspec's rule for what a class offers
         self._exclusive = _exclusive(kind)
-        self.atomic = scheme in _ATOMIC and bool(self._exclusive)
+        self.atomic = self._scheme in _ATOMIC and bool(self._exclusive)
+        self._known_to_be_atomic = self._bucket_seen = False
         self._opened: Any = None
 
     def close(self) -> None:
@@ -62,6 +63,7 @@ class Other:
             try:
                 found = self._within(lambda files: files.ls(folder, detail=False))
             except FileNotFoundError:
+                self._require_bucket()
                 return []
             names = {each.rstrip("/").rpartition("/")[2] for each in found if each.strip("/") != folder.strip("/")}
             return sorted(names)
@@ -89,7 +91,15 @@ class Other:
             if self._within(lambda files: files.exists(file)):
                 raise FileExistsError(errno.EEXIST, f"{self.shown}/{path} exists")
             self._make_folder(file)
-            self._within(lambda files: files.pipe_file(file, data, **self._exclusive))
+            self._write_new(file, data)
+        if self.atomic and not self._known_to_be_atomic:
+            try:  # the same bytes again, which a service that knows the condition refuses
+                with self._edge():
+                    self._write_new(file, data)
+            except FileExistsError:
+                self._known_to_be_atomic = True
+            else:
+                self.atomic = False
 
     def put(self, path: str, size_bytes: int, pieces: Pieces, *, read_back: bool) -> str:  # noqa: ARG002  always
         file, sent = self._at(path), Sent(size_bytes, pieces)
@@ -125,6 +135,23 @@ class Other:
 
     def _at(self, path: str) -> str:
         return "/".join([self._root, *words(path)])
+
+    def _require_bucket(self) -> None:
+        """The packages say of a missing bucket what they say of a missing folder."""
+        bucket = self._root.strip("/").partition("/")[0]
+        if self._scheme not in _ATOMIC or self._bucket_seen:
+            return
+        try:
+            self._within(lambda files: files.ls(bucket, detail=False))
+        except FileNotFoundError:
+            raise Refused(f"{self.shown}: there is no {bucket!r}; create it, or correct the URL") from None
+        except Exception as error:
+            if not isinstance(self._translated(error), Refused):  # who may list the folder alone knows that it exists
+                raise
+        self._bucket_seen = True
+
+    def _write_new(self, file: str, data: bytes) -> None:
+        self._within(lambda files: files.pipe_file(file, data, **self._exclusive))
 
     def _make_folder(self, file: str) -> None:
         """Object stores have no folders, and say so in their own ways."""
@@ -178,7 +205,7 @@ class Other:
             raise self._translated(error) from None
 
     def _translated(self, error: Exception) -> Exception:
-        text = f"{self.shown}: {told(error, self._url)}"
+        text = f"{self.shown}: {told(error, self._url).partition(' RequestId:')[0]}"  # Azure's answer goes on in XML
         code = _status(error)
         if isinstance(error, FileNotFoundError) or code == 404:
             return FileNotFoundError(errno.ENOENT, text)
@@ -187,7 +214,8 @@ class Other:
         if code == 507 or (isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}):
             return Full(f"{text}; make room, or let its rule keep fewer copies")
         credentials = any(word in type(error).__name__ for word in ("Auth", "Credential", "Refresh", "Token"))
-        if isinstance(error, PermissionError | ValueError | TypeError) or code in _REFUSED or credentials:
+        forbidden = str(error).startswith("Forbidden: ")  # an OSError without a number is how gcsfs tells a 403
+        if isinstance(error, PermissionError | ValueError | TypeError) or code in _REFUSED or credentials or forbidden:
             return Refused(f"{text}; check the URL, the credentials and their rights")
         return Silent(errno.EIO, text)
 
@@ -202,16 +230,18 @@ def _write(opened: Any, piece: bytes, _: Any) -> None:
     opened.write(piece)
 
 
-def _status(error: Exception) -> int:
-    """The HTTP status that the packages' own errors carry; else 0."""
-    for name in ("code", "status_code", "status"):
-        found = str(getattr(error, name, ""))
-        if found.isdecimal():
-            return int(found)
+def _status(error: BaseException | None) -> int:
+    """The HTTP status that the packages' own errors carry, or those below an error of fsspec's kind; else 0."""
+    while error is not None:
+        for name in ("code", "status_code", "status"):
+            found = str(getattr(error, name, ""))
+            if found.isdecimal():
+                return int(found)
+        error = error.__cause__
     return 0
 
 
-def _exclusive(kind: Any) -> dict[str, str]:
-    """The option of an exclusive write, if this version of the package knows it."""
-    known = "mode" in inspect.signature(getattr(kind, "_pipe_file", kind.pipe_file)).parameters
-    return {"mode": "create"} if known else {}
+def _exclusive(kind: Any) -> dict[str, Any]:
+    """The option of an exclusive write, if this version of the package knows it: adlfs has a name of its own for it."""
+    known = inspect.signature(getattr(kind, "_pipe_file", kind.pipe_file)).parameters
+    return {"mode": "create"} if "mode" in known else {"overwrite": False} if "overwrite" in known else {}

@@ -1,0 +1,41 @@
+"""What the packages of fsspec call by names of their own."""
+
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from holdfast.mirror.other import Other, _exclusive
+from holdfast.mirror.place import Refused
+
+
+class LikeAdlfs(MemoryFileSystem):
+    async def _pipe_file(self, path, value, overwrite=True, max_concurrency=None, **kwargs):
+        raise NotImplementedError
+
+
+class LikeOld(MemoryFileSystem):
+    async def _pipe_file(self, path, value, **kwargs):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("kind", "option"), [(MemoryFileSystem, {"mode": "create"}), (LikeAdlfs, {"overwrite": False}), (LikeOld, {})]
+)
+def test_an_exclusive_write_is_asked_for_as_the_package_calls_it(kind, option):
+    assert _exclusive(kind) == option
+
+
+class HttpResponseError(Exception):
+    status_code = 403
+
+
+def test_a_refusal_is_told_as_one():
+    """gcsfs has no number for it, and adlfs hides it below another error."""
+    place = Other("memory://box/run")
+    hidden = RuntimeError("Failed to remove")
+    hidden.__cause__ = HttpResponseError("AuthorizationPermissionMismatch")
+    for error in (OSError("Forbidden: b/box\nno storage.objects.create"), hidden, HttpResponseError("no")):
+        found = place._translated(error)
+        assert isinstance(found, Refused), error
+        assert "check the URL" in str(found)
+    azure = HttpResponseError("This is not authorized.\nRequestId:1\nTime:2\nContent: <?xml?>")
+    assert str(place._translated(azure)).startswith("memory://box/run: This is not authorized.; check")
