@@ -14,7 +14,7 @@ from holdfast.run import mirror_place
 from mirrored import copies, names_at
 from needed import missing, needs
 from stores import mounted
-from toy import events
+from toy import events, waited_for
 
 pytestmark = needs("mount", "umount", root=True)
 TIMES = 4
@@ -39,7 +39,8 @@ def full(place):
 
 @contextmanager
 def read_only(place):
-    subprocess.run(["mount", "-o", "remount,ro", place], check=True)
+    frozen = ["mount", "-o", "remount,ro", place]
+    waited_for(lambda: subprocess.run(frozen, check=False).returncode == 0)  # busy while a file is being written
     try:
         with pytest.raises(OSError, match="Read-only") as told:
             (place / "probe").touch()
