@@ -70,7 +70,8 @@ class Harm(threading.Thread):
             self.over.set()
 
     def _told(self, kind):
-        return len(events(self.run_path, kind)) if self.run_path.exists() else 0
+        found = events(self.run_path, kind) if self.run_path.exists() else []
+        return len([each for each in found if "not removed" not in each.get("error", "")])  # which is no outage
 
     @staticmethod
     def _until(said, limit_s=30):
