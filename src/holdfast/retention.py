@@ -23,18 +23,32 @@ class CheckpointFacts(NamedTuple):
     metrics: Mapping[str, float]
     size_bytes: int
     pinned: bool
+    finite: bool = True  # no weight in it is known to be infinite or NaN
 
 
 def keep(checkpoints: Sequence[CheckpointFacts], rule: Rule) -> set[str]:
-    """Return the names of `checkpoints` to keep: those of the rule, the pinned, and always the newest."""
+    """Return the names of `checkpoints` to keep.
+
+    They are those of the rule, the pinned, and always the newest, and the newest whose weights are finite.
+    """
     ordered = sorted(checkpoints, key=_age)
-    kept = [*ordered[-1:], *(facts for facts in ordered if facts.pinned), *_kept_by(rule, ordered)]
+    finite = newest_finite(ordered)
+    pinned = (facts for facts in ordered if facts.pinned)
+    kept = [*ordered[-1:], *([finite] if finite else []), *pinned, *_kept_by(rule, ordered)]
     return {facts.name for facts in kept}
 
 
+def newest_finite(checkpoints: Iterable[CheckpointFacts]) -> CheckpointFacts | None:
+    """Return the newest checkpoint whose weights are finite; None if there is none."""
+    return max((facts for facts in checkpoints if facts.finite), key=_age, default=None)
+
+
 def beats(value: float, rule: Best, checkpoints: Iterable[CheckpointFacts]) -> bool:
-    """Whether a checkpoint with this `rule.metric` would be among the `rule.n` best. A tie would not, and NaN never."""
-    if math.isnan(value):
+    """Whether a checkpoint with this `rule.metric` would be among the `rule.n` best.
+
+    A tie would not, nor a value that is not finite.
+    """
+    if not math.isfinite(value):
         return False
     others = ranked(rule, checkpoints)
     return len(others) < rule.n or _better(rule, value) < _better(rule, others[rule.n - 1].metrics[rule.metric])
@@ -59,8 +73,8 @@ def _kept_by(rule: Rule, ordered: Sequence[CheckpointFacts]) -> Iterable[Checkpo
 
 
 def ranked(rule: Best, checkpoints: Iterable[CheckpointFacts]) -> list[CheckpointFacts]:
-    """Return the checkpoints, best first; of equals the older one is first."""
-    measured = [facts for facts in checkpoints if not math.isnan(facts.metrics.get(rule.metric, math.nan))]
+    """Return the checkpoints with a finite `rule.metric`, best first; of equals the older one is first."""
+    measured = [facts for facts in checkpoints if math.isfinite(facts.metrics.get(rule.metric, math.nan))]
     return sorted(measured, key=lambda facts: (_better(rule, facts.metrics[rule.metric]), _age(facts)))
 
 

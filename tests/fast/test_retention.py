@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -11,11 +12,10 @@ from holdfast.rules import AnyOf, Best, Every, Last, Within
 VALUES = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, 0.5, 1.0])
 
 
-def facts(step, phase="step", *, epoch=None, created=None, size_bytes=1, pinned=False, **metrics):
+def facts(step, phase="step", *, epoch=None, created=None, size_bytes=1, pinned=False, finite=True, **metrics):
     name = f"step-{step:09d}" + ("-end" if phase == "end" else "")
-    return CheckpointFacts(
-        name, step, phase, epoch, float(step if created is None else created), metrics, size_bytes, pinned
-    )
+    created = float(step if created is None else created)
+    return CheckpointFacts(name, step, phase, epoch, created, metrics, size_bytes, pinned, finite)
 
 
 @st.composite
@@ -29,6 +29,7 @@ def checkpoints(draw):
             created=draw(st.floats(1.6e9, 1.8e9)),
             size_bytes=draw(st.integers(0, 10)),
             pinned=draw(st.booleans()),
+            finite=draw(st.booleans()),
             **draw(st.dictionaries(st.sampled_from(["acc", "loss"]), VALUES)),
         )
         for step, phase in draw(st.permutations(sorted(places)))
@@ -50,15 +51,21 @@ def newest(all_of_them):
     return max(all_of_them, key=lambda each: (each.step, each.phase == "step" and -1)).name
 
 
+def newest_finite(all_of_them):
+    finite = [each for each in all_of_them if each.finite]
+    return {newest(finite)} if finite else set()
+
+
 @given(checkpoints(), RULES, RULES, st.randoms())
 def test_what_is_kept_is_what_the_rule_says_and_never_less_than_must_stay(all_of_them, rule, other, random):
-    """The newest and the pinned stay whatever the rule; what is kept exists; `a | b` keeps the union.
+    """The newest, the newest with finite weights and the pinned stay whatever the rule; `a | b` keeps the union.
 
     The order of a listing does not matter, and a rule agrees with itself on what it has left.
     """
     kept = keep(all_of_them, rule)
     assert {each.name for each in all_of_them if each.pinned} <= kept
     assert not all_of_them or newest(all_of_them) in kept
+    assert newest_finite(all_of_them) <= kept
     assert kept <= {each.name for each in all_of_them}
     assert kept | keep(all_of_them, other) == keep(all_of_them, rule | other)
     assert kept == keep(random.sample(all_of_them, len(all_of_them)), rule)
@@ -88,13 +95,15 @@ def test_pruning_after_every_save_ends_where_pruning_once_at_the_end_does(all_of
 
 @given(checkpoints(), VALUES, st.builds(Best, st.just("acc"), st.sampled_from([max, min]), st.integers(1, 4)))
 @example([facts(1, acc=0.5)], 0.5, Best("acc", max))
+@example([], math.inf, Best("acc", max))
+@example([facts(1, acc=math.inf)], 0.5, Best("acc", max))
 @example([facts(1, acc=math.nan)], math.nan, Best("acc", min))
 @example([], math.nan, Best("acc", min))
 def test_a_value_beats_exactly_when_its_checkpoint_would_be_kept(all_of_them, value, rule):
     """`beats` forces a save of those that `keep` would keep for being best, and of no others."""
     unpinned = [each._replace(pinned=False) for each in all_of_them]
     later = facts(1000)  # the newest stays anyway, so the candidate must not be it
-    candidate = facts(999, acc=value)
+    candidate = facts(999, acc=value, finite=False)  # nor would it be the newest with finite weights
     assert beats(value, rule, unpinned) == (candidate.name in keep([*unpinned, candidate, later], rule))
 
 
@@ -105,11 +114,21 @@ def test_of_equals_the_older_is_best():
     assert not beats(0.5, Best("acc", max), both)
 
 
-def test_nan_is_never_best():
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("direction", [max, min])
+def test_what_is_not_finite_is_never_best(value, direction):
     """A run that has diverged does not push out the good weights."""
-    diverged = [facts(1, loss=0.5), facts(2, loss=math.nan), facts(3)]
-    assert {"step-000000001", "step-000000003"} == keep(diverged, Best("loss", min, n=2))
-    assert not beats(math.nan, Best("loss", min), [])
+    diverged = [facts(1, loss=0.5), facts(2, loss=value), facts(3)]
+    assert {"step-000000001", "step-000000003"} == keep(diverged, Best("loss", direction, n=2))
+    assert not beats(value, Best("loss", direction), [])
+
+
+def test_the_newest_whose_weights_are_finite_stays_beside_any_number_of_others():
+    """Of those with finite weights only the newest; the rule counts as if it were not so."""
+    saved = [facts(1), facts(2), *(facts(step, finite=False) for step in (3, 4, 5, 6))]
+    assert {"step-000000002", "step-000000005", "step-000000006"} == keep(saved, Last(2))
+    assert {"step-000000006"} == keep(saved[2:], Last(1))
+    assert {"step-000000006", "step-000000007"} == keep([*saved, facts(7)], Last(2))
 
 
 def test_every_keeps_the_first_of_each_group():

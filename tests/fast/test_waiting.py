@@ -11,9 +11,9 @@ from holdfast.rules import Within
 from holdfast.store.format import Name
 
 
-def facts(step, phase="step", acc=None, epoch=None, pinned=False):
+def facts(step, phase="step", acc=None, epoch=None, pinned=False, finite=True):
     metrics = {} if acc is None else {"acc": acc}
-    return CheckpointFacts(str(Name(step, phase)), step, phase, epoch, float(step), metrics, 10, pinned)
+    return CheckpointFacts(str(Name(step, phase)), step, phase, epoch, float(step), metrics, 10, pinned, finite)
 
 
 def steps(names):
@@ -59,6 +59,16 @@ def test_a_best_that_was_beaten_waits_no_more():
     assert [3, 1] == steps(waiting([worse, newest], [], Best("acc", max)))
     assert [3, 2] == steps(waiting([worse, better, newest], [], Best("acc", max)))
     assert [3] == steps(waiting([worse, newest], [better], Best("acc", max)))
+
+
+def test_the_newest_with_finite_weights_waits_behind_the_newest_and_stays_there():
+    """A new machine must find it, however many saves without come later; one that is newer takes its turn."""
+    local = [facts(1), facts(2), facts(3, finite=False), facts(4, finite=False)]
+    assert [4, 2] == steps(waiting(local, saved(1), Last(1)))
+    assert [4] == steps(waiting(local, saved(1, 2), Last(1)))
+    assert [4] == steps(waiting(local[2:], [], Last(3)))
+    there = [*local, facts(5, finite=False)]
+    assert [1, 3, 4] == steps(outdated(there, Last(1), [each.name for each in there]))
 
 
 def test_a_copy_goes_only_after_a_newer_one_was_verified():

@@ -1,7 +1,7 @@
 """Waiting: which local checkpoints are still to be copied to a place, and which of its copies may go. Pure.
 
 At a place one copy runs and the newest checkpoint waits; a newer one takes its turn. Others wait only if the place's
-rule names them by what they are (`Best`, `Every`), or if they are pinned.
+rule names them by what they are (`Best`, `Every`), if they are pinned, or as the newest whose weights are finite.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ def waiting(local: Sequence[CheckpointFacts], there: Sequence[CheckpointFacts], 
     missing = [facts for facts in sorted(local, key=age, reverse=True) if facts.name not in have]
     if not missing:
         return []
-    newest = max([*local, *there], key=age).name
-    wanted = {newest, *(facts.name for facts in local if facts.pinned)} | _named(rule, [*missing, *there])
+    newest, finite = max([*local, *there], key=age), retention.newest_finite([*local, *there])
+    wanted = {newest.name, *([finite.name] if finite else []), *(facts.name for facts in local if facts.pinned)}
+    wanted |= _named(rule, [*missing, *there])
     return [facts.name for facts in missing if facts.name in wanted]
 
 
