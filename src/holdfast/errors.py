@@ -10,7 +10,8 @@ HoldfastError                  1
 ├─ Mismatch                    5   checkpoint and live objects disagree: key, shape, dtype, data position
 ├─ ClusterError                6   the scheduler refused or did not answer
 ├─ ChildError                  8   a supervised program failed for good
-└─ RanksError                 10   the processes of one run disagree, or one did not come in time
+├─ RanksError                 10   the processes of one run disagree, or one did not come in time
+└─ NotFinite                   1   weights are infinite or NaN, and the run has stop_on_nan
 
 Stopped (a SystemExit)        75   not a failure: the state is saved, run me again
 
@@ -66,6 +67,10 @@ class ClusterError(HoldfastError):
 
 class RanksError(HoldfastError):
     exit_code = 10
+
+
+class NotFinite(HoldfastError):
+    pass
 
 
 class ChildError(HoldfastError):

@@ -124,6 +124,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
         **{name: getattr(head, name) for name in copied},
         "age_s": age_s(head.created),
         "ranks": head.world,
+        "not_finite": head.not_finite,
         "damaged": None,
     }
 
@@ -158,6 +159,7 @@ def _row(row: dict[str, Any]) -> list[object]:
     if row["damaged"] is not None:
         return [row["name"], *[""] * 6, row["damaged"], *[""] * 3]
     marks = [mark for mark in ("pinned", "best", "latest") if row[mark]]
+    marks += ["not finite"] if row["not_finite"] else []
     marks += [f"of {row['ranks']} ranks"] if row["ranks"] > 1 else []
     marks += [f"shares files of {name}" for name in row["shares_with"]]
     marks += [f"at {place}" for place in row["at"]]

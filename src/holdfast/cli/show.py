@@ -12,7 +12,7 @@ from ..errors import UsageError
 from ..state import nodes
 from ..store import divided
 from ..store.checkpoint import Checkpoint
-from ..store.format import Manifest
+from ..store.format import MOST_NAMES, Manifest
 from ..store.locate import run_of
 from ..store.stored import Stored, StoredLeaf, is_piece
 from . import options
@@ -51,7 +51,19 @@ def command(run: str, step: int | str | None, rank: int | None, metrics: bool, e
 def facts(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return everything in a manifest but digests and places."""
     m, tree = checkpoint.manifest, checkpoint.tree
-    copied = ("step", "phase", "epoch", "created", "run", "attempt", "parent", "metrics", "note", "size_bytes")
+    copied = (
+        "step",
+        "phase",
+        "epoch",
+        "created",
+        "run",
+        "attempt",
+        "parent",
+        "metrics",
+        "note",
+        "size_bytes",
+        "not_finite",
+    )
     return {
         "path": str(checkpoint.path),
         "name": checkpoint.name,
@@ -102,6 +114,9 @@ def _origin(m: Manifest) -> Iterator[tuple[str, str]]:
         yield "ranks", f"{m.world}; {own} leaves are one rank's own, {pieces} are pieces"
     yield "attempt", f"{m.attempt} of run {m.run}"
     yield "parent", m.parent or "none"
+    if m.not_finite:
+        more = " and perhaps others" if len(m.not_finite) == MOST_NAMES else ""
+        yield "not finite", f"infinite or NaN numbers in {', '.join(m.not_finite)}{more}"
     if m.metrics:
         yield "metrics", numbers(m.metrics)
     if m.note:

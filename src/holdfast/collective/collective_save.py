@@ -50,8 +50,10 @@ class CollectiveSave:
         with self.attempt.acting("save"):
             return work()
 
-    def write(self, staged: Staged, facts: Facts, hooks: Hooks) -> None:
+    def write(self, staged: Staged, facts: Facts, hooks: Hooks) -> Sequence[str]:
         """Write this rank's shards and its part. When those of all ranks are durable, rank 0 commits the checkpoint.
+
+        Returns the names of weights of any rank that are not finite: the first of them.
 
         Raises:
             UsageError: the ranks do not hold pieces of the same leaves.
@@ -66,10 +68,13 @@ class CollectiveSave:
 
         def committed(words: list[bytes]) -> bytes:
             seals = [SEALS.decode(word) for word in words]
-            return commit(self.owner, self.name, facts, self.partial, seals, staged.tree).encode()
+            manifest = commit(self.owner, self.name, facts, self.partial, seals, staged.tree)
+            return msgspec.json.encode((manifest.created, manifest.not_finite))
 
-        created = self._collect("commit", write_share, committed).decode()
+        word = self._collect("commit", write_share, committed)
+        created, not_finite = msgspec.json.decode(word, type=tuple[str, list[str]])
         self.share.remember(self.owner.shelf.checkpoint(self.name).path, created, done[0])
+        return not_finite
 
     def _plan(self, staged: Staged) -> tuple[WritePlan, Unchanged]:
         """Decide which rank writes which leaves. Return this rank's plan, and which of its leaves did not change."""

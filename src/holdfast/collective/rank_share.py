@@ -31,6 +31,7 @@ class Seal(msgspec.Struct, frozen=True, array_like=True):
 
     entry: PartEntry
     file: File
+    not_finite: list[str] = []  # as in a manifest
 
 
 SEALS = msgspec.msgpack.Decoder(Seal)  # made here for the reason that `format` has
@@ -124,17 +125,18 @@ def sealed(partial: Path, part: Part, firsts: Collection[str]) -> Seal:
     disk.write(partial / name, [data])
     disk.sync_dir(partial)
     entry = PartEntry(name, sum(file.size_bytes for file in part.files.values()), list(firsts))
-    return Seal(entry, parts.entry(data))
+    return Seal(entry, parts.entry(data), parts.not_finite(part)[: format.MOST_NAMES])
 
 
-def commit(owner: Committing, name: Name, facts: Facts, partial: Path, seals: Collection[Seal], tree: Any) -> str:
-    """Commit the checkpoint that consists of these durable parts. Return its creation time."""
+def commit(owner: Committing, name: Name, facts: Facts, partial: Path, seals: Collection[Seal], tree: Any) -> Manifest:
+    """Commit the checkpoint that consists of these durable parts."""
 
     def fill(_: Path) -> Manifest:
         manifest = owner.manifest(name, facts, {seal.entry.part: seal.file for seal in seals}, {}, tree)
-        return msgspec.structs.replace(manifest, ranks=[seal.entry for seal in seals])
+        found = list(dict.fromkeys(key for seal in seals for key in seal.not_finite))[: format.MOST_NAMES]
+        return msgspec.structs.replace(manifest, ranks=[seal.entry for seal in seals], not_finite=found)
 
-    return owner.finish(name, partial, fill).created
+    return owner.finish(name, partial, fill)
 
 
 class PartWriter:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -90,10 +90,10 @@ class CollectiveStore(Store):
             with suppress(NotFound, Damaged):
                 return one(checkpoint)
 
-    def lay_out(self, state: Any, arena: Arena | None = None) -> Staged:
+    def lay_out(self, state: Any, arena: Arena | None = None, weights: Collection[int] = ()) -> Staged:
         """As `Store.lay_out`, with the files that this rank will probably write."""
         with uncollected():
-            flat = tree.flatten(state)
+            flat = tree.flatten(state, weights)
             staged = Staged(flat.tree, flat.leaves, self._share.foreseen(flat.leaves))
         return staged if arena is None else staged.snapshot_in(arena)
 
@@ -101,7 +101,7 @@ class CollectiveStore(Store):
         save = CollectiveSave(self.ranks, self, name, self._share)
         with self.acting(save.attempt, "save"):
             try:
-                save.write(staged, facts, hooks)
+                self.not_finite = save.write(staged, facts, hooks)
             except Exception:
                 if self.ranks.rank == 0:
                     attempts.clean_up(save.partial)

@@ -25,6 +25,10 @@ class Variables:
     def are_in(self, others: Iterable[Any]) -> bool:
         return {id(each) for each in self._find()} <= {id(each) for each in others}
 
+    def are_trained(self) -> list[bool]:
+        """Whether each variable is a parameter that training changes, in the order of `state_dict`."""
+        return [bool(each.trainable) for each in self._find()]
+
     def state_dict(self) -> dict[str, Any]:
         if self._model is not None:
             synchronise(self._model)

@@ -71,12 +71,13 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
     created: float
     metrics: dict[str, float | str | None]
     size_bytes: int
+    finite: bool = True
 
     def facts(self, *, pinned: bool = False) -> CheckpointFacts:
         """The facts that retention rules use."""
         metrics = format.unpack_metrics(self.metrics)
         return CheckpointFacts(
-            self.name, self.step, self.phase, self.epoch, self.created, metrics, self.size_bytes, pinned
+            self.name, self.step, self.phase, self.epoch, self.created, metrics, self.size_bytes, pinned, self.finite
         )
 
 
@@ -161,6 +162,7 @@ def copy_of(raw: bytes, attempt: int, name: str, where: object) -> Copy:
         created=format.seconds(head.created),
         metrics=head.metrics,
         size_bytes=head.size_bytes,
+        finite=not head.not_finite,
     )
 
 

@@ -10,7 +10,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 from ..children import steps
-from ..errors import StoreError, Superseded
+from ..errors import NotFinite, StoreError, Superseded
 from ..store import format
 from ..terminal import say, warn
 from . import resume, summary
@@ -117,6 +117,8 @@ def _land_quietly(session: Session) -> None:
     """Wait for the save in flight: it is valid, however the block ended."""
     try:
         session.saves.land()
+    except NotFinite:
+        return  # it is saved, and was told
     except Exception as error:
         warn(f"the save in flight failed: {error}")
 

@@ -37,6 +37,7 @@ class Metrics:
         self.best = Bests(session)
         self._logged = Logged({}, set())
         self._left_at, self._left = -1, dict[str, float]()  # the step of a pass that was left, and its metrics
+        self._told: set[str] = set()  # names of metrics that were told not to be finite
 
     def restore(self, stored: dict[str, dict[str, list[float]]] | None) -> None:
         """Begin with the means of a checkpoint.
@@ -50,6 +51,14 @@ class Metrics:
         self.means.add(values)
         self._logged.values.update(values)
         self._logged.early.difference_update(values)
+        for name, value in values.items():
+            if isinstance(value, str) and name not in self._told and self._session.leads:  # JSON has no such number
+                self._told.add(name)
+                self._session.tell(
+                    f"run.log: {name} is {value} at step {self._session.position.step}; such a value is never the best",
+                    kind="metric_not_finite",
+                    name=name,
+                )
 
     def begin_step(self) -> None:
         """Begin a step of a loop: values logged before it were measured on other weights."""

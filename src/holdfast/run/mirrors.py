@@ -263,8 +263,9 @@ class Mirrors:
         facts = next((facts for facts in self._known if facts.name == name), None)
         if facts is None:  # it was pruned meanwhile, and its copy is whole
             step = format.parse_name(name) or format.Name(0)
+            size_bytes = found["size_bytes"]  # whether it is finite is unknown, so that the last one that is stays
             facts = CheckpointFacts(
-                name, step.step, step.phase, None, time.time(), {}, found["size_bytes"], pinned=False
+                name, step.step, step.phase, None, time.time(), {}, size_bytes, pinned=False, finite=False
             )
         place.copied(Copied(self._card.attempt, facts), found["took_s"])
         if place.down:

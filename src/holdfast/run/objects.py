@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from typing import Any
 from weakref import WeakSet
@@ -24,6 +24,8 @@ _ADAPTERS = {  # capture, differences, restore of a framework's objects
 }
 _MADE_OF = {"accelerate": "holdfast.accelerate.accelerator"}  # objects of a framework that stand for their members
 _WEIGHTS = {"torch": "holdfast.torch.weights", "holdfast.jax": "holdfast.jax.weights"}  # a model's weights alone
+# which of a captured object's leaves are parameters or moments: of other frameworks' objects nothing is known
+_LOOKED_AT = {"torch": "holdfast.torch.looked_at", "holdfast.keras": "holdfast.keras.looked_at"}
 
 STEERED: WeakSet[Any] = WeakSet()  # optimizers whose `lr` a trainer sets before each step, from the script's value
 
@@ -48,6 +50,21 @@ def weights_for(target: Any) -> Any:
     """Return the module that reads weights into `target`, or None when `target` is no model."""
     module = next((import_module(_WEIGHTS[name]) for name in _frameworks(target) if name in _WEIGHTS), None)
     return module if module is not None and module.is_model(target) else None
+
+
+def looked_at(captures: Iterable[tuple[Any, Any]]) -> Iterator[Any]:
+    """Yield the leaves that are parameters of models, or moments of optimizers. `captures`: objects and their states.
+
+    Whether such numbers are finite is worth a look at each save: any others may be infinite in good health.
+    """
+    modules: dict[type, Any] = {}
+    for target, captured in captures:
+        kind = type(target)
+        if kind not in modules:
+            names = (name for name in _frameworks(target) if name in _LOOKED_AT)
+            modules[kind] = next((import_module(_LOOKED_AT[name]) for name in names), None)
+        if modules[kind] is not None:
+            yield from modules[kind].weights(target, captured)
 
 
 def handles_at(checkpoint: Checkpoint, path: str, types: Iterable[type] = ()) -> Any:

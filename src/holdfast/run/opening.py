@@ -21,7 +21,7 @@ from ..state import rng
 from ..store import format
 from ..store.checkpoint import Checkpoint
 from ..terminal import say, warn
-from . import drilled, fingerprint, relaunch, resume, summary, weights
+from . import drilled, fingerprint, relaunch, resume, summary, unsound, weights
 from .objects import adapter_for
 from .position import Position
 from .ranks import led_at_length
@@ -164,6 +164,8 @@ def _restore_own(session: Session, checkpoint: Checkpoint, memory: dict[str, Any
     session.store.go_on(checkpoint)
     session.saves.restore(checkpoint, ours=checkpoint.path.parent.parent == session.store.root)  # otherwise a branch
     _announce(session, checkpoint)
+    if session.leads:
+        unsound.tell_resumed(session, checkpoint)
     changed = fingerprint.changes(memory["fingerprint"]["environment"], fingerprint.environment())
     for line in changed:
         session.tell_changed(line)

@@ -46,6 +46,7 @@ class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields wou
     whole: Whole
     board: bool | str | os.PathLike[str]
     mirroring: Mirroring | None
+    stop_on_nan: bool
 
     def __post_init__(self) -> None:
         if not isinstance(self.keep, Rule):

@@ -15,6 +15,7 @@ from ..store.attempt import appear, is_checkpoint
 from ..store.checkpoint import Checkpoint
 from ..store.store import Store
 from ..terminal import say
+from . import unsound
 from .position import Position
 from .ranks import agreed, led_at_length
 from .tracked import RESERVED, Digests, Tracked, require_fit
@@ -125,6 +126,9 @@ class _Search:
             self._tried = tried
             name, oldest = tried.path.name, self._following is None
             why = self._sharing.get(name) or (None if oldest else poison(name, self._logs))
+            if why is None and self._session.options.stop_on_nan:
+                with suppress(Damaged, NotFound):  # the restore reports it
+                    unsound.require_finite(self._store, tried)
             if why is None:
                 return name.encode()
             self._set_aside(self._tried, why)
@@ -251,11 +255,12 @@ def _begin_from_places(places: Provision, go_back: int | None) -> None:
 
 def _go_back_once(session: Session, step: int) -> None:
     """Move all checkpoints newer than `step` to quarantine, so that the run resumes from `step`; a restart does not."""
-    store = session.store
-    if step in _remembered(store).get("position", {}).get("went_back", []):
+    store, stop_on_nan = session.store, session.options.stop_on_nan
+    if step in _remembered(store, finite=stop_on_nan).get("position", {}).get("went_back", []):
         say(f"{session.path}: went back to step {step} before; go_back={step} is not done twice")
         return
-    target = store[step]
+    finite = [facts.name for facts in store.facts() if facts.step == step and facts.finite]
+    target = store[finite[-1] if finite and stop_on_nan else step]
     require_sound(target)
     newer = [c for c in store.checkpoints() if c.head.name.order > target.head.name.order]
     for checkpoint in newer:
@@ -276,10 +281,15 @@ def require_sound(checkpoint: Checkpoint) -> None:
         raise Damaged(str(problem))
 
 
-def _remembered(store: Store) -> dict[str, Any]:
-    """Return what the run itself saved in its newest readable checkpoint; the user's types are placeholders."""
+def _remembered(store: Store, *, finite: bool) -> dict[str, Any]:
+    """Return what the run itself saved in its newest readable checkpoint; the user's types are placeholders.
+
+    `finite`: in the newest whose weights are. From another one no start goes on, so going back there is to be repeated.
+    """
     for checkpoint in reversed(store.checkpoints()):
         try:
+            if finite and checkpoint.head.not_finite:
+                continue
             memory = checkpoint.load(part=RESERVED, placeholders=True)
         except (Damaged, NotFound):  # the restore reports it
             continue

@@ -78,6 +78,7 @@ class Run(AbstractContextManager["Run"]):
             folder, several, or {place: rule} (docs/mirrors.md).
         without: of these, the places that need not answer when the run begins; HOLDFAST_WITHOUT adds others.
         drain: seconds that the end of the run, or a stop, waits at most for the last copies.
+        stop_on_nan: a save that finds infinite or NaN weights ends the run with NotFinite; no start goes on from it.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class Run(AbstractContextManager["Run"]):
         mirror: Mirror = None,
         without: Place | Collection[Place] = (),
         drain: float = DRAIN_S,
+        stop_on_nan: bool = False,
     ) -> None:
         if start_from is not None and branch_from is not None:
             raise UsageError("start_from takes weights, branch_from goes on exactly: give one of them")
@@ -137,6 +139,7 @@ class Run(AbstractContextManager["Run"]):
             whole=whole,
             board=board,
             mirroring=mirroring(mirror, without, drain, settings.run_dir(path)),
+            stop_on_nan=stop_on_nan,
         )
         require_overridable(self._options.overrides, self._tracked)
         self._session: Session | None = None

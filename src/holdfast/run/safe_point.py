@@ -8,7 +8,7 @@ from ..children import steps
 from ..errors import UsageError
 from ..state.tree import flatten
 from ..terminal import say
-from . import drilled, first_step
+from . import drilled, first_step, unsound
 from .ranks import GOOD_BYE_S, parting
 from .session import Session
 from .tracked import RESERVED, framework_modules
@@ -75,7 +75,10 @@ def passed(session: Session) -> None:
     try:
         new = session.vars.take_new()
         if number == 1:
-            held = {**session.tracked.capture(), RESERVED: {"vars": session.vars.state_dict()}}
+            state, weights = session.tracked.weighed()
+            if session.options.stop_on_nan and not weights:
+                raise UsageError(unsound.NOTHING_KNOWN)
+            held = {**state, RESERVED: {"vars": session.vars.state_dict()}}
             session.saves.prepare(flatten(held).leaves.values())
             for module in framework_modules():
                 for name, line in module.untracked(session.tracked.inside(), held):

@@ -28,7 +28,7 @@ from ..store.shards import Abandoned, Staged
 from ..store.store import Facts
 from ..terminal import warn
 from ..threads import Latch
-from . import drilled
+from . import drilled, unsound
 from .ranks import require_one_place
 from .readback import ReadBack
 from .windows import Order
@@ -81,10 +81,12 @@ class Saves:
         self._point = 0  # the safe point of the last save, as counted by windows
         self._asked = False  # by run.save() inside a loop
         self._cramped = False  # a warning has reported that memory is too short for a snapshot
+        self._not_finite = False  # the weights of the newest checkpoint are not finite, which was told
 
     def restore(self, checkpoint: Checkpoint, *, ours: bool) -> None:
         """Resume from `checkpoint`; unless it is `ours`, the run has no checkpoint of its own yet."""
         self.saved = checkpoint.head.name if ours else None
+        self._not_finite = bool(checkpoint.head.not_finite)
         self._last = self._session.progress.mark(checkpoint.head.epoch)
 
     def expect(self, save_s: float) -> None:
@@ -177,10 +179,10 @@ class Saves:
         session = self._session
         if background and self.arena.size_bytes == 0 and not self._cramped:
             self._warm(flatten(session.tracked.capture()).leaves.values())
-        state = session.state()
+        state, weights = session.state()
         if background and not self.arena.warming:
             try:
-                staged = session.store.lay_out(state, self.arena)
+                staged = session.store.lay_out(state, self.arena, weights)
                 if staged.snapshot is not None and not (session.ranks.alone and staged.snapshot.is_long):
                     staged.snapshot.copy()
                 return staged
@@ -188,7 +190,7 @@ class Saves:
                 if not self._cramped:
                     warn(f"{error}: saves stall the loop until they are durable")
                 self._cramped = True
-        return session.store.stage(state)
+        return session.store.stage(state, weights=weights)
 
     def release(self) -> None:
         self.arena.release()
@@ -273,8 +275,8 @@ class Saves:
         else:
             self.save(reason, metrics, at_once=True)
 
-    def _commit(self, staged: Staged, flight: Flight, over: Latch, before_each: BeforeEach) -> Checkpoint:
-        """The part of a save that need not stall the loop.
+    def _commit(self, staged: Staged, flight: Flight, over: Latch, before_each: BeforeEach) -> Sequence[str]:
+        """The part of a save that need not stall the loop. Return names of weights that are not finite.
 
         Afterwards, until `over`, read what the next save will link.
         """
@@ -295,9 +297,13 @@ class Saves:
         self.save_s = max(self.save_s, save_s)
         if session.leads:
             self._journal(flight, checkpoint, save_s)
+        found = session.store.not_finite
+        if found and not self._not_finite and session.leads and not session.options.stop_on_nan:
+            unsound.tell_saved(session, str(flight.name), found)
+        self._not_finite = bool(found)
         if session.options.background and flight.reason in BACKGROUND and not session.is_stopping:
             self.readback.begin(over)
-        return checkpoint
+        return found
 
     def _journal(self, flight: Flight, checkpoint: Checkpoint, save_s: float) -> None:
         """Journal a committed save."""
@@ -326,6 +332,7 @@ class Saves:
 
         Raises:
             StoreError: the save failed; NoSpace only if that save or this call was the last chance.
+            NotFinite: it is committed, its weights are not finite, and the run has `stop_on_nan`.
         """
         flight = self.flight
         if flight is not None:
@@ -333,10 +340,14 @@ class Saves:
                 flight.snapshot.give_up()
             self._take_outcome(flight, self.writer.wait, last_chance=last_chance)
 
-    def _take_outcome(self, flight: Flight, outcome: Callable[[], object], *, last_chance: bool = False) -> None:
+    def _take_outcome(
+        self, flight: Flight, outcome: Callable[[], Sequence[str] | None], *, last_chance: bool = False
+    ) -> None:
         """Take the outcome of a save. If it failed, the newest save is the one before it."""
+        found: Sequence[str] | None = None
         try:
-            if outcome() is None:  # Ctrl-C came before the save began
+            found = outcome()
+            if found is None:  # Ctrl-C came before the save began
                 self.saved = flight.before
             elif self.pace is not None:
                 self.pace.landed(flight, self._durable_s)
@@ -356,6 +367,8 @@ class Saves:
             if not self.writer.in_flight:
                 self.flight = None
                 self._session.metrics.best.forget()
+        if found and self._session.options.stop_on_nan:
+            raise unsound.stopped(self._session, str(flight.name), found)
 
 
 def _pace(session: Session) -> Pace | None:

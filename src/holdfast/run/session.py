@@ -32,7 +32,7 @@ from .ranks import facts, here, present, require_alike
 from .resume import Origin
 from .saves import Saves
 from .stop import Stop
-from .tracked import RESERVED, Digests, Tracked, digests, framework_modules, still
+from .tracked import RESERVED, Digests, Tracked, Weighed, digests, framework_modules, still
 from .vars import Vars
 from .watch import Watch
 from .windows import MOST_POINTS, Windows
@@ -288,9 +288,10 @@ class Session:
             "rng": rng.capture(),
         }
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Weighed:
         """The complete state for a checkpoint."""
-        return {**self.tracked.capture(), RESERVED: self.memory()}
+        state, weights = self.tracked.weighed()
+        return Weighed({**state, RESERVED: self.memory()}, weights)
 
     def ask_probe(self) -> Any:
         """Return the probe's result; random numbers and training flags are restored afterwards."""

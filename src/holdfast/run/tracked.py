@@ -14,16 +14,24 @@ from ..legible import is_text
 from ..state import codec, generators, tree
 from ..state.captured import ATOMS, MUTABLE, Attributes, captured
 from ..state.fill import Act, Fill
+from ..state.finite import can_look
 from ..state.nodes import leaf_keys
 from ..state.unflatten import enough_stack
 from ..store import format
 from ..store.checkpoint import Checkpoint
-from .objects import OBJECTS, STEERED, adapter_for, handles_at, made_of
+from .objects import OBJECTS, STEERED, adapter_for, handles_at, looked_at, made_of
 from .vars import Vars
 
 RESERVED = "holdfast"  # the top-level key of the run's own state
 _BIG_BYTES = 64 << 10  # to digest a smaller leaf takes no time
 _PROGRAMS = {"torch": "holdfast.torch.program"}  # facts, seed and prediction mode of the framework as a whole
+
+
+class Weighed(NamedTuple):
+    """A captured state, and the ids of its leaves that are parameters of models or moments of optimizers."""
+
+    state: dict[str, Any]
+    weights: frozenset[int]
 
 
 class Tracked:
@@ -72,7 +80,15 @@ class Tracked:
 
     def capture(self) -> dict[str, Any]:
         """Return the state of every object; tensors by reference."""
+        return self._captured({})
+
+    def weighed(self) -> Weighed:
+        """Return the same, and which of its leaves are weights: none where their numbers cannot be looked at."""
         known: dict[int, tuple[Any, Any]] = {}
+        state = self._captured(known)
+        return Weighed(state, frozenset(map(id, looked_at(known.values()))) if can_look() else frozenset())
+
+    def _captured(self, known: dict[int, tuple[Any, Any]]) -> dict[str, Any]:
         with enough_stack():
             return {name: captured(target, OBJECTS, known) for name, target in self.objects.items()}
 

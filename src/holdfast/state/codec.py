@@ -130,6 +130,7 @@ class Block(msgspec.Struct, frozen=True, gc=False):
     data: Data  # bytes of host memory (format "B", ndim 1), or distant ones; it keeps the memory's owner alive
     attrs: Mapping[str, Any]
     fixed: bool = False  # nothing can change that memory: a snapshot need not copy it
+    weight: bool = False  # a parameter, or a moment of an optimizer: a save looks whether it is finite
 
 
 class LeafReader(Protocol):

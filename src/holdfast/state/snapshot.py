@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from ..pages import Data, Distant, Wait, address, begin_copy, pages, rounded
 from ..threads import Latch, WorkerGroup, map_in_threads
 from .codec import Block
@@ -181,7 +183,7 @@ class Snapshot:
                 continue
             place = whole[at : at + block.data.nbytes]
             yield _Copy(place, block.data, start + at)
-            self.blocks[key] = Block(block.kind, block.dtype, block.shape, place, block.attrs)
+            self.blocks[key] = msgspec.structs.replace(block, data=place, fixed=False)
             at += block.data.nbytes
 
     def copy(self) -> None:

@@ -11,7 +11,7 @@ import base64
 import enum
 import math
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 import msgspec
@@ -21,6 +21,7 @@ from ..legible import is_text
 from . import codec
 from .captured import fields_of, is_dataclass, is_named_tuple
 from .codec import Block, Node
+from .finite import is_floating
 from .nodes import is_safe, quoted, unused
 from .unflatten import FACTORIES, INLINE_BYTES, MAX_DEPTH, Placeholder, enough_stack, unflatten
 from .values import NODES
@@ -46,13 +47,15 @@ class Flat(NamedTuple):
     viewed: frozenset[str] = frozenset()  # leaves that have views
 
 
-def flatten(state: Any) -> Flat:
+def flatten(state: Any, weights: Collection[int] = ()) -> Flat:
     """Flatten `state`; blocks share memory with its tensors and arrays where their layout allows.
+
+    `weights`: ids of leaves in it that are parameters, or moments of optimizers.
 
     Raises:
         UsageError: something in it cannot be saved; the message names its place.
     """
-    flattener = _Flattener()
+    flattener = _Flattener(weights)
     with enough_stack(), codec.uncollected():
         tree = flattener.walk(state)
         leaves = flattener.blocks()
@@ -115,8 +118,9 @@ class _Found:
 
 
 class _Flattener:
-    def __init__(self) -> None:
+    def __init__(self, weights: Collection[int] = ()) -> None:
         self.types: set[type] = set()
+        self._weights = weights
         self._walkers: dict[type, _Walker] = {}
         self._within: dict[
             int, Any
@@ -187,6 +191,9 @@ class _Flattener:
         first = found.keys[min(places)]
         key = unused(first if None in places.values() else f"{first}@storage", blocks)
         blocks[key] = share.block
+        if self._weights and is_floating(share.block.dtype):
+            weight = any(id(found.values[index]) in self._weights for index in places)
+            blocks[key] = msgspec.structs.replace(share.block, weight=weight)
         for index, view in places.items():
             node = found.nodes[index]
             if view is None:

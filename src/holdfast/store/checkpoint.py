@@ -240,7 +240,15 @@ class Checkpoint:
         """The facts that retention rules use."""
         head, at_s = self.head, format.seconds(self.head.created)
         return CheckpointFacts(
-            self.name, head.step, head.phase, head.epoch, at_s, self.metrics, head.size_bytes, pinned
+            self.name,
+            head.step,
+            head.phase,
+            head.epoch,
+            at_s,
+            self.metrics,
+            head.size_bytes,
+            pinned,
+            finite=not head.not_finite,
         )
 
     def check_layout(self) -> None:

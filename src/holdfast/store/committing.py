@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from ..provenance import document
 from ..rules import Best, Rule, parts
 from ..terminal import warn
 from . import attempt as attempts
-from . import claiming, format, pruning
+from . import claiming, divided, format, pruning
 from .attempt import Attempt
 from .checkpoint import Checkpoint
 from .format import MANIFEST, Leaf, Manifest, Name
@@ -69,6 +69,7 @@ class Committing:
         self.take_over = take_over or os.environ.get("HOLDFAST_TAKE_OVER") == "1"
         self.attempt: Attempt | None = None  # None: nothing was written yet
         self.parent: str | None = None  # name of the checkpoint before the next one
+        self.not_finite: Sequence[str] = ()  # weights of that checkpoint with numbers that are not: the first of them
         self._turn = threading.RLock()  # one thread at a time claims or writes
         self.copies: Copies = NoCopies()
         self._elsewhere = claiming.Elsewhere()
@@ -143,7 +144,7 @@ class Committing:
             except Exception:
                 attempts.clean_up(partial)
                 raise
-            self.parent = str(name)
+            self.parent, self.not_finite = str(name), manifest.not_finite
             self.point()
             if manifest.ranks is None:
                 self.sharing.remember(path, manifest.created, manifest.files, manifest.leaves)
@@ -170,6 +171,7 @@ class Committing:
             files=files,
             leaves=leaves,
             tree=body,
+            not_finite=divided.not_finite(leaves)[: format.MOST_NAMES],
         )
 
     @cached_property

@@ -14,6 +14,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from ..pages import Data, sample
 from ..rules import Whole
 from ..state.codec import ITEMSIZE, Block
@@ -74,6 +76,14 @@ def older(entries: Mapping[str, Leaf], folder: Path) -> list[StoredLeaf]:
     return [StoredLeaf(folder, key, entries[key]) for key in keys if key not in held]
 
 
+def not_finite(entries: Mapping[str, Leaf]) -> list[str]:
+    """Keys of the leaves of one process in which a number is not finite. Old versions of pieces do not count."""
+    found = [key for key, leaf in entries.items() if leaf.finite is False]
+    pieces = current(entries) if any(key[:1] == "@" for key in found) else {}
+    names = {key: leaf for leaf, keys in pieces.items() for key in keys.values()}
+    return list(dict.fromkeys(names.get(key, key) for key in found if key in names or parse(key) is None))
+
+
 def big(leaves: Mapping[str, Block]) -> list[str]:
     """Keys of the leaves of at least LEAST_BYTES (64 MiB), which a save may divide into pieces."""
     return [key for key, block in leaves.items() if block.data.nbytes >= LEAST_BYTES]
@@ -111,7 +121,7 @@ def pieces(block: Block) -> list[Block]:
         (stretch,) = stretches(block.shape, box, itemsize)
         attrs = {**block.attrs, "of": list(block.shape), "at": list(box.at)}
         data = block.data[stretch.start : stretch.start + stretch.size]
-        found.append(Block(block.kind, block.dtype, box.shape, data, attrs, block.fixed))
+        found.append(msgspec.structs.replace(block, shape=box.shape, data=data, attrs=attrs))
     return found
 
 

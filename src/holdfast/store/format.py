@@ -22,6 +22,7 @@ VERSION = 1  # unreleased: until 0.1.0 it may change, and only the code that wro
 MANIFEST = "manifest.json"
 PHASES = ("step", "end")
 BLOCK_BYTES = 16 << 20  # size of a block in a file that is not a shard
+MOST_NAMES = 16  # of leaves that are not finite
 
 _NAME = re.compile(r"step-(\d{9,18})(-end)?")
 _HEAD = re.compile(rb'\{"holdfast": (\d+), "digest": "([0-9a-f]{32})",\n')
@@ -68,6 +69,7 @@ class Leaf(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     size_bytes: Size
     digest: str
     attrs: dict[str, Any] = {}
+    finite: bool | msgspec.UnsetType = msgspec.UNSET  # False: it is a weight, and some of its numbers are not finite
 
 
 in_file = attrgetter("offset", "size_bytes")  # sort key in a file; a leaf without bytes is before another at its offset
@@ -109,6 +111,7 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     document: dict[str, Any]
     files: dict[str, File]
     ranks: list[PartEntry] | None = None  # one entry for each rank if several ranks wrote it
+    not_finite: list[str] = []  # weights with numbers that are not finite: at most `MOST_NAMES` of them
 
     @property
     def name(self) -> Name:
@@ -166,8 +169,9 @@ def joined_digest(digests: Iterable[str]) -> str:
 def encode(manifest: Manifest) -> bytes:
     """Return the bytes of manifest.json: a first line of fixed form, then one line for every field, file and leaf."""
     fields = msgspec.structs.asdict(manifest)
-    if manifest.ranks is None:
-        del fields["ranks"]
+    for name in ("ranks", "not_finite"):  # most checkpoints have neither
+        if not fields[name]:
+            del fields[name]
     text = field_lines(fields) + b"\n}\n"
     head = b'{"holdfast": %d, "digest": "%s",\n'
     return head % (VERSION, digest(head % (VERSION, _ZEROS) + text).encode()) + text

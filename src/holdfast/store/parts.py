@@ -44,6 +44,12 @@ def own_key(rank: int, key: str) -> str:
     return f"@{rank}/{key}"
 
 
+def not_finite(part: Part) -> list[str]:
+    """Keys in the state of the leaves that the rank wrote in which a number is not finite."""
+    mine = own_key(part.rank, "")
+    return [key.removeprefix(mine) for key, leaf in part.leaves.items() if leaf.finite is False]
+
+
 def encode(part: Part) -> bytes:
     return b"{\n" + format.field_lines(msgspec.structs.asdict(part)) + b"\n}\n"
 

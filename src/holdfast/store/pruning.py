@@ -38,12 +38,16 @@ class PruningPlan(NamedTuple):
 def plan(shelf: Shelf, rule: Rule, spared: Collection[str], copied: Collection[str] = ()) -> PruningPlan:
     """Plan what is removed, and what must be sound before that: the newest that remains, and the `spared`.
 
+    If the weights of the newest are not finite, the newest with finite ones must be sound, too.
+
     `copied`: others that stay, because they are being copied elsewhere.
     """
     doomed = prunable(shelf, rule, {*spared, *copied})
     goes = {checkpoint.path.name for checkpoint in doomed}
     stay = [checkpoint for checkpoint in shelf.checkpoints() if checkpoint.path.name not in goes]
-    return PruningPlan(doomed, [each for each in stay if each is stay[-1] or each.path.name in spared])
+    finite = retention.newest_finite(shelf.facts()) if doomed else None
+    named = {*spared, *([finite.name] if finite else [])}
+    return PruningPlan(doomed, [each for each in stay if each is stay[-1] or each.path.name in named])
 
 
 def verify(

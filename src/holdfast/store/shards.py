@@ -18,6 +18,7 @@ from ..state.snapshot import Arena, Image, Snapshot
 from ..threads import Hook
 from .format import File, Leaf, hasher, in_file, joined_digest, shard_stem
 from .lineage import LINK_BYTES, Link
+from .looks import Looks
 
 SHARD_BYTES = 1 << 30
 MOST_GROUPS = 32  # a state with more top-level keys than this has one group of shards
@@ -176,16 +177,17 @@ def write(path: Path, staged: Staged, index: int, before_each: Hook) -> Written:
         Abandoned: the copy was given up.
     """
     shard = staged.shards[index]
-    sizes = [len(shard.header), *(staged.leaves[key].data.nbytes for key in shard.keys)]
+    blocks = [staged.leaves[key] for key in shard.keys]
+    sizes = [len(shard.header), *(block.data.nbytes for block in blocks)]
     runs = _runs(shard, staged.leaves) if staged.snapshot is None else _copied(staged, staged.snapshot, index, sizes)
-    digests = bulk.write(path / shard.name, runs, sum(sizes), hasher, before_each)
+    looks = Looks(["", *(block.dtype if block.weight else "" for block in blocks)])
+    digests = bulk.write(path / shard.name, runs, sum(sizes), looks.begin, before_each)
     offset = sizes[0]
     leaves = {}
-    for key, found in zip(shard.keys, digests[1:], strict=True):
-        block = staged.leaves[key]
+    for key, block, found, finite in zip(shard.keys, blocks, digests[1:], looks.finite[1:], strict=True):
         size = block.data.nbytes
         leaves[key] = Leaf(
-            block.kind, block.dtype, tuple(block.shape), shard.name, offset, size, found, dict(block.attrs)
+            block.kind, block.dtype, tuple(block.shape), shard.name, offset, size, found, dict(block.attrs), finite
         )
         offset += size
     return Written(File(offset, joined_digest(digests)), leaves)

@@ -167,20 +167,21 @@ class Store(Committing):
         with uncollected():  # when this ends, nothing of `staged` is left to be visited
             return self.commit(staged(), step=step, facts=facts or Facts(metrics=metrics or {}, note=note))
 
-    def stage(self, state: Any, arena: Arena | None = None) -> Staged:
+    def stage(self, state: Any, arena: Arena | None = None, weights: Collection[int] = ()) -> Staged:
         """Return what `commit` takes: `state` laid out in files. With an arena, it is a copy of the state.
 
         Without an arena nothing is copied: the state must not change until `commit` has returned.
+        `weights`: ids of the leaves that the save looks at, whether their numbers are finite.
         """
-        staged = self.lay_out(state, arena)
+        staged = self.lay_out(state, arena, weights)
         if staged.snapshot is not None:
             staged.snapshot.copy()
         return staged
 
-    def lay_out(self, state: Any, arena: Arena | None = None) -> Staged:
+    def lay_out(self, state: Any, arena: Arena | None = None, weights: Collection[int] = ()) -> Staged:
         """As `stage`, but the caller copies the snapshot into the arena later. `commit` waits for that."""
         with uncollected():
-            flat = tree.flatten(state)
+            flat = tree.flatten(state, weights)
             unchanged = self.sharing.unchanged(flat.leaves, self.parent)
             linked, links = unchanged.linked, unchanged.links
             fresh = {key: block for key, block in flat.leaves.items() if key not in linked}

@@ -10,10 +10,12 @@ from typing import Literal, NamedTuple
 Action = Literal["again", "back off", "leave"]
 
 MEMORY, DISK, REPEATS = "out of memory", "disk full", "same error twice"
+NOT_FINITE = "weights not finite"
 ACTIONS: dict[str, tuple[Action, str]] = {  # what is done, and by which evidence a cause is known
     MEMORY: ("back off", "the cgroup's count of kills or the kernel's log; an exception for want of memory"),
     DISK: ("back off", "the text of the error, or the run's file system has no space left"),
     REPEATS: ("leave", "the last start failed at the same step, in the same place, with the same exception"),
+    NOT_FINITE: ("leave", "the run with `stop_on_nan` says so in its journal, or at the end of its output"),
     "killed by SIGSEGV": ("again", "the exit status; the same for every other signal"),
     "error": ("again", "an exit code other than 0 and 75"),
     "node lost": ("again", "the scheduler has started the job again without a signal, and nothing had asked for that"),
@@ -78,6 +80,8 @@ class Evidence(NamedTuple):
 def cause(seen: Evidence) -> str:
     """Return why the start ended, in the words of `ACTIONS`."""
     error, killed = seen.error, seen.code in {-signal.SIGKILL, 128 + signal.SIGKILL}
+    if error.kind.rpartition(".")[2] == "NotFinite":
+        return NOT_FINITE
     lost_one = killed or _KILLED.search(error.text)
     if seen.own_kills or (seen.memory_kills and lost_one) or _NO_MEMORY.search(error.text):
         return REPEATS if error.repeats(seen.before) and not lost_one else MEMORY

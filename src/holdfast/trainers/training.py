@@ -48,6 +48,7 @@ class RunOptions(TypedDict, total=False):
     mirror: Mirror
     without: Place | Collection[Place]
     drain: float
+    stop_on_nan: bool
 
 
 _finished: set[Path] = set()  # runs that this process has finished

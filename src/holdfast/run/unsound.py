@@ -1,0 +1,66 @@
+"""Unsound: what a run tells of weights that are not finite, and what it does about them with `stop_on_nan`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .. import retention
+from ..errors import NotFinite
+from ..store.checkpoint import Checkpoint
+from ..store.store import Store
+
+if TYPE_CHECKING:
+    from .session import Session
+
+NAMED = 3  # weights in a line
+NOTHING_KNOWN = (
+    "stop_on_nan=True: of nothing that is tracked it is known which numbers are weights, or NumPy is missing: track "
+    "the model and the optimizer themselves"
+)
+
+
+def tell_saved(session: Session, name: str, found: Sequence[str]) -> None:
+    """Tell that the weights of a checkpoint that was just saved are not finite, and those before were."""
+    session.tell(f"{_said(name, found)}; {_advice(session.store)}", kind="not_finite", name=name)
+
+
+def tell_resumed(session: Session, checkpoint: Checkpoint) -> None:
+    """Tell that the run goes on from weights that are not finite, if so."""
+    found = checkpoint.head.not_finite
+    if found:
+        line = f"goes on from weights that are not finite: {_said(checkpoint.name, found)}; {_advice(session.store)}"
+        session.tell(line, kind="not_finite", name=checkpoint.name)
+
+
+def stopped(session: Session, name: str, found: Sequence[str]) -> NotFinite:
+    """Return the error that ends a run with `stop_on_nan` after such a save."""
+    advice = f"; {_advice(session.store)}" if session.leads else ""
+    return NotFinite(f"{session.path}: stop_on_nan: {_said(name, found)}{advice}")
+
+
+def require_finite(store: Store, checkpoint: Checkpoint) -> None:
+    """
+    Raises:
+        NotFinite: the weights of the checkpoint from which the run would go on are not finite.
+    """
+    found = checkpoint.head.not_finite
+    if found:
+        said = _said(checkpoint.name, found)
+        raise NotFinite(f"{store.root}: stop_on_nan: the run does not go on from there: {said}; {_advice(store)}")
+
+
+def _said(name: str, found: Sequence[str]) -> str:
+    more = " and others" if len(found) > NAMED else ""
+    return f"{name} has infinite or NaN numbers in {', '.join(found[:NAMED])}{more}"
+
+
+def _advice(store: Store) -> str:
+    """Return from which checkpoint the run can be repeated, and how."""
+    finite = retention.newest_finite(store.facts())
+    if finite is None:
+        return "no checkpoint with finite weights is here: mend the cause, and begin another run"
+    return (
+        f"{finite.name} is the last one without, and stays: to repeat from there, mend the cause and start with "
+        f"go_back={finite.step}"
+    )

@@ -1,0 +1,50 @@
+"""Looks: whether the weights in a file are finite, found while their bytes pass through the digest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ..bulk import Hash
+from ..state.finite import is_finite
+from .format import hasher
+
+_NOTHING = memoryview(b"")
+
+
+class Looks:
+    """Makes the digests of a file's pieces, one after another, and looks at the numbers of some.
+
+    `dtypes`: of each piece, in their order; empty: its numbers are not looked at.
+    """
+
+    def __init__(self, dtypes: Sequence[str]) -> None:
+        self._dtypes = enumerate(dtypes)
+        # of each piece: False if one of its numbers is infinite or NaN
+        self.finite: list[bool | msgspec.UnsetType] = [msgspec.UNSET] * len(dtypes)
+
+    def begin(self, data: memoryview = _NOTHING) -> Hash:
+        """Begin the next piece with these bytes."""
+        index, dtype = next(self._dtypes)
+        if not dtype:
+            return hasher(data)
+        look = _Look(self.finite, index, dtype)
+        look.update(data)
+        return look
+
+
+class _Look:
+    """The digest of one piece. It gets whole numbers at a time."""
+
+    def __init__(self, finite: list[bool | msgspec.UnsetType], index: int, dtype: str) -> None:
+        self._digest = hasher()
+        self._finite, self._index, self._dtype = finite, index, dtype
+
+    def update(self, data: memoryview) -> None:
+        self._digest.update(data)
+        if self._finite[self._index] is not False and not is_finite(data, self._dtype):
+            self._finite[self._index] = False
+
+    def hexdigest(self) -> str:
+        return self._digest.hexdigest()

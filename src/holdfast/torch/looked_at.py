@@ -1,0 +1,55 @@
+"""Looked at: the tensors of a captured object that are parameters or moments, so that a save looks at their numbers.
+
+Buffers are not: a causal mask is full of infinities. Nor is what an optimizer has once for all, as its rates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from .pieces import local
+
+
+def weights(target: object, captured: Any) -> Iterator[torch.Tensor]:
+    """Yield the parameters, or the moments, among the tensors of `captured`: the state of `target`.
+
+    A tensor that is tracked by itself counts if it is a parameter: an `nn.Parameter`, or a leaf that gets gradients.
+    """
+    if isinstance(target, nn.Module):
+        known = {_place(parameter) for parameter in target.parameters()}
+        yield from (each for each in _tensors(captured) if _place(each) in known)
+    elif isinstance(target, Optimizer):
+        states = captured.get("state") if isinstance(captured, Mapping) else None
+        # a single number is a count or a bound, as the best loss so far
+        yield from (each for each in _tensors(states) if each.dim() > 0)
+    elif isinstance(target, torch.Tensor) and _is_parameter(target):
+        yield target
+
+
+def _is_parameter(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, nn.Parameter) or (tensor.is_leaf and tensor.requires_grad)
+
+
+def _place(tensor: torch.Tensor) -> tuple[str, int, int]:
+    """Where its numbers are: a module's state_dict() holds other tensor objects, over the same memory."""
+    held = local(tensor)
+    return str(held.device), held.data_ptr() if held.numel() else -id(tensor), held.numel()
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in dicts and lists, in each other."""
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    members: Iterable[Any] = ()
+    if isinstance(value, Mapping):
+        members = value.values()
+    elif isinstance(value, list | tuple):
+        members = value
+    for member in members:
+        yield from _tensors(member)
