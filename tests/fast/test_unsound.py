@@ -16,7 +16,6 @@ from torch import nn
 from holdfast import Best, Every, Last, Run, Store, journal
 from holdfast.errors import NotFinite, UsageError
 from holdfast.rules import Whole
-from holdfast.state.finite import BLOCK_BYTES
 from run_ranks import among_threads
 from stores import invoke
 from toy import Toy, events, names, new_run
@@ -153,9 +152,7 @@ def test_parameters_are_known_wherever_they_stand(tmp_path):
 def test_a_number_anywhere_in_a_big_leaf_is_found(tmp_path_factory, data):
     """Whatever lies around it: files of several chunks, leaves that begin inside one, copied or as they lie."""
     path = tmp_path_factory.mktemp("run")
-    sizes = data.draw(
-        st.lists(st.sampled_from([1, 3, 1000, BLOCK_BYTES // 2 + 3, (1 << 20) + 5]), min_size=1, max_size=5)
-    )
+    sizes = data.draw(st.lists(st.sampled_from([1, 3, 1000, (1 << 17) + 3, (1 << 20) + 5]), min_size=1, max_size=5))
     weights = nn.ParameterList([nn.Parameter(torch.zeros(size)) for size in sizes])
     which = data.draw(st.integers(0, len(sizes) - 1))
     where = data.draw(st.integers(0, sizes[which] - 1) | st.just(sizes[which] - 1))

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 from ..errors import Mismatch, UsageError
 from ..legible import is_text
-from ..state import codec, generators, tree
+from ..state import codec, finite, generators, tree
 from ..state.captured import ATOMS, MUTABLE, Attributes, captured
 from ..state.fill import Act, Fill
-from ..state.finite import can_look
 from ..state.nodes import leaf_keys
 from ..state.unflatten import enough_stack
 from ..store import format
@@ -86,7 +85,7 @@ class Tracked:
         """Return the same, and which of its leaves are weights: none where their numbers cannot be looked at."""
         known: dict[int, tuple[Any, Any]] = {}
         state = self._captured(known)
-        return Weighed(state, frozenset(map(id, looked_at(known.values()))) if can_look() else frozenset())
+        return Weighed(state, frozenset(map(id, looked_at(known.values()))) if finite.can_look() else frozenset())
 
     def _captured(self, known: dict[int, tuple[Any, Any]]) -> dict[str, Any]:
         with enough_stack():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.util import find_spec
 
-BLOCK_BYTES = 256 << 10  # looked at in one go: it is still in the processor's cache for the second maximum
+BLOCK_BYTES = 4 << 20  # looked at in one go: it may still be in a cache for the second maximum
 
 # dtype -> bytes of a number, and the smallest bits of a positive one that is not finite
 _FIRST: Mapping[str, tuple[int, int]] = {
