@@ -12,6 +12,7 @@ that of a run that nobody disturbed, and the next attempt goes on from it.
 import argparse
 import ctypes
 import functools
+import gc
 import json
 import mmap
 import os
@@ -213,6 +214,8 @@ def attempted(place: Path, notes: memoryview, aim: Aim | None, kept: Path | None
                 die_in(aim.later_s)
             sys.argv, sys.path[0] = [str(TRAIN)], str(TRAIN.parent)
             runpy.run_path(str(TRAIN), run_name="__main__")
+            if kept is not None:
+                (kept / "modules").write_text("\n".join(sys.modules))
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -363,13 +366,16 @@ def main() -> None:
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
-    for name in ("torch._dynamo", "torch.optim.swa_utils", "torch.utils.data", "sklearn.datasets"):
-        import_module(name)
-    for name in ("live", "program", "loader", "rng", "leaves"):
-        import_module(f"holdfast.torch.{name}")
     import_module("torch").set_num_threads(1)
+    datasets = vars(import_module("sklearn.datasets"))
+    datasets["load_digits"] = functools.cache(datasets["load_digits"])
+    datasets["load_digits"]()
     with tempfile.TemporaryDirectory() as base:
         reference = undisturbed(Path(base) / "reference")
+        for name in (reference / "kept" / "modules").read_text().splitlines():
+            with suppress(ImportError):  # what the script imports late; a few are no modules of their own
+                import_module(name)
+        gc.freeze()  # a child's collector need not touch, and thereby copy, what it shares with its parent
         with ProcessPoolExecutor(LANES, mp_context=get_context("fork")) as pool:
             shares = [chosen.count // LANES + (number < chosen.count % LANES) for number in range(LANES)]
             work = [
