@@ -1,6 +1,7 @@
 """What takes hours: all of tests/prove (every cut of every loader, every crash point), then kills by the thousand.
 
     python tests/soak.py --hours 8 --out docs/soak.json      # series of kills, with other seeds, until the time is up
+    python tests/soak.py --only "every phase" --hours 0.4 --out docs/soak.json
     python tests/soak.py --count 2 --out docs/soak.json      # two tests of each file, two kills of each series
 
 After each kind the result is written: the commit, the date, the seed, how many cases of each kind there were, and what
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
@@ -24,11 +26,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree as ET
 
+import digits_kills
 from workers import PR_SET_PDEATHSIG
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
-RANK_KILLS, DRILL_KILLS = 100, 20  # of a round
+RANK_KILLS, DRILL_KILLS, DIGITS_KILLS = 100, 20, 500  # of a round
 NO_TESTS = 5  # pytest's exit code
 
 
@@ -36,6 +39,7 @@ class Outcome(NamedTuple):
     case: str
     problem: str = ""  # what failed
     tried: bool = True  # not skipped, and it came to what was to be tried
+    phase: str = ""  # in which a process was killed
 
 
 def run(words: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
@@ -103,7 +107,27 @@ def of_drills(seed: int, count: int | None) -> Iterator[Outcome]:
         yield Outcome(f"drill --seed {seed}", problem or "it killed nothing")
 
 
-SERIES = {"kills of one of several ranks": of_ranks, "kills of the example by the drill": of_drills}
+def of_digits(seed: int, count: int | None) -> Iterator[Outcome]:
+    """The example's training, killed in all of its phases; a line for each."""
+    kills = count or DIGITS_KILLS
+    done = run([str(TESTS / "digits_kills.py"), str(kills), "--seed", str(seed)])
+    struck = [json.loads(line) for line in done.stdout.splitlines()]
+    for number, each in enumerate(struck):
+        case = f"digits_kills.py --seed {seed}, #{number} in {each['phase']}"
+        yield Outcome(case, each["problem"], phase=each["phase"])
+    phases = Counter(each["phase"] for each in struck)
+    for phase in digits_kills.PHASES:
+        if phases[phase] < int(digits_kills.SHARE * kills * 0.9):
+            yield Outcome(f"digits_kills.py --seed {seed}", f"only {phases[phase]} kills in {phase}", tried=False)
+    if done.returncode or len(struck) < kills:
+        yield Outcome(f"digits_kills.py --seed {seed}", done.stderr[-500:] or f"{len(struck)} kills", tried=False)
+
+
+SERIES = {
+    "kills of one of several ranks": of_ranks,
+    "kills of the example by the drill": of_drills,
+    "kills in every phase of the example": of_digits,
+}
 
 
 def kinds(number: int) -> dict[str, Callable[[int, int | None], Iterable[Outcome]]]:
@@ -112,17 +136,19 @@ def kinds(number: int) -> dict[str, Callable[[int, int | None], Iterable[Outcome
     return {**{file.stem: partial(of_tests, file) for file in files}, **SERIES}
 
 
-def soaked(seed: int, hours: float, count: int | None) -> Iterator[dict[str, Any]]:
-    """What was found so far, after each kind."""
+def soaked(seed: int, hours: float, count: int | None, only: str = "") -> Iterator[dict[str, Any]]:
+    """What was found so far, after each kind whose name has `only`."""
     began, number, found = time.monotonic(), 0, dict[str, dict[str, Any]]()
     described = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, check=True)
     while number == 0 or (count is None and time.monotonic() - began < hours * 3600):
-        for name, kind in kinds(number).items():
+        for name, kind in [each for each in kinds(number).items() if only in each[0]]:
             outcomes = list(kind(seed + number, count)) or [Outcome(name, "no case ran", tried=False)]
             told = found.setdefault(name, {"cases": 0, "untried": [], "failed": []})
             told["cases"] += sum(each.tried for each in outcomes)
             told["untried"] += [each.case for each in outcomes if not each.tried]
             told["failed"] += [f"{each.case}: {each.problem}" for each in outcomes if each.problem]
+            if phases := Counter(told.get("phases", {})) + Counter(each.phase for each in outcomes if each.phase):
+                told["phases"] = dict(phases.most_common())
             yield {
                 "commit": described.stdout.decode().strip(),
                 "date": datetime.now(UTC).date().isoformat(),
@@ -138,12 +164,17 @@ def line(found: dict[str, Any]) -> str:
     """The result in a sentence, as docs/guarantees.md has it."""
     told = found["kinds"]
     tests = sum(kind["cases"] for name, kind in told.items() if name not in SERIES)
-    series = "".join(f", {told[name]['cases']} {name}" for name in SERIES if name in told)
+    series = "".join(f", {told[name]['cases']:,} {name}{_spread(told[name])}" for name in SERIES if name in told)
     size = f"a small one, --count {found['count']}" if found["count"] else "whole"
     return (
         f"{found['date']}, commit {found['commit']}, seed {found['seed']}, {found['minutes']} minutes ({size}): "
         f"{tests} tests of tests/prove{series}; not tried: {_all(told, 'untried')}; failed: {_all(told, 'failed')}."
     )
+
+
+def _spread(kind: dict[str, Any]) -> str:
+    phases = kind.get("phases", {})
+    return f" in {len(phases)} phases, {min(phases.values())} or more in each" if phases else ""
 
 
 def _all(told: dict[str, Any], what: str) -> int:
@@ -155,11 +186,12 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=8)
     parser.add_argument("--count", type=int)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", metavar="WORD", help="only the kinds whose names have it")
     parser.add_argument("--out", type=Path, required=True)
     chosen = parser.parse_args()
     page = ROOT / "docs" / "guarantees.md"
     found: dict[str, Any] = {}
-    for found in soaked(chosen.seed, chosen.hours, chosen.count):
+    for found in soaked(chosen.seed, chosen.hours, chosen.count, chosen.only):
         chosen.out.write_text(json.dumps(found, indent=2) + "\n")
         before, mark, after = page.read_text().partition("<!-- soak -->\n")
         page.write_text(f"{before}{mark}{line(found)}\n{after.partition(chr(10))[2]}")

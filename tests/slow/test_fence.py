@@ -21,7 +21,7 @@ from test_crash import ENGINES, Model, step_of
 
 from faults import Call, Memory, door, requests, scratched
 from holdfast import disk, journal, owner
-from holdfast.errors import HoldfastError, StoreError, Superseded
+from holdfast.errors import HoldfastError, Superseded
 from holdfast.rules import Best, Last
 from holdfast.run.run import Run
 from holdfast.store import claiming
@@ -76,7 +76,7 @@ class Held:
             self._arrived.set()
 
     def __call__(self, call: Call, perform: Callable[[], Any]) -> Any:
-        if self._counts() and next(self._seen) == self._nth:
+        if self.held is None and self._due(call):
             self.held = call
             self._arrived.set()
             _answered(self._go.wait(WAIT_S))
@@ -85,15 +85,22 @@ class Held:
             self.after.append(call)
         return result
 
-    def _counts(self) -> bool:
-        return True
+    def _due(self, call: Call) -> bool:
+        return next(self._seen) == self._nth
 
 
 class HeldWriter(Held):
     """Holds the threads that save for `work`, and not the one that it runs in."""
 
-    def _counts(self) -> bool:
-        return threading.current_thread() is not self._thread
+    def _due(self, call: Call) -> bool:
+        return threading.current_thread() is not self._thread and super()._due(call)
+
+
+class HalfFencing(Held):
+    """Holds a successor when it has emptied the directory of attempt 1, and not removed it yet."""
+
+    def _due(self, call: Call) -> bool:
+        return call.name == "rmdir" and call.path.endswith("attempts/1")
 
 
 def ghost_work(store: Store) -> Callable[[], None]:
@@ -283,7 +290,7 @@ def held_successor(nth: int) -> Call | None:
             ghost_work(old)()
         except HoldfastError as raised:
             error = raised
-        assert error is None or isinstance(error, StoreError)
+        assert error is None or isinstance(error, Superseded), (successor.held, error)
         committed = sorted(checkpoint.step for checkpoint in Store(root).checkpoints())
         successor.wake()
         if successor.error is not None:
@@ -336,6 +343,7 @@ def pairs(stride: int = 1) -> int:
                     ghost.wake()
                     break
                 ghost.wake()
+                assert ghost.error is None or isinstance(ghost.error, Superseded), ghost.error
                 successor.wake()
                 assert successor.error is None
                 assert all(not list(checkpoint.problems()) for checkpoint in claimed[0].checkpoints())
@@ -348,6 +356,34 @@ def pairs(stride: int = 1) -> int:
 def test_two_held_at_once_never_mix():
     """Ghost and successor stopped at any pair of changes, the ghost woken first: it is whole, or Superseded."""
     pairs(6)
+
+
+def half_fenced(nth: int) -> bool:
+    """Wake a ghost while its successor is about to remove its empty directory; whether it came to its nth change."""
+    with scratched("half") as place:
+        root = place / "run"
+        store = before(root)
+        ghost = Held(ghost_work(store), nth, store)
+        if not ghost.stop():
+            return False
+        claimed: list[Store] = []
+        successor = HalfFencing(lambda: claimed.append(succeed(root, 1)), 0)
+        assert successor.stop()
+        ghost.wake()
+        assert ghost.error is None or isinstance(ghost.error, Superseded), ghost.error
+        successor.wake()
+        assert successor.error is None
+        if ghost.error is None:  # all that was left to do: a line in a journal that was open already
+            assert {call.name for call in ghost.after} <= {"write", "fsync"}
+            assert isinstance(refusal_of(ghost.store), Superseded)
+        assert whole(claimed[0].load(), claimed[0].latest().step)
+        put(claimed[0], step_of(claimed[0]) + 1)
+        return True
+
+
+def test_an_attempt_that_is_half_fenced_is_superseded():
+    """Its journal is in the history and its directory is still there: no other error leaves a save or a line."""
+    assert next(nth for nth in itertools.count(0, 4) if not half_fenced(nth)) > 60
 
 
 def test_of_two_successors_one_is_superseded():

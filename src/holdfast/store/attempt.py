@@ -92,9 +92,14 @@ class Attempt:
             self.require()
             raise
 
+    @property
+    def fenced(self) -> bool:
+        """Whether a later attempt has fenced this one, or has begun to: it takes the journal out of the room first."""
+        return not os.path.lexists(self.journal)
+
     def require(self) -> None:
         """Raise Superseded if a later attempt owns the run."""
-        if not self.room.is_dir():
+        if self.fenced:
             raise self._superseded()
 
     def _superseded(self) -> Superseded:
@@ -103,7 +108,7 @@ class Attempt:
     def _meaning(self, what: str, error: OSError) -> StoreError:
         if error.errno in (errno.ENOENT, errno.ESTALE) and not self.room.parent.is_dir():
             return StoreError(f"{self.root}: cannot {what}: the run's directory is gone")
-        if error.errno in (errno.ENOENT, errno.ESTALE) and not self.room.is_dir():
+        if error.errno in (errno.ENOENT, errno.ESTALE) and self.fenced:
             return self._superseded()
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return NoSpace(f"{self.root}: no space left to {what}; free some, or keep fewer checkpoints")

@@ -7,7 +7,6 @@ import os
 import time
 import uuid
 from collections.abc import Iterable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -53,8 +52,8 @@ def claim(
         earlier = journal.logs(root)
         _refuse_strangers(root, _living(root, earlier), take_over=take_over)
         number = 1 + max([elsewhere.attempt, *(log.attempt for log in earlier), *taken])
-        with suppress(FileExistsError):  # another process took this number: check whether it may be alive
-            attempt = _enter(root, number, run)
+        attempt = _enter(root, number, run)
+        if attempt is not None:
             break
     attempt.earlier = earlier
     with attempt.acting("begin"):
@@ -63,8 +62,11 @@ def claim(
     return attempt
 
 
-def _enter(root: Path, number: int, run: str) -> Attempt:
-    """Create `attempts/<number>`, complete with the journal's first line, in one step."""
+def _enter(root: Path, number: int, run: str) -> Attempt | None:
+    """Create `attempts/<number>`, complete with the journal's first line, in one step.
+
+    Returns None if another process took this number, or removed the draft as stale while this one was suspended.
+    """
     attempt = Attempt(root, number, run)
     draft = root / "attempts" / f".claim-{uuid.uuid4().hex}"
     begin = {"event": "begin", "attempt": number, "run": run, "owner": owner.me()}
@@ -73,9 +75,9 @@ def _enter(root: Path, number: int, run: str) -> Attempt:
         disk.write(draft / attempt.journal.name, [journal.lines([begin])])
         disk.sync_dir(draft)
         disk.rename_new(draft, attempt.room)
-    except FileExistsError:
+    except (FileExistsError, FileNotFoundError):
         disk.remove_tree(draft)
-        raise
+        return None
     disk.sync_dir(attempt.room.parent)
     return attempt
 
@@ -105,11 +107,12 @@ def _settle(attempt: Attempt, *, take_over: bool) -> None:
 
 
 def fence(attempt: Attempt, log: Log) -> None:
-    """Fence an older attempt: move its files out, then remove its directory."""
+    """Fence an older attempt: move its files out, the journal first, then remove its directory."""
     old = attempt.root / "attempts" / str(log.attempt)
     places.refuse_link(old)
     for _ in range(_MOST_ROUNDS):
-        for child in children(old):
+        # an attempt without its journal knows that it is fenced; if another file went first, it would report that file
+        for child in sorted(children(old), key=f"attempt-{log.attempt}.jsonl".__ne__):
             _carry_out(attempt, log.attempt, old / child)
         try:
             disk.remove_dir(old)
@@ -138,7 +141,7 @@ def _carry_out(attempt: Attempt, number: int, path: Path) -> None:
         else:
             disk.rename_new(path, attempt.room / f"fenced-{number}-{path.name}-{uuid.uuid4().hex[:8]}")
     except FileNotFoundError:
-        if not attempt.room.is_dir():
+        if attempt.fenced:
             raise
 
 

@@ -104,7 +104,7 @@ def _discarded(attempt: Attempt, checkpoint: Checkpoint) -> bool:
     try:
         attempts.discard(attempt, checkpoint.path)
     except FileNotFoundError:
-        if not attempt.room.is_dir():
+        if attempt.fenced:
             raise
         return False
     return True

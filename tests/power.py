@@ -1,0 +1,282 @@
+"""Power loss in real saves: what a process asked of its disk is recorded, and done again under a memory of the disk.
+
+strace records every call that changes files. `replayed` does them again, one by one, while `Medium` knows what of them
+would last. Between any two it gives pictures of the disk as a loss of power may leave it: any subset of the effects
+that no sync had covered is missing, and of a file's unsynced bytes any pages.
+"""
+
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from faults import Call, Memory, Picture, door
+
+PAGE = 4096
+SCRIPT = Path(__file__).with_name("power_script.py")
+CHANGES = (
+    *("openat", "open", "creat", "close", "write", "pwrite64", "writev", "pwritev", "pwritev2", "fsync", "fdatasync"),
+    *("sync_file_range", "ftruncate", "truncate", "fallocate", "rename", "renameat", "renameat2", "link", "linkat"),
+    *("symlink", "symlinkat", "mkdir", "mkdirat", "unlink", "unlinkat", "rmdir", "copy_file_range", "sendfile", "mmap"),
+)
+SYNCS = ("fsync", "fdatasync")
+AT_ONCE = (
+    *SYNCS,
+    "close",
+)  # of two threads, the other may make changes, or get the descriptor, before such a call ends
+_WHOLE = re.compile(r"(\d+)\s+(\w+)\((.*)\)\s+= (\d+)(<.*>)?$")
+_BEGUN = re.compile(r"(\d+)\s+(\w+)\((.*) <unfinished \.\.\.>$")
+_RESUMED = re.compile(r"(\d+)\s+<\.\.\. (\w+) resumed>(.*)$")
+_TEXT = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
+_HELD = re.compile(r"(\d+)<")
+
+
+class Made(NamedTuple):
+    """A call that succeeded."""
+
+    name: str
+    texts: tuple[bytes, ...]  # paths and data, in their order
+    numbers: tuple[int, ...]  # what is given as a decimal number
+    flags: str
+    descriptor: int  # which it was asked of
+    result: int
+    said: int = 0  # the step whose save has returned, as the process says; 0: it says nothing
+
+    def __str__(self) -> str:
+        return f"{self.name} {os.fsdecode(self.texts[-1])[-60:] if self.descriptor < 0 else ''}"
+
+    @property
+    def changes(self) -> bool:
+        return self.name not in ("close", "look") and (self.name != "openat" or "O_CREAT" in self.flags)
+
+
+def recorded(place: Path, story: str) -> list[Made]:
+    """What the processes of that part of a story change below `place`, in order, and what they say."""
+    log = place.with_name(f"{place.name}.strace")
+    command = ["strace", "-f", "-qq", "-y", "-xx", "-s", str(1 << 24), "-o", str(log), "-e", "trace=" + _among(CHANGES)]
+    tests = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        [*command, sys.executable, "-B", str(SCRIPT), str(place / "run"), story],
+        env={**os.environ, "PYTHONPATH": tests},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.startswith("saved"), done.stderr
+    made = list(_parsed(log.read_text(), _hex(os.fsencode(place))))
+    assert [each.said for each in made if each.said] == [int(line.split()[1]) for line in done.stdout.splitlines()]
+    log.unlink()
+    return made
+
+
+def _among(names: tuple[str, ...]) -> str:
+    return ",".join(f"?{name}" for name in names)
+
+
+def _hex(data: bytes) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def _parsed(text: str, place: str) -> Iterator[Made]:
+    """In the order in which they end; but a sync covers only what had ended when it began."""
+    lines = text.splitlines()
+    begun: dict[tuple[str, str], tuple[int, str]] = {}
+    found: list[tuple[int, Made]] = []
+    for number, line in enumerate(lines):
+        whole, at = line, number
+        if match := _BEGUN.match(line):
+            begun[match[1], match[2]] = number, match[3]
+            continue
+        if match := _RESUMED.match(line):
+            at, arguments = begun.pop((match[1], match[2]))
+            whole = f"{match[1]} {match[2]}({arguments}{match[3]}"
+        match = _WHOLE.match(whole)
+        if match is None:
+            continue  # it failed, or is a signal
+        made = _made(match[2], match[3], int(match[4]))
+        where = match[3] if made.descriptor < 0 else match[3].partition(">")[0]  # not in data
+        if made.said or place in where:
+            found.append((at if made.name in AT_ONCE else number, made))
+    return (made for _, made in sorted(found, key=lambda each: each[0]))
+
+
+def _made(name: str, arguments: str, result: int) -> Made:
+    texts = tuple(bytes.fromhex(each.replace("\\x", "")) for each in _TEXT.findall(arguments))
+    plain = [each.strip() for each in _TEXT.sub("", re.sub(r"<[^>]*>", "", arguments)).split(",")]
+    numbers = tuple(int(each) for each in plain if each.isdecimal())
+    flags = next((each for each in plain if each.startswith("O_")), "")
+    held = _HELD.match(arguments)
+    said = 0
+    if name == "write" and held is not None and held[1] == "1" and texts[0].startswith(b"saved "):
+        said = int(texts[0].split()[1])
+    if name == "mmap" and ("MAP_SHARED" not in arguments or "PROT_WRITE" not in arguments):
+        name = "look"
+    return Made(name, texts, numbers, flags, int(held[1]) if held else -1, result, said)
+
+
+# -- done again -----------------------------------------------------------------------------------------------------
+
+
+class Again:
+    """Does recorded calls once more, with `base` in the place of the directory in which they were made."""
+
+    def __init__(self, was: Path, base: Path) -> None:
+        self._was, self._base = os.fsencode(was), os.fsencode(base)
+        self._open: dict[int, int] = {}  # descriptor of the process -> ours
+
+    def _path(self, text: bytes) -> str:
+        assert text.startswith(self._was + b"/") or text == self._was, text
+        return os.fsdecode(self._base + text[len(self._was) :])
+
+    def do(self, made: Made) -> None:
+        getattr(self, f"_{made.name}")(made)
+
+    def close(self) -> None:
+        for descriptor in self._open.values():
+            os.close(descriptor)
+        self._open.clear()
+
+    def _openat(self, made: Made) -> None:
+        flags = 0
+        for word in made.flags.split("|"):
+            flags |= 0 if word == "O_DIRECT" else getattr(os, word, 0)
+        if made.result in self._open:
+            os.close(self._open.pop(made.result))
+        with suppress(FileNotFoundError):  # a look at what another thread removes
+            self._open[made.result] = os.open(self._path(made.texts[0]), flags, 0o644)
+
+    def _close(self, made: Made) -> None:
+        if made.descriptor in self._open:
+            os.close(self._open.pop(made.descriptor))
+
+    def _write(self, made: Made) -> None:
+        assert os.write(self._open[made.descriptor], made.texts[0][: made.result]) == made.result
+
+    def _pwrite64(self, made: Made) -> None:
+        descriptor, data = self._open[made.descriptor], made.texts[0][: made.result]
+        assert os.pwrite(descriptor, data, made.numbers[-1]) == made.result
+
+    def _fsync(self, made: Made) -> None:
+        os.fsync(self._open[made.descriptor])
+
+    def _fallocate(self, made: Made) -> None:
+        os.posix_fallocate(self._open[made.descriptor], *made.numbers[-2:])
+
+    def _ftruncate(self, made: Made) -> None:
+        os.ftruncate(self._open[made.descriptor], made.numbers[-1])
+
+    def _look(self, made: Made) -> None:
+        """It changes nothing."""
+
+    def _rename(self, made: Made) -> None:
+        os.rename(*map(self._path, made.texts))
+
+    def _linkat(self, made: Made) -> None:
+        os.link(*map(self._path, made.texts))
+
+    def _symlink(self, made: Made) -> None:
+        os.symlink(os.fsdecode(made.texts[0]), self._path(made.texts[1]))
+
+    def _mkdir(self, made: Made) -> None:
+        os.mkdir(self._path(made.texts[0]))
+
+    def _unlink(self, made: Made) -> None:
+        os.unlink(self._path(made.texts[0]))
+
+    def _rmdir(self, made: Made) -> None:
+        os.rmdir(self._path(made.texts[0]))
+
+    _fdatasync = _fsync
+    _renameat2 = _renameat = _rename
+    _link, _symlinkat = _linkat, _symlink
+
+
+class Medium(Memory):
+    """A disk's memory that gives any state that a loss of power may leave."""
+
+    def settle(self) -> None:
+        self.made: set[int] = set()  # directories, also those that are gone
+        super().settle()
+
+    def __call__(self, call: Call, perform: Any) -> Any:
+        result = super().__call__(call, perform)
+        if call.name == "mkdir":
+            self.made.add(self._id(Path(call.path)))
+        return result
+
+    def sampled(self, chosen: random.Random) -> Picture:
+        """Any subset of what no sync has covered is lost."""
+        live, reaches = self.live(), chosen.choice((0.0, 0.1, 0.5, 0.9, 1.0))
+        names = {place: dict(self.names.get(place, {})) for place in {*self.names, *self.made, *live.dirs}}
+        came: dict[int, bool] = {}
+        for change in self.pending:
+            twice = change.pair in came
+            happens = came.setdefault(change.pair, chosen.random() < reaches)
+            if twice and change.after is None and chosen.random() < 0.1:
+                continue  # a rename of which the old name is still there
+            if happens and change.after is None:
+                names[change.place].pop(change.name, None)
+            elif happens and change.after is not None:
+                names[change.place][change.name] = change.after
+        files = dict(self.data)
+        for identity, data in live.files.items():
+            files[identity] = torn(self.data.get(identity, b""), data, reaches, chosen)
+        return Picture(live.root, names, files, {**self.links, **live.links})
+
+
+def torn(kept: bytes, data: bytes, reaches: float, chosen: random.Random) -> bytes:
+    """A file of which some pages of what was written since its sync are lost, and perhaps its new length."""
+    if kept == data:
+        return data
+    size = chosen.choice((len(kept), len(data), min(len(data), PAGE * chosen.randint(0, 1 + len(data) // PAGE))))
+    found = bytearray(kept[:size].ljust(size, b"\0"))
+    for at in range(0, min(size, len(data)), PAGE):
+        if chosen.random() < reaches:
+            page = data[at : min(at + PAGE, size)]
+            found[at : at + len(page)] = page
+    return bytes(found)
+
+
+class Loss(NamedTuple):
+    """A disk after a loss of power."""
+
+    picture: Picture
+    said: int  # the newest step whose save had returned
+    before: str  # the call before which the power went
+
+
+def replayed(made: list[Made], was: Path, base: Path, medium: Medium) -> Iterator[tuple[int, str]]:
+    """Do them again; before each of them, and at the end, the newest step whose save had returned, and the call."""
+    again, said = Again(was, base), 0
+    try:
+        for each in made:
+            if each.said:
+                said = each.said
+                continue
+            if each.changes:
+                yield said, str(each)
+            with door(medium):
+                again.do(each)
+        yield said, "the end"
+    finally:
+        again.close()
+
+
+def losses(made: list[Made], was: Path, base: Path, chosen: random.Random, each: int = 1) -> Iterator[Loss]:
+    """So many different disks for each call before which the power may go."""
+    base.mkdir()
+    medium = Medium(base)
+    seen: set[Any] = set()
+    for said, before in replayed(made, was, base, medium):
+        for _ in range(each):
+            picture = medium.sampled(chosen)
+            mark = (picture.mark(), said)
+            if mark not in seen:
+                seen.add(mark)
+                yield Loss(picture, said, before)
+    medium.close()
