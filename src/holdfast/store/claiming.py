@@ -34,16 +34,21 @@ def claim(
     root: Path,
     *,
     take_over: bool = False,
+    private: bool = False,
     note: str | None = None,
     elsewhere: Elsewhere = Elsewhere(),  # noqa: B008  a frozen value
 ) -> Attempt:
     """Begin the next attempt of the run at `root`, after fencing all earlier ones.
+
+    With `private` all other users are kept out of the run's directory, from now on.
 
     Raises:
         UsageError: another attempt is or may be alive; or a directory to be written to is a symbolic link.
         Superseded: an even later attempt began meanwhile.
     """
     places.require(root)
+    if private:
+        places.make_private(root)
     for part in (root, root / "attempts", root / "history", root / "checkpoints", root / "quarantine"):
         disk.make_dirs(part)
     places.require_rooms(root)
