@@ -243,19 +243,29 @@ def _create_locked(path: Path, mode: int) -> int:
         os.close(descriptor)  # another process removed it before we locked it
 
 
+def is_abandoned(path: Path) -> bool:
+    """Whether the process that was writing this file of `replacing` is gone. If locks do not work here: no."""
+    return _if_abandoned(path, lambda: None)
+
+
 def _remove_abandoned(path: Path) -> None:
-    """Remove a file of `_create_locked` whose process is gone. If locks do not work here, keep it."""
+    # under the lock: a process that has created it and not locked it yet will see that it is gone
+    _if_abandoned(path, lambda: remove_file(path))
+
+
+def _if_abandoned(path: Path, act: Callable[[], None]) -> bool:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return
+        return False
     try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # under the lock: a process that has created it and not locked it yet will see that it is gone
-            remove_file(path)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        act()
+    except OSError:
+        return False
     finally:
         os.close(descriptor)
+    return True
 
 
 def heed_mode(directory: Path, of: Path | None = None) -> None:

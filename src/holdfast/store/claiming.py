@@ -104,9 +104,8 @@ def _settle(attempt: Attempt, *, take_over: bool) -> None:
     for log in older:
         fence(attempt, log)
         log.forget()  # it may have grown until now
-    for child in children(attempt.room.parent):
-        if child.startswith(".claim-") and _stale_claim(attempt.room.parent / child):
-            disk.remove_tree(attempt.room.parent / child)
+    for draft in stale_claims(attempt.root):
+        disk.remove_tree(draft)
 
 
 def fence(attempt: Attempt, log: Log) -> None:
@@ -151,6 +150,12 @@ def _discard_fenced(attempt: Attempt) -> None:
     for child in children(attempt.room):
         if child.startswith("fenced-"):
             disk.remove_tree(attempt.room / child)
+
+
+def stale_claims(root: Path) -> list[Path]:
+    """Drafts of rooms whose process is gone."""
+    drafts = (root / "attempts" / child for child in children(root / "attempts") if child.startswith(".claim-"))
+    return [draft for draft in drafts if _stale_claim(draft)]
 
 
 def _stale_claim(draft: Path) -> bool:
