@@ -207,6 +207,7 @@ def _store_laws() -> list[Law]:
         _plain("test_what_an_own_failure_left_blocks_nothing"),
         _plain("test_a_directory_is_committed_whole_or_not_at_all"),
         _plain("test_what_a_killed_pin_left_goes_with_the_next"),
+        _patching("test_a_private_run_stays_private_in_every_process"),
         _plain("test_a_pin_at_the_moment_of_the_link_wins"),
         _plain("test_a_file_that_is_not_the_one_that_was_read_back_is_read_again"),
         _alone("test_what_is_left_of_a_checkpoint_does_not_block_its_step"),

@@ -19,6 +19,7 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeGuard
 
+from . import disk
 from .pages import PAGE, Data, address, copy, pages
 from .threads import Hook, WorkerPool, nothing
 
@@ -66,7 +67,8 @@ def write(
         FileExistsError: the name is in use.
         OSError: the file may exist, incomplete.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    mode = disk.own_mode(path, disk.FILE_MODE)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     writing = _Writing(descriptor, hasher, before_each)
     try:
         if size >= DIRECT_BYTES:

@@ -17,10 +17,16 @@ from pathlib import Path
 
 Chunk = bytes | bytearray | memoryview
 
+FILE_MODE, DIRECTORY_MODE = 0o666, 0o777  # less the process's umask
+
+_OTHERS = 0o077  # all rights of the group and of other users
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 _NO_SUCH_FLAG = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)  # on NFS, some FUSE file systems and old kernels
 _renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+
+
+_heeded: dict[str, Path] = {}  # a directory -> the path whose mode says whether others may see what is made in it
 
 
 class NotPlain(OSError):
@@ -51,14 +57,14 @@ def open_plain(path: Path, *, follow: bool = False, direct: bool = False) -> int
     return descriptor
 
 
-def write(path: Path, chunks: Iterable[Chunk], mode: int = 0o644) -> None:
+def write(path: Path, chunks: Iterable[Chunk], mode: int = FILE_MODE) -> None:
     """Create `path` with the concatenated chunks, flushed to the device. Its name is not: see `sync_dir`.
 
     Raises:
         FileExistsError: the name is in use.
         OSError: the file may exist, incomplete.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, own_mode(path, mode))
     try:
         for chunk in chunks:
             _write_all(descriptor, chunk)
@@ -132,7 +138,7 @@ def link(source: Path, target: Path) -> None:
 
 
 def make_dir(path: Path) -> None:
-    path.mkdir()
+    path.mkdir(own_mode(path, DIRECTORY_MODE))
 
 
 def remove_file(path: Path) -> None:
@@ -195,7 +201,7 @@ def remove_tree(path: Path) -> None:
         return
 
 
-def replace_with(path: Path, chunks: Iterable[Chunk], mode: int = 0o644) -> None:
+def replace_with(path: Path, chunks: Iterable[Chunk], mode: int = FILE_MODE) -> None:
     """Write a whole durable file, then replace `path` with it in one step."""
     with replacing(path, mode) as put:
         for chunk in chunks:
@@ -203,7 +209,7 @@ def replace_with(path: Path, chunks: Iterable[Chunk], mode: int = 0o644) -> None
 
 
 @contextmanager
-def replacing(path: Path, mode: int = 0o644) -> Iterator[Callable[[Chunk], None]]:
+def replacing(path: Path, mode: int = FILE_MODE) -> Iterator[Callable[[Chunk], None]]:
     """Yield a function that writes. At the end of the block all that it wrote replaces `path` in one step, durably.
 
     Any number of processes may replace the same file: the last one wins. Files that a killed process left
@@ -229,7 +235,7 @@ def replacing(path: Path, mode: int = 0o644) -> Iterator[Callable[[Chunk], None]
 def _create_locked(path: Path, mode: int) -> int:
     """Create a file and lock it; the kernel drops the lock when this process ends, however it ends."""
     while True:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, own_mode(path, mode))
         with suppress(OSError):  # without locks, no file is ever treated as abandoned
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
@@ -237,17 +243,88 @@ def _create_locked(path: Path, mode: int) -> int:
         os.close(descriptor)  # another process removed it before we locked it
 
 
+def is_abandoned(path: Path) -> bool:
+    """Whether the process that was writing this file of `replacing` is gone. If locks do not work here: no."""
+    return _if_abandoned(path, lambda: None)
+
+
 def _remove_abandoned(path: Path) -> None:
-    """Remove a file of `_create_locked` whose process is gone. If locks do not work here, keep it."""
+    # under the lock: a process that has created it and not locked it yet will see that it is gone
+    _if_abandoned(path, lambda: remove_file(path))
+
+
+def _if_abandoned(path: Path, act: Callable[[], None]) -> bool:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return
+        return False
     try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # under the lock: a process that has created it and not locked it yet will see that it is gone
-            remove_file(path)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        act()
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def heed_mode(directory: Path, of: Path | None = None) -> None:
+    """From now on create in `directory` nothing for other users while its own mode, or that `of` a file, denies them.
+
+    That mode may change at any time; whoever changes it need not tell the other processes.
+    """
+    _heeded[os.path.abspath(directory)] = Path(os.path.abspath(of or directory))
+
+
+def is_private(path: Path) -> bool:
+    """Whether the mode of `path` denies other users everything; also if that cannot be found out."""
+    try:
+        return not os.stat(path).st_mode & _OTHERS
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+
+
+def own_mode(path: Path, mode: int) -> int:
+    """Return `mode`, without the rights of other users inside a private directory of `heed_mode`."""
+    here = Path(os.path.abspath(path))
+    around = [of for place, of in [*_heeded.items()] if here.is_relative_to(place)]
+    return mode & ~_OTHERS if any(map(is_private, around)) else mode
+
+
+def make_private(directory: Path) -> None:
+    """Keep all other users out of `directory`, which is created if need be, and of all that is in it.
+
+    Raises:
+        PermissionError: it is another user's.
+    """
+    if not directory.is_dir():
+        make_dirs(directory.parent)
+        with suppress(FileExistsError):
+            directory.mkdir(DIRECTORY_MODE & ~_OTHERS)
+    heed_mode(directory)
+    directory = Path(os.path.realpath(directory))  # below it no link is followed
+    if is_private(directory):
+        return
+    for folder, folders, files in os.walk(directory):
+        for name in (*folders, *files):
+            with suppress(PermissionError, FileNotFoundError, NotPlain):  # another user's; a link; gone meanwhile
+                close_to_others(Path(folder, name))
+    close_to_others(directory)  # last: if this is cut short, the next call begins again
+
+
+def close_to_others(path: Path) -> None:
+    """Take all rights from other users.
+
+    Raises:
+        NotPlain: it is neither a file nor a directory.
+    """
+    is_dir = stat.S_ISDIR(os.lstat(path).st_mode)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags) if is_dir else open_plain(path)
+    try:
+        os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode) & ~_OTHERS)
     finally:
         os.close(descriptor)
 

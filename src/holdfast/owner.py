@@ -68,7 +68,9 @@ def proven_gone(owner: Facts, last_seen: Callable[[], float]) -> bool:
         if owner.get("pid_space") != here["pid_space"]:
             return False
         found = _process(owner.get("pid"))
-        return found is None or found[1] != owner.get("pid_started") or found[0] in _DEAD_STATES
+        if found is None:
+            return not _is_hidden(owner.get("pid"))
+        return found[1] != owner.get("pid_started") or found[0] in _DEAD_STATES
     same_machine = all(here[fact] and owner.get(fact) == here[fact] for fact in ("host", "machine", "hardware"))
     return same_machine and bool(owner.get("boot")) and _boot_time() > last_seen()
 
@@ -123,6 +125,14 @@ def _process(pid: object) -> tuple[str, str] | None:
         return None
     fields = text[text.rindex(")") + 2 :].split()  # the name before it may contain spaces and brackets
     return fields[0], fields[19]
+
+
+def _is_hidden(pid: object) -> bool:
+    """Whether a process has this pid although /proc does not show it: with hidepid it shows one's own only."""
+    try:
+        return isinstance(pid, int) and pid > 0 and os.getpgid(pid) >= 0
+    except (OSError, OverflowError) as error:
+        return isinstance(error, PermissionError)
 
 
 def _pid_space() -> str:

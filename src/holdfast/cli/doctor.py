@@ -1,4 +1,4 @@
-"""`holdfast doctor`: whether this file system, this cluster and this run will do."""
+"""`holdfast doctor`: whether this file system, this cluster and this run will do; and puts a run's directory right."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from pathlib import Path
 
 import click
 
-from ..doctor import files, scheduler, versions
+from ..doctor import copies, files, mess, repair, scheduler, versions
 from ..doctor import run as runs
-from ..doctor.check import Check
-from ..errors import NotFound
+from ..doctor.check import Check, warning
+from ..doctor.mess import REMOVE, Mess
+from ..errors import NotFound, UsageError
+from ..store.claiming import strangers
+from ..store.locate import is_mirror, run_of
+from ..supervise import leftovers
 from . import measured, options
 from .shown import echo, echo_json
 
@@ -19,14 +23,23 @@ from .shown import echo, echo_json
 @click.command()
 @click.argument("run", metavar="[RUN]", required=False, callback=options.no_address, shell_complete=options.directories)
 @click.option("--partition", metavar="NAME", help="Ask about this partition. Default: RUN's, else the cluster's own.")
+@click.option("--repair", "mends", is_flag=True, help="Put RUN's directory right instead, and say what was done.")
 @options.as_json
-def command(run: str | None, partition: str | None, as_json: bool) -> int:
+def command(run: str | None, partition: str | None, mends: bool, as_json: bool) -> int:
     """Look at the file system (of RUN, else of this folder), the scheduler, versions, and at what RUN's saves take.
 
     A line for each check: ok, warning or problem, and what to do. Nothing is left behind. Exit 1 if there is a problem.
+
+    With --repair: half checkpoints, wrong links and what killed processes left are put right. No whole checkpoint is
+    changed, and a run that may be going on is refused. RUN may also be a folder that is a mirror.
     """
     if run is not None and not os.path.isdir(run):
         raise NotFound(f"{run}: no such directory; expected a run's")
+    if mends:
+        if run is None:
+            raise UsageError("--repair needs RUN: whose directory is to be put right?")
+        _report(run, _repaired(Path(run)), as_json=as_json)
+        return 0
     checks = []
     for check in examine(run, partition):
         checks.append(check)
@@ -47,3 +60,46 @@ def examine(run: str | None, partition: str | None) -> Iterator[Check]:
     yield from versions.examine()
     if known is not None:
         yield from runs.examine(known, settings)
+        for each in _messes(known.directory):
+            yield warning("mess", f"{each.path}: {each.what}", f"holdfast doctor --repair {run}")
+
+
+def _messes(directory: Path) -> list[Mess]:
+    """Return what `--repair` would put right; nothing in a run that may be going on."""
+    if is_mirror(directory):
+        return copies.find(directory)
+    found = [_left(path) for path in leftovers.find(directory)]
+    root = _root(directory)
+    return [] if root is not None and strangers(root) else [*(mess.find(root) if root else ()), *found]
+
+
+def _repaired(directory: Path) -> list[Mess]:
+    if is_mirror(directory):
+        return copies.repair(directory)
+    root = _root(directory)
+    done = [] if root is None else repair.repair(root)
+    found = [_left(path) for path in leftovers.remove(directory)]
+    if root is None and not found and not leftovers.is_theirs(directory):
+        raise NotFound(f"{directory}: neither a run's directory, nor one of `holdfast run` or `submit`, nor a mirror")
+    return [*done, *found]
+
+
+def _root(directory: Path) -> Path | None:
+    """Return the run's directory that `directory` is or stands for; None if it is none, or there is no run yet."""
+    try:
+        return run_of(options.located(str(directory)))
+    except NotFound:
+        return directory if (directory / "attempts").is_dir() else None
+
+
+def _left(path: Path) -> Mess:
+    return Mess(path, "left by a `holdfast run` or `submit` that was killed", REMOVE)
+
+
+def _report(run: str, done: list[Mess], *, as_json: bool) -> None:
+    if as_json:
+        echo_json({"run": run, "repaired": [each._asdict() | {"path": str(each.path)} for each in done]})
+        return
+    for each in done:
+        echo(str(each))
+    echo(f"{run}: {len(done)} put right" if done else f"{run}: nothing to do")

@@ -46,10 +46,15 @@ class _Open(NamedTuple):
 
 
 class Client:
-    """The worker of one run. `urls` may hold secrets: they go through its stdin, never into its arguments."""
+    """The worker of one run. `urls` may hold secrets: they go through its stdin, never into its arguments.
 
-    def __init__(self, urls: Sequence[str], *, python: Sequence[str] = (sys.executable,)) -> None:
-        self._urls, self._python = [*urls], [*python]
+    With `private` it keeps other users out of folders.
+    """
+
+    def __init__(
+        self, urls: Sequence[str], *, python: Sequence[str] = (sys.executable,), private: bool = False
+    ) -> None:
+        self._urls, self._python, self._private = [*urls], [*python], private
         self._pid, self._folder = os.getpid(), os.getcwd()
         self._numbers = itertools.count(1)
         self._outbox: deque[Request] = deque()
@@ -206,7 +211,7 @@ class Client:
                 self._answer([self._outbox.popleft().id], text)
             return
         selector.register(self._child.reads, selectors.EVENT_READ)
-        args = {"places": self._urls, "parent": self._pid, "folder": self._folder}
+        args = {"places": self._urls, "parent": self._pid, "folder": self._folder, "private": self._private}
         first = self._outbox.popleft() if self._outbox[0].op == "open" else Request(0, "open")
         self._outbox.appendleft(msgspec.structs.replace(first, args=args))
 

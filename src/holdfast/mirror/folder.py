@@ -25,10 +25,11 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 
 class Folder:
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, private: bool = False) -> None:
         self.shown = str(root)
         self.atomic = True  # a link, or O_EXCL where there are no links: both are exclusive on NFS, too
-        self._root = root
+        self._root, self._private = root, private
+        disk.heed_mode(root)
 
     def close(self) -> None:
         pass
@@ -119,6 +120,8 @@ class Folder:
 
     def _make_folder(self, folder: Path) -> None:
         self._require_parent()
+        if self._private:
+            disk.make_private(self._root)
         disk.make_dirs(folder)
 
     @contextmanager

@@ -33,8 +33,8 @@ class Cancelled(Exception):
 class Lane:
     """One place and its thread. `give` queues a request; `say` gets its reply."""
 
-    def __init__(self, url: str, say: Say) -> None:
-        self.url = url
+    def __init__(self, url: str, say: Say, *, private: bool = False) -> None:
+        self.url, self._private = url, private
         self._say = say
         self._queue: SimpleQueue[Request | None] = SimpleQueue()
         self._remote: Remote | None = None
@@ -70,7 +70,7 @@ class Lane:
 
     def _run(self) -> None:
         try:
-            self._remote = Remote(open_place(self.url))
+            self._remote = Remote(open_place(self.url, private=self._private))
         except Exception as error:
             self._refused = told(error, self.url)
         self._opened.set()

@@ -111,8 +111,10 @@ class Place(Reading, Writing, Protocol):
     def close(self) -> None: ...
 
 
-def open_place(url: str) -> Place:
+def open_place(url: str, *, private: bool = False) -> Place:
     """Return the place of a URL or of a local folder. Nothing is connected yet.
+
+    With `private` a folder keeps all other users out; who may read elsewhere is the server's matter.
 
     Raises:
         UsageError: no such kind of place, or its package is not installed.
@@ -125,7 +127,7 @@ def open_place(url: str) -> Place:
     if scheme in {"", "file", "local"}:
         from .folder import Folder
 
-        return Folder(_local(url))
+        return Folder(_local(url), private=private)
     try:
         if scheme in {"s3", "s3a"}:
             from .s3 import S3

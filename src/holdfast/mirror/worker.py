@@ -72,7 +72,8 @@ class Worker:
                 os._exit(0)  # the run is gone already
             with suppress(OSError):  # a relative path is that of the run when it began, wherever it is now
                 os.chdir(request.args["folder"])
-            self._lanes = [Lane(url, self.say) for url in request.args["places"]]
+            private = request.args["private"]
+            self._lanes = [Lane(url, self.say, private=private) for url in request.args["places"]]
         # in a thread: a library that is slow to import holds up no other place
         threading.Thread(target=self._tell_opened, args=[request.id], daemon=True).start()
 

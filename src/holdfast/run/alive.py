@@ -19,6 +19,8 @@ from ..children.steps import Claimed
 from ..cluster import job_leader
 
 ANNOUNCED = "steps.json"  # in the supervisor's directory: where its memory is
+SUPERVISOR = "supervisor.jsonl"  # its journal, whose mode is that of the files it writes
+SUPERVISORS = (SUPERVISOR, ANNOUNCED, "alive-*", "leave-*", "hang-*.txt", job_leader.RUN_HERE, job_leader.REFUSED)
 DEBUGGERS = {"pdb", "bdb", "IPython.core.debugger"}
 _listening: list[int] = []  # the signal upon which this process writes its stacks
 
@@ -55,6 +57,17 @@ def claim(directory: Path, rank: int, world: int) -> Claimed | None:
     return slot
 
 
+def _close(supervisor: Path) -> None:
+    """Close to other users what the supervisor has written, and by its journal's mode all that it will write.
+
+    The directory itself may hold files of the user's.
+    """
+    for pattern in SUPERVISORS:
+        for path in supervisor.glob(pattern):
+            with suppress(OSError):  # gone meanwhile
+                disk.close_to_others(path)
+
+
 def _is_beside(supervisor: Mapping[str, Any]) -> bool:
     pid = supervisor.get("pid")
     return isinstance(pid, int) and owner.process(pid) == supervisor
@@ -88,9 +101,13 @@ class Alive:
     def __init__(self) -> None:
         self._slot: Claimed | None = None
 
-    def begin(self, rank: int, world: int) -> None:
-        """Find the supervisor, and tell it that the run opens."""
+    def begin(self, rank: int, world: int, *, private: bool = False) -> None:
+        """Find the supervisor, and tell it that the run opens. With `private`, close its files to other users."""
         directory = job_leader.supervisor()
+        if directory is not None:
+            disk.heed_mode(directory, of=directory / SUPERVISOR)
+        if directory is not None and private:
+            _close(directory)
         self._slot = None if directory is None else claim(directory, rank, world)
         self.mark(steps.OPENING, 0)
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -51,10 +50,10 @@ class _Answers(NamedTuple):
 class MirrorStart:
     """The places of a run until its attempt is claimed, on rank 0."""
 
-    def __init__(self, mirroring: Mirroring, root: Path, *, take_over: bool, allow_fresh: bool) -> None:
-        self._mirroring, self._root = mirroring, root
-        self._take_over, self._allow_fresh = take_over, allow_fresh
-        self._client = Client([place.url for place in mirroring.places])
+    def __init__(self, mirroring: Mirroring, options: Options, store: Store) -> None:
+        self._mirroring, self._root = mirroring, store.root
+        self._take_over, self._allow_fresh = store.take_over, options.allow_fresh
+        self._client = Client([place.url for place in mirroring.places], private=options.private)
         self._late = {number for number, place in enumerate(mirroring.places) if place.without}
         self._seen: dict[int, Seen] = {}
         self._claimed_at: set[int] = set()  # elsewhere the number may be another process's
@@ -285,7 +284,7 @@ def claim(options: Options, store: Store, entered: Mapping[str, Any]) -> Mirrors
     if settings.is_drilled():
         say(f"{store.root}: drilled, and so not mirrored to {', '.join(place.shown for place in mirroring.places)}")
         return None
-    start = MirrorStart(mirroring, store.root, take_over=store.take_over, allow_fresh=options.allow_fresh)
+    start = MirrorStart(mirroring, options, store)
     try:
         store.know(start.look(journal.logs(store.root)))
         start.require_ours(entered, options.accept)

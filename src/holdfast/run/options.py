@@ -42,6 +42,7 @@ class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields wou
     types: frozenset[type]
     seed: int | None
     take_over: bool
+    private: bool
     background: bool
     whole: Whole
     board: bool | str | os.PathLike[str]
@@ -72,4 +73,4 @@ class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields wou
             from ..collective.store import CollectiveStore
 
             kind = partial(CollectiveStore, ranks=ranks)
-        return kind(self.path, keep=self.keep, take_over=self.take_over, whole=self.whole)
+        return kind(self.path, keep=self.keep, take_over=self.take_over, private=self.private, whole=self.whole)

@@ -70,6 +70,7 @@ class Run(AbstractContextManager["Run"]):
         types: your enums, dataclasses and named tuples that the state holds later, but not at the start.
         seed: of the data order; by default the framework's seed.
         take_over: the caller knows that no other attempt of this run is alive.
+        private: keep all other users out of what the run writes, whatever the umask.
         background: periodic saves stall the loop only while the state is copied to memory. If one fails, a later safe
             point raises its error, with its own type. False: each save has returned before the loop continues.
         whole: how often unchanged leaves are written again instead of linked.
@@ -104,6 +105,7 @@ class Run(AbstractContextManager["Run"]):
         types: Iterable[type] = (),
         seed: int | None = None,
         take_over: bool = False,
+        private: bool = False,
         background: bool = True,
         whole: Whole = Whole(),  # noqa: B008
         board: bool | str | os.PathLike[str] = False,
@@ -135,6 +137,7 @@ class Run(AbstractContextManager["Run"]):
             types=frozenset([types] if isinstance(types, type) else types),
             seed=seed,
             take_over=take_over,
+            private=private,
             background=background,
             whole=whole,
             board=board,

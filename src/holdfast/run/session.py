@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import disk
 from ..errors import NoSpace, Stopped, UsageError
 from ..job import job
 from ..provenance import document
@@ -129,7 +130,7 @@ class Session:
     def begin_listening(self, standing: Standing | None) -> None:
         """Handle the signals, and keep them from the workers of loaders. `standing`: the run has no block."""
         self.standing = standing
-        self.alive.begin(self.ranks.rank, self.ranks.world)
+        self.alive.begin(self.ranks.rank, self.ranks.world, private=self.options.private)
         self.around.callback(self.alive.end)
         if standing is None:
             self.around.enter_context(self.stop)
@@ -155,6 +156,8 @@ class Session:
 
             directory = None if asked is True or settings.is_drilled() else asked
             self.board = Board(self.path, directory, only=self.attempt.number)
+            if self.options.private:
+                disk.make_private(self.board.directory)
             self.around.callback(self.show_board)
             self.show_board()
 

@@ -139,6 +139,7 @@ def join(root: Path, number: int, run: str) -> Attempt:
     with suppress(FileNotFoundError):
         appear(attempt.room, lambda room: room.is_dir() if (found := read_run(root)) == run else bool(found))
         if read_run(root) == run:
+            places.require(root)
             return attempt
     what = "another run's directory" if read_run(root) not in ("", run) else f"not there, or without attempt {number}"
     raise UsageError(

@@ -33,16 +33,21 @@ def claim(
     root: Path,
     *,
     take_over: bool = False,
+    private: bool = False,
     note: str | None = None,
     elsewhere: Elsewhere = Elsewhere(),  # noqa: B008  a frozen value
 ) -> Attempt:
     """Begin the next attempt of the run at `root`, after fencing all earlier ones.
+
+    With `private` all other users are kept out of the run's directory, from now on.
 
     Raises:
         UsageError: another attempt is or may be alive; or a directory to be written to is a symbolic link.
         Superseded: an even later attempt began meanwhile.
     """
     places.require(root)
+    if private:
+        places.make_private(root)
     for part in (root, root / "attempts", root / "history", root / "checkpoints", root / "quarantine"):
         disk.make_dirs(part)
     places.require_rooms(root)
@@ -101,9 +106,8 @@ def _settle(attempt: Attempt, *, take_over: bool) -> None:
     for log in older:
         fence(attempt, log)
         log.forget()  # it may have grown until now
-    for child in children(attempt.room.parent):
-        if child.startswith(".claim-") and _stale_claim(attempt.room.parent / child):
-            disk.remove_tree(attempt.room.parent / child)
+    for draft in stale_claims(attempt.root):
+        disk.remove_tree(draft)
 
 
 def fence(attempt: Attempt, log: Log) -> None:
@@ -149,6 +153,12 @@ def _discard_fenced(attempt: Attempt) -> None:
     for child in children(attempt.room):
         if child.startswith("fenced-"):
             disk.remove_tree(attempt.room / child)
+
+
+def stale_claims(root: Path) -> list[Path]:
+    """Drafts of rooms whose process is gone."""
+    drafts = (root / "attempts" / child for child in children(root / "attempts") if child.startswith(".claim-"))
+    return [draft for draft in drafts if _stale_claim(draft)]
 
 
 def _stale_claim(draft: Path) -> bool:

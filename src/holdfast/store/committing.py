@@ -63,9 +63,12 @@ class NoCopies:
 class Committing:
     """The owner's side of a store. Its threads write one after another."""
 
-    def __init__(self, shelf: Shelf, sharing: Sharing, keep: Rule | None, *, take_over: bool) -> None:
+    def __init__(
+        self, shelf: Shelf, sharing: Sharing, keep: Rule | None, *, take_over: bool, private: bool = False
+    ) -> None:
         self.root, self.shelf, self.sharing = shelf.root, shelf, sharing
         self.keep = keep
+        self.private = private
         self.take_over = take_over or os.environ.get("HOLDFAST_TAKE_OVER") == "1"
         self.attempt: Attempt | None = None  # None: nothing was written yet
         self.parent: str | None = None  # name of the checkpoint before the next one
@@ -90,7 +93,7 @@ class Committing:
 
     def _begin(self) -> Attempt:
         with writing(self.root):
-            return claiming.claim(self.root, take_over=self.take_over, elsewhere=self._elsewhere)
+            return claiming.claim(self.root, take_over=self.take_over, private=self.private, elsewhere=self._elsewhere)
 
     def know(self, elsewhere: claiming.Elsewhere) -> None:
         """Note, before the claim, what is known of the run at other places."""

@@ -2,7 +2,7 @@
 
 `checkpoints` may be one, to a directory of the same user: clusters keep big files on another file system. `attempts`,
 `history`, `quarantine`, `pins` and what lies below them may not: files moved there, or removed there, must be the
-run's own. This module writes nothing.
+run's own. This module creates and removes nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import stat
 from pathlib import Path
 
+from .. import disk
 from ..errors import UsageError
 
 OWN = ("attempts", "history", "quarantine", "pins")
@@ -19,12 +20,32 @@ OWN = ("attempts", "history", "quarantine", "pins")
 def require(root: Path) -> None:
     """Check all directories of a run at `root` that Holdfast writes to. Missing directories are accepted.
 
+    What this process creates there from now on is as private as the run's directory.
+
     Raises:
         UsageError: one is a link that is not followed.
     """
+    disk.heed_mode(root)
     for name in OWN:
         refuse_link(root / name)
     checkpoints(root)
+
+
+def make_private(root: Path) -> None:
+    """Keep all other users out of the run at `root`, and out of its checkpoints if they lie elsewhere.
+
+    Raises:
+        UsageError: one of the two is another user's.
+    """
+    for place in (root, root / "checkpoints"):
+        try:
+            if place == root or place.is_symlink():
+                disk.make_private(place)
+        except PermissionError as error:
+            raise UsageError(
+                f"{place}: private=True cannot keep other users out of another user's directory; begin the run in one "
+                "of your own"
+            ) from error
 
 
 def require_rooms(root: Path) -> None:

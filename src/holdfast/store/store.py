@@ -58,6 +58,7 @@ class Store(Committing):
         *,
         keep: Rule | None = None,
         take_over: bool = False,
+        private: bool = False,
         whole: Whole = Whole(),  # noqa: B008  a frozen value
     ) -> None:
         self.root = Path(root).absolute()  # absolute, because the caller may change its working directory
@@ -65,7 +66,7 @@ class Store(Committing):
             raise UsageError(f"whole={whole!r}: give a value, as in Whole(checkpoints=20, hours=24)")
         require_run(self.root)
         shelf = Shelf(self.root)
-        super().__init__(shelf, Sharing(shelf, whole, self.ranks), keep, take_over=take_over)
+        super().__init__(shelf, Sharing(shelf, whole, self.ranks), keep, take_over=take_over, private=private)
 
     def __repr__(self) -> str:
         return f"Store({str(self.root)!r})"

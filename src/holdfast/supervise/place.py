@@ -251,6 +251,7 @@ def called(command: Sequence[str]) -> str:
 def _enter(path: Path, begin: Event) -> SupervisorDirectory:
     try:
         disk.make_dirs(path)
+        disk.heed_mode(path, of=path / JOURNAL)  # a private run closes that file, and so all that comes after it
         with suppress(FileExistsError):
             disk.write(path / JOURNAL, [])
         disk.sync_dir(path)

@@ -1,0 +1,46 @@
+"""Copies: half copies in a folder that is a mirror, left by attempts that are gone. Whole copies stay as they are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from .. import disk, owner
+from ..mirror.folder import Folder
+from ..mirror.records import NO_MANIFEST, Claim, folder
+from ..mirror.remote import Remote
+from .files import FORGOTTEN_S
+from .mess import REMOVE, Mess
+
+
+def find(place: Path) -> list[Mess]:
+    """Return what would be removed from the mirror in the folder `place`."""
+    seen = Remote(Folder(place)).look()
+    gone = {claim.attempt for claim in seen.claims if _is_gone(claim)}
+    halves = [
+        Mess(place / folder(rest.attempt, rest.name), f"a copy that attempt {rest.attempt} did not complete", REMOVE)
+        for rest in seen.rests
+        if rest.why == NO_MANIFEST and rest.attempt in gone
+    ]
+    return [*halves, *_unfinished(place, [mess.path for mess in halves])]
+
+
+def repair(place: Path) -> list[Mess]:
+    """Remove it, and return what it was."""
+    found = find(place)
+    for mess in found:
+        disk.remove_tree(mess.path)
+        disk.sync_dir(mess.path.parent)
+    return found
+
+
+def _unfinished(place: Path, within: list[Path]) -> Iterator[Mess]:
+    for path in sorted(place.rglob(".*.new")):
+        old = time.time() - path.lstat().st_mtime > FORGOTTEN_S
+        if old and not any(path.is_relative_to(half) for half in within):
+            yield Mess(path, "a file that its writer did not complete", REMOVE)
+
+
+def _is_gone(claim: Claim) -> bool:
+    return claim.ended or (bool(claim.owner) and owner.proven_gone(claim.owner, lambda: claim.claimed))

@@ -1,0 +1,173 @@
+"""Mess: what a run's directory holds that helps nobody, and what becomes of each. This module changes nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from .. import disk, journal
+from ..errors import Damaged, NotFound
+from ..journal import Log
+from ..store import claiming
+from ..store.attempt import children, is_checkpoint, read_run
+from ..store.checkpoint import Checkpoint
+from ..store.format import MANIFEST, parse_name
+from ..store.shelf import Shelf
+from .files import FORGOTTEN_S, NAME
+
+REMOVE, FENCE, ASIDE, POINT, BACK, NAMED = "remove", "fence", "set aside", "point", "bring back", "name"
+WILL = {  # what becomes of it
+    REMOVE: "is removed",
+    FENCE: "is removed with what that attempt left; what must stay goes to history/ and quarantine/",
+    ASIDE: "goes to quarantine/",
+    POINT: "is renewed",
+    BACK: "is a checkpoint again",
+    NAMED: "is written again from the newest checkpoint",
+}
+DAMAGE = ("damaged", "incomplete")  # the words of a quarantine that a whole checkpoint leaves; others are decisions
+_QUARANTINED = re.compile(r"(step-\d{9,18}(?:-end)?)-([a-z-]+?)(?:-\d+)?")
+_IN_A_ROOM = {
+    "deleting-": "a checkpoint that it was removing",
+    "quarantine-": "a checkpoint on its way to or from quarantine/",
+    "fenced-": "what an even older attempt left",
+    "link-": "a link that it was making",
+    "step-": "a checkpoint that it did not complete",
+}
+
+
+class Mess(NamedTuple):
+    path: Path
+    what: str
+    cure: str  # one of those above
+    word: str = ""  # why it is set aside, as its name in quarantine/ says
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what}; it {WILL[self.cure]}"
+
+
+def find(root: Path, *, own: int | None = None, sound: Callable[[Path], bool] | None = None) -> list[Mess]:
+    """Return what would be put right in the run at `root`, where no other attempt may be alive.
+
+    `own`: the attempt of this process. `sound` says whether what lies in quarantine/ is whole; without it only its
+    layout is looked at.
+    """
+    shelf, logs, aside = Shelf(root), journal.logs(root), [*_no_checkpoints(root)]
+    taken = {*children(root / "checkpoints")} - {mess.path.name for mess in aside}
+    return [
+        *_run_file(shelf),
+        *_rooms(root, own),
+        *_drafts(root),
+        *aside,
+        *_quarantined(root, logs, taken, sound or _is_whole),
+        *_links(shelf),
+    ]
+
+
+def run_of(shelf: Shelf) -> str | None:
+    """Return the id of the run by its newest readable checkpoint."""
+    for checkpoint in reversed(shelf.checkpoints()):
+        with suppress(Damaged, NotFound):
+            return checkpoint.head.run
+    return None
+
+
+def _run_file(shelf: Shelf) -> Iterator[Mess]:
+    if not os.path.lexists(shelf.root / "run.json") and run_of(shelf) is not None:
+        yield Mess(shelf.root / "run.json", "is gone, and the next start would give the run another id", NAMED)
+
+
+def _rooms(root: Path, own: int | None) -> Iterator[Mess]:
+    for number in children(root / "attempts"):
+        room = root / "attempts" / number
+        for child in children(room) if number.isdecimal() and int(number) != own and not room.is_symlink() else ():
+            if child != f"attempt-{number}.jsonl":
+                what = next((what for word, what in _IN_A_ROOM.items() if child.startswith(word)), "a file")
+                yield Mess(room / child, f"{what}, left by attempt {number}, which has ended", FENCE)
+
+
+def _drafts(root: Path) -> Iterator[Mess]:
+    for path in claiming.stale_claims(root):
+        yield Mess(path, "the draft of a start that was killed", FENCE)
+    for pattern, what in (
+        (".run-*.json", "the draft of a start that was killed"),
+        (f"{NAME}-*", "left by a `holdfast doctor` that was killed"),
+        ("pins/.*.part", "left by a `holdfast pin` that was killed"),
+    ):
+        for path in sorted(root.glob(pattern)):
+            if time.time() - path.lstat().st_mtime > FORGOTTEN_S:
+                yield Mess(path, what, REMOVE)
+    for path in sorted(root.glob(".*.new")):
+        if disk.is_abandoned(path):
+            yield Mess(path, "a file that its writer, which is gone, did not complete", REMOVE)
+
+
+def _no_checkpoints(root: Path) -> Iterator[Mess]:
+    """What has a checkpoint's name, and is none that could ever be read: it would block its step."""
+    folder = root / "checkpoints"
+    for path in (folder / name for name in children(folder) if parse_name(name) is not None):
+        if path.is_symlink() and not path.exists():
+            yield Mess(path, f"is a link to {os.readlink(path)}, which is gone", ASIDE, "dangling")
+        elif not is_checkpoint(path):
+            yield Mess(path, f"has no {MANIFEST}: a copy that did not end", ASIDE, "no-manifest")
+        elif (why := _incomplete(path)) is not None:
+            yield Mess(path, why, ASIDE, "incomplete")
+
+
+def _incomplete(path: Path) -> str | None:
+    """Return which file of a checkpoint is missing or has another length; None if none is, or it cannot be told."""
+    with suppress(NotFound, Damaged, OSError):  # damage is what `verify` and the next restore look for
+        for name, file in Checkpoint(path).manifest.files.items():
+            try:
+                size = os.lstat(path / name).st_size
+            except (FileNotFoundError, NotADirectoryError):
+                return f"lacks {name}: a copy that did not end, or a file that was deleted"
+            if size != file.size_bytes:
+                return f"{name} has {size} bytes of {file.size_bytes}: a copy that did not end"
+    return None
+
+
+def _quarantined(root: Path, logs: Sequence[Log], taken: set[str], sound: Callable[[Path], bool]) -> Iterator[Mess]:
+    for path in sorted((root / "quarantine").glob("step-*")):
+        named = _QUARANTINED.fullmatch(path.name)
+        if named is None or named[2] not in DAMAGE or named[1] in taken or path.is_symlink():
+            continue
+        if _is_present(root, path, named[1], logs) and sound(path):
+            taken.add(named[1])
+            yield Mess(path, "is whole now, and of the run's present", BACK)
+
+
+def _is_present(root: Path, path: Path, name: str, logs: Sequence[Log]) -> bool:
+    """Whether the run came by that checkpoint: no later attempt went on from an earlier place."""
+    try:
+        head = Checkpoint(path).head
+        ours = str(head.name) == name and head.run == (read_run(root) or run_of(Shelf(root)))
+    except (Damaged, NotFound, OSError):
+        return False
+    later = (log.restored for log in logs if log.attempt > head.attempt)
+    return ours and all(restored is None or restored >= head.name.order for restored in later)
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        Checkpoint(path).check_layout()
+    except (Damaged, NotFound, OSError):
+        return False
+    return True
+
+
+def _links(shelf: Shelf) -> Iterator[Mess]:
+    for link, find_it in (("latest", shelf.latest), ("best", lambda: shelf.best(None))):
+        path = shelf.root / "checkpoints" / link
+        leads = os.readlink(path) if path.is_symlink() else None
+        with suppress(Damaged):
+            try:
+                wanted = find_it().path.name
+            except NotFound:
+                wanted = None
+            if leads != wanted and (leads is not None or not os.path.lexists(path)):
+                yield Mess(path, f"leads to {leads or 'nothing'} instead of {wanted or 'nothing'}", POINT)

@@ -1,0 +1,115 @@
+"""Repair: puts the mess in a run's directory right, as an attempt of the run: it owns the run meanwhile, or is refused.
+
+No checkpoint that could be read is moved or removed. Each change is one rename, or the removal of what no reader knows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from .. import disk, owner
+from ..errors import UsageError
+from ..store import attempt as attempts
+from ..store.attempt import Attempt
+from ..store.checkpoint import Checkpoint
+from ..store.claiming import Elsewhere, strangers
+from ..store.committing import writing
+from ..store.shelf import Shelf
+from ..store.store import Store
+from .mess import ASIDE, BACK, FENCE, NAMED, POINT, REMOVE, Mess, find, run_of
+
+
+def repair(root: Path) -> list[Mess]:
+    """Put all of it right, and return what it was; journal each.
+
+    Raises:
+        UsageError: an attempt of the run is or may be alive.
+    """
+    require_nobody(root)
+    sound = cache(is_sound)  # each is read once
+    found = find(root, sound=sound)
+    if not found:
+        return []
+    store = Store(root)
+    run = run_of(Shelf(root)) if any(mess.cure == NAMED for mess in found) else None
+    store.know(Elsewhere(run))
+    attempt = store.claim()  # fences all earlier attempts: what they left goes
+    try:
+        done = [mess for mess in found if mess.cure in (FENCE, NAMED)]
+        for mess in done:
+            _record(attempt, mess)
+        for mess in find(root, own=attempt.number, sound=sound):
+            with writing(root), attempt.acting("repair"):
+                CURES[mess.cure](store, mess)
+            _record(attempt, mess)
+            done.append(mess)
+    finally:
+        store.close()
+    return done
+
+
+def require_nobody(root: Path) -> None:
+    """
+    Raises:
+        UsageError: an attempt of the run is or may be alive: it puts its own things right.
+    """
+    for log in strangers(root) if os.environ.get("HOLDFAST_TAKE_OVER") != "1" else ():
+        raise UsageError(
+            f"{root}: attempt {log.attempt} may still be running: {owner.describe(log.owner)}; nothing was changed. "
+            "Stop it first; if you know that it is gone, set HOLDFAST_TAKE_OVER=1"
+        )
+
+
+def is_sound(path: Path) -> bool:
+    """Whether every byte of a checkpoint is on the medium as it was committed."""
+    try:
+        return not any(Checkpoint(path).problems(cold=True))
+    except OSError:
+        return False
+
+
+def _record(attempt: Attempt, mess: Mess) -> None:
+    attempt.record("repaired", path=str(mess.path), what=mess.what, cure=mess.cure)
+    attempt.flush(sync=True)
+
+
+def _remove(_: Store, mess: Mess) -> None:
+    disk.remove_tree(mess.path)
+    disk.sync_dir(mess.path.parent)
+
+
+def _set_aside(store: Store, mess: Mess) -> None:
+    store.quarantine(Checkpoint(mess.path), mess.word)
+
+
+def _point(store: Store, _: Mess) -> None:
+    store.point()
+
+
+def _bring_back(store: Store, mess: Mess) -> None:
+    """Move it by way of the attempt's room: if this is cut short there, the next attempt moves it to quarantine/."""
+    attempt = store.claim()
+    passing = attempt.room / f"quarantine-{mess.path.name}"
+    name = Checkpoint(mess.path).name
+    disk.rename_new(mess.path, passing)
+    disk.sync_dir(attempt.room)
+    disk.sync_dir(mess.path.parent)
+    attempts.publish(attempt, passing, name)
+    store.point()
+
+
+def _nothing(_: Store, __: Mess) -> None:
+    """The claim has done it."""
+
+
+CURES: dict[str, Callable[[Store, Mess], None]] = {
+    REMOVE: _remove,
+    FENCE: _nothing,
+    NAMED: _nothing,
+    ASIDE: _set_aside,
+    POINT: _point,
+    BACK: _bring_back,
+}

@@ -1,0 +1,46 @@
+"""Leftovers: small files that killed supervisors and submissions left in their directory."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from .. import disk, journal
+from ..cluster.job_leader import SCRIPT
+from . import submission
+from .place import JOURNAL, living
+
+UNSUBMITTED_S = 3600.0  # the age at which an empty script was left by a submission that was killed
+
+
+def find(directory: Path) -> list[Path]:
+    """Return the files of supervisors that have ended or are proven dead, and of a submission that never was one."""
+    alive = {str(begin.get("supervisor")) for begin in living(directory / JOURNAL)}
+    signs = [path for word in ("alive-", "leave-") for path in directory.glob(f"{word}*")]
+    left = [path for path in signs if path.name.partition("-")[2] not in alive and (directory / JOURNAL).is_file()]
+    left += [path for path in directory.glob(".*.new") if is_theirs(directory) and disk.is_abandoned(path)]
+    script = directory / SCRIPT
+    if not (directory / JOURNAL).exists() and script.is_file() and not script.is_symlink():
+        facts = script.stat()
+        left += [script] if not facts.st_size and time.time() - facts.st_mtime > UNSUBMITTED_S else []
+    return sorted(left)
+
+
+def is_theirs(directory: Path) -> bool:
+    """Whether a supervisor or a submission has used this directory."""
+    return (directory / JOURNAL).is_file() or (directory / SCRIPT).is_file()
+
+
+def remove(directory: Path) -> list[Path]:
+    """Remove them, and return what they were."""
+    found = find(directory)
+    for path in found:
+        if path.name == SCRIPT:
+            submission.give_back(directory)
+        else:
+            disk.remove_tree(path)
+    if found and (directory / JOURNAL).is_file():
+        disk.sync_dir(directory)
+        lines = [{"event": "repaired", "time": time.time(), "path": str(path)} for path in found]
+        journal.append(directory / JOURNAL, lines, sync=True)
+    return found

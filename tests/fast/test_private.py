@@ -1,0 +1,51 @@
+"""Private: the mode of a run's directory decides who may see what is created in it, in whatever process."""
+
+import os
+import stat
+
+from holdfast import disk
+from holdfast.store.attempt import join
+from holdfast.store.store import Store
+from stores import having, put
+
+
+def closed(root):
+    """Whether nothing at and below `root` has a right for other users."""
+    return all(not path.lstat().st_mode & 0o077 for path in (root, *root.rglob("*")) if not path.is_symlink())
+
+
+def test_a_private_run_stays_private_in_every_process(tmp_path, monkeypatch):
+    """What begins it, joins it, goes on with it or pins in it creates nothing for other users."""
+    before = os.umask(0)
+    try:
+        monkeypatch.setattr(disk, "_heeded", {})
+        store = having(tmp_path / "run", 1, private=True)
+        assert closed(tmp_path / "run")
+        for act in (
+            lambda: Store(tmp_path / "run").pin(1),
+            lambda: disk.make_dir(join(tmp_path / "run", 1, store.attempt.run).room / "of-a-rank"),
+            lambda: put(Store(tmp_path / "run", take_over=True), 2),
+        ):
+            monkeypatch.setattr(disk, "_heeded", {})  # as a process that has just begun
+            act()
+            assert closed(tmp_path / "run")
+    finally:
+        os.umask(before)
+
+
+def test_a_mode_that_cannot_be_asked_for_counts_as_private(tmp_path, monkeypatch):
+    """Nothing is opened to others because a disk did not answer."""
+    monkeypatch.setattr(disk, "_heeded", {})
+    (tmp_path / "run").mkdir(0o755)
+    disk.heed_mode(tmp_path / "run")
+    real = os.stat
+
+    def fails(path, **named):
+        if str(path) == str(tmp_path / "run"):
+            raise OSError(5, "Input/output error")
+        return real(path, **named)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "stat", fails)
+        disk.write(tmp_path / "run" / "file", [])
+    assert stat.S_IMODE((tmp_path / "run" / "file").stat().st_mode) == 0o600
