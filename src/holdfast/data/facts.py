@@ -6,8 +6,27 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from ..errors import Damaged
+
 FeedPosition = Mapping[str, Any]  # "epoch", "batches" consumed of it, and what else the feed needs to resume there
 LoaderFacts = Mapping[str, Any]  # what decides the order and the batches of a loader
+
+
+class StoredPosition(dict[str, Any]):
+    """A position out of a checkpoint; so are those of its members. What it lacks, its feed did not write."""
+
+    @classmethod
+    def of(cls, stored: FeedPosition) -> StoredPosition:
+        return cls({key: _stored(value) for key, value in stored.items()})
+
+    def __missing__(self, key: str) -> Any:
+        raise Damaged(f"the checkpoint's position of a loader lacks {key!r}: another kind of loader wrote it")
+
+
+def _stored(value: Any) -> Any:
+    if isinstance(value, dict) and {"epoch", "batches"} <= value.keys():
+        return StoredPosition.of(value)
+    return [*map(_stored, value)] if type(value) is list else value
 
 
 def facts(loader: Any, sized: Any = None) -> dict[str, Any]:

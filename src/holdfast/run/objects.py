@@ -14,6 +14,7 @@ from weakref import WeakSet
 from ..errors import NotFound
 from ..state.captured import ATOMS, MUTABLE, Attributes
 from ..state.fill import whole
+from ..state.sound import sound
 from ..store.checkpoint import Checkpoint
 
 _ADAPTERS = {  # capture, differences, restore of a framework's objects
@@ -117,6 +118,29 @@ def _is_legacy(target: Any) -> bool:
     return type(target).__name__ == "RandomState" and _frameworks(target)[0] == "numpy"
 
 
+def _differences(generator: Any, stored: Any) -> list[str]:
+    """How the stored state of a generator does not fit; a twin of it takes the state.
+
+    Raises:
+        Damaged: it is the state of no such generator.
+    """
+    with sound("a generator's state"):
+        stored = whole(stored)
+        if isinstance(generator, random.Random):
+            if type(generator).setstate is random.Random.setstate:
+                random.Random().setstate(stored["random"])  # noqa: S311
+        elif _is_legacy(generator):
+            stored["random_state"].get_state(legacy=False)
+        else:
+            from ..state import numpy_leaves
+
+            here, there = type(generator.bit_generator), stored["bit_generator"]["bit_generator"]
+            if there != here.__name__:
+                return [f"bit_generator: {there!s:.80} in the checkpoint, {here.__name__} here"]
+            numpy_leaves.try_bits(stored["bit_generator"])
+    return []
+
+
 class Objects:
     """How objects inside a state are captured, compared and restored: see `state.fill.Own`."""
 
@@ -142,7 +166,9 @@ class Objects:
 
     def differences(self, value: Any, stored: Any) -> list[str]:
         adapter = adapter_for(value)
-        return [] if adapter is None else list(adapter.differences(value, stored))
+        if adapter is not None:
+            return list(adapter.differences(value, stored))
+        return _differences(value, stored) if is_generator(value) else []
 
     def restore(self, value: Any, stored: Any) -> None:
         adapter = adapter_for(value)

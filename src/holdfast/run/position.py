@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -13,6 +13,7 @@ from ..data.facts import Feed, FeedPosition
 from ..errors import Damaged, Mismatch
 from ..interval import Mark
 from ..state import rng
+from ..state.sound import Count, Whole, shaped
 from .passes import Walks
 
 if TYPE_CHECKING:
@@ -21,21 +22,46 @@ if TYPE_CHECKING:
 AHEAD = "ahead"  # in a feed's position: the random numbers before each fetch whose batch is not consumed yet
 
 
+class _Passed(msgspec.Struct, forbid_unknown_fields=True):
+    """How much of a loader is done in the present epoch."""
+
+    consumed: Count
+    done: bool
+
+
+class _FeedShape(msgspec.Struct):
+    """What positions of feeds of all kinds have in common; each kind has more."""
+
+    epoch: Whole
+    batches: Count
+    samples: Count = 0
+    digest: str | None = None
+    first: str | None = None
+    last: str | None = None
+    ended: bool = False
+    rng: dict[str, Any] = {}
+    last_rng: dict[str, Any] = {}
+    ahead: list[dict[str, Any]] = []  # under `AHEAD`
+    taken: list[tuple[Count, Count]] = []
+    members: list[_FeedShape] = []
+    inner: _FeedShape | None = None
+
+
 class Position(msgspec.Struct):
     """Completed steps, the epoch in progress, and how far its loaders have advanced (`feeds`: where each one is)."""
 
-    step: int = 0
-    epoch: int = 0  # counted from 0, or from the start of the range that run.epochs() was given
-    phase: str = "step"  # of the last safe point
+    step: Count = 0
+    epoch: Whole = 0  # counted from 0, or from the start of the range that run.epochs() was given
+    phase: Annotated[str, msgspec.Meta(pattern="^(step|end)$")] = "step"  # of the last safe point
     in_epoch: bool = False  # whether the body of `epoch` has begun
-    epoch_began: int = 0  # the step at which it began
+    epoch_began: Count = 0  # the step at which it began
     current: str | None = None  # the loader in progress
-    loaders: dict[str, Any] = {}  # name -> {"consumed", "done"} in this epoch
-    feeds: dict[str, Any] = {}  # name -> last position of its feed, in any epoch
-    targets: dict[str, int] = {}  # totals passed to epochs() and steps()
-    left: dict[str, int] = {}  # loops that `break` ended, with their totals
-    went_back: list[int] = []
-    first_epoch: int = 0
+    loaders: dict[str, dict[str, Any]] = {}  # name -> {"consumed", "done"} in this epoch
+    feeds: dict[str, dict[str, Any]] = {}  # name -> last position of its feed, in any epoch
+    targets: dict[str, Whole] = {}  # totals passed to epochs() and steps()
+    left: dict[str, Whole] = {}  # loops that `break` ended, with their totals
+    went_back: list[Count] = []
+    first_epoch: Whole = 0
 
     def state_dict(self) -> dict[str, Any]:
         return deepcopy(msgspec.structs.asdict(self))
@@ -45,9 +71,10 @@ class Position(msgspec.Struct):
         names = {*cls.__struct_fields__}
         if not isinstance(stored, Mapping) or stored.keys() | {"first_epoch"} != names:  # absent in the oldest: 0
             raise Damaged("the checkpoint's position is not one that Holdfast writes")
-        if not isinstance(stored["feeds"], Mapping) or not all(map(_is_feed_position, stored["feeds"].values())):
-            raise Damaged("the checkpoint's positions of loaders are not those that Holdfast writes")
-        return cls(**stored)
+        found = shaped(cls, stored, "the checkpoint's position")
+        shaped(dict[str, _Passed], found.loaders, "the checkpoint's positions of loaders")
+        shaped(dict[str, _FeedShape], found.feeds, "the checkpoint's positions of loaders")
+        return found
 
     def begin_epochs(self, first: int) -> None:
         """Count the epochs from `first`.
@@ -79,10 +106,6 @@ class Position(msgspec.Struct):
         """Whether the loader `name` has ended for this epoch."""
         return bool(self.loaders.get(name, {}).get("done"))
 
-    def fetched_ahead(self) -> list[Mapping[str, Any]]:
-        """Random numbers before the batches that were fetched and not consumed, of all loaders."""
-        return [states for position in self.feeds.values() for states in position.get(AHEAD, [])]
-
     def at_safe_point(self, phase: str) -> None:
         """Record a safe point: after a "step", which is counted, or at the "end" of an epoch or of the run."""
         self.step, self.phase = self.step + (phase == "step"), phase
@@ -107,12 +130,6 @@ class Position(msgspec.Struct):
     def serve(self, name: str | None) -> None:
         """Record that the loader `name` is in progress; None: no loader is."""
         self.current = name
-
-
-def _is_feed_position(stored: Any) -> bool:
-    """Whether it is a feed's position, with random numbers of which generators before each batch fetched ahead."""
-    ahead = stored.get(AHEAD, []) if isinstance(stored, Mapping) else None
-    return isinstance(ahead, list) and all(isinstance(each, Mapping) for each in ahead)
 
 
 class Source(NamedTuple):

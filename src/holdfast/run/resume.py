@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Damaged, HoldfastError, NotFound, StoreError
 from ..journal import Log
-from ..state import rng
 from ..store.attempt import appear, is_checkpoint
 from ..store.checkpoint import Checkpoint
 from ..store.store import Store
 from ..terminal import say
 from . import unsound
+from .memory import checked
 from .position import Position
 from .ranks import agreed, led_at_length
 from .tracked import RESERVED, Digests, Tracked, require_fit
@@ -223,12 +223,8 @@ def _fitting(checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) ->
         raise StoreError(
             f"{checkpoint.path} was not saved by a Run: Store(...).load() reads it, start_from= takes weights from it"
         )
-    memory = checkpoint.load(part=RESERVED, types=types)
-    if not isinstance(memory, dict) or not isinstance(memory.get("vars", {}), dict):
-        raise Damaged(f"{checkpoint.path}: what the run remembered is not a mapping")
-    if ahead := Position.of(memory.get("position")).fetched_ahead():
-        rng.require_sound(ahead)
-    variables = tracked.variables.differences(memory.get("vars", {}))
+    memory = checked(checkpoint.load(part=RESERVED, types=types), checkpoint)
+    variables = tracked.variables.differences(memory["vars"])
     nested = tracked.nested_differences(memory.get("nested", []))
     require_fit([*tracked.differences(checkpoint, types), *nested, *variables], checkpoint)
     return memory
@@ -256,7 +252,7 @@ def _begin_from_places(places: Provision, go_back: int | None) -> None:
 def _go_back_once(session: Session, step: int) -> None:
     """Move all checkpoints newer than `step` to quarantine, so that the run resumes from `step`; a restart does not."""
     store, stop_on_nan = session.store, session.options.stop_on_nan
-    if step in _remembered(store, finite=stop_on_nan).get("position", {}).get("went_back", []):
+    if step in _went_back(store, finite=stop_on_nan):
         say(f"{session.path}: went back to step {step} before; go_back={step} is not done twice")
         return
     finite = [facts.name for facts in store.facts() if facts.step == step and facts.finite]
@@ -281,21 +277,18 @@ def require_sound(checkpoint: Checkpoint) -> None:
         raise Damaged(str(problem))
 
 
-def _remembered(store: Store, *, finite: bool) -> dict[str, Any]:
-    """Return what the run itself saved in its newest readable checkpoint; the user's types are placeholders.
+def _went_back(store: Store, *, finite: bool) -> list[int]:
+    """Return the steps to which the run went back, as its newest readable checkpoint has them.
 
-    `finite`: in the newest whose weights are. From another one no start goes on, so going back there is to be repeated.
+    `finite`: as the newest whose weights are. From another one no start goes on, so going back there is to be repeated.
     """
     for checkpoint in reversed(store.checkpoints()):
-        try:
+        with suppress(Damaged, NotFound, LookupError, TypeError):  # the restore reports it
             if finite and checkpoint.head.not_finite:
                 continue
             memory = checkpoint.load(part=RESERVED, placeholders=True)
-        except (Damaged, NotFound):  # the restore reports it
-            continue
-        if isinstance(memory, dict):
-            return memory
-    return {}
+            return Position.of(memory["position"]).went_back
+    return []
 
 
 def set_aside(store: Store, checkpoint: Checkpoint, word: str, why: str) -> None:

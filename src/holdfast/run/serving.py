@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ..children import steps
-from ..data.facts import Feed, FeedPosition
+from ..data.facts import Feed, FeedPosition, StoredPosition
 from ..data.feed import feed_for
 from ..errors import UsageError
 from ..state import rng
@@ -184,4 +184,5 @@ def _open(session: Session, served: BatchesArguments, consumed: int) -> tuple[Fe
             f"loader {name!r} cannot be positioned: {consumed} batches of it are read again and dropped. A list, a "
             "DataLoader, holdfast.data.Zip(a, b), or state_dict() and load_state_dict() would avoid that"
         )
-    return feed, session.position.feeds.get(name) if goes_on else None
+    position = session.position.feeds.get(name) if goes_on else None
+    return feed, None if position is None else StoredPosition.of(position)

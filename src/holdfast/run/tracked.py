@@ -112,7 +112,9 @@ class Tracked:
             here = f"None here{_NONE_HERE}" if name in self.given else "not tracked here"
             lines.append(f"{name}: in the checkpoint, but {here}")
         fill, _ = self._plan(checkpoint, types, compare=True)
-        return lines + fill.misfits
+        inside = [(path, each) for path, each in self._own() if path.partition("/")[0] in stored]
+        lost = [f"{path}: not in the checkpoint" for path, each in inside if not fill.reaches(each)]
+        return lines + fill.misfits + [line for line in lost if line not in fill.misfits]
 
     def nested_differences(self, stored: Iterable[str]) -> list[str]:
         """Return the places in containers that held such an object at the save and hold none now."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import Damaged, UsageError
 from ..legible import is_text
 from ..state.fill import NOTHING, Act, Fill
 
@@ -79,6 +79,8 @@ class Vars:
         return found
 
     def _plan(self, state: Mapping[str, Any]) -> tuple[Fill, dict[str, Act]]:
+        if odd := [name for name in state if hasattr(Vars, name) or not is_text(name)]:
+            raise Damaged(f"run.vars cannot have held {odd[0]!r}")
         fill = Fill()
         acts = {
             name: fill.plan(f"run.vars.{name}", self._values.get(name, NOTHING), value) for name, value in state.items()

@@ -64,6 +64,10 @@ class Fill:
                 live = stored
         return self._container(path, live if type(live) is type(stored) else stored, stored)
 
+    def reaches(self, live: Any) -> bool:
+        """Whether a plan fills the live object."""
+        return id(live) in self._filled
+
     def read(self) -> None:
         """Read the bytes of all planned leaves, into live memory or into new objects.
 
@@ -165,10 +169,10 @@ class Fill:
         """Return a plan for each stored member. Objects that restore themselves are neither added nor removed."""
         own = [key for key, member in live.items() if type(member) not in ATOMS and self._is_own(member)]
         if own:
-            self.misfits += [f"{path}/{key}: not in the checkpoint" for key in own if key not in stored]
-            come = [f"{path}/{key}: in the checkpoint, but not tracked here" for key in stored if key not in live]
+            self.misfits += [f"{_at(path, key)}: not in the checkpoint" for key in own if key not in stored]
+            come = [f"{_at(path, key)}: in the checkpoint, but not tracked here" for key in stored if key not in live]
             self.misfits += come
-        return {key: self.plan(f"{path}/{key}", live.get(key, NOTHING), member) for key, member in stored.items()}
+        return {key: self.plan(_at(path, key), live.get(key, NOTHING), member) for key, member in stored.items()}
 
     def items(self, path: str, live: Iterable[Any], stored: Iterable[Any]) -> Callable[[], list[Any]]:
         """The same as above for a sequence."""
@@ -182,6 +186,10 @@ class Fill:
 
     def _is_own(self, member: Any) -> bool:
         return isinstance(member, Attributes) or self._has_own(member)
+
+
+def _at(path: str, key: Any) -> str:
+    return f"{path}/{hex(key) if type(key) is int and key.bit_length() > 64 else key}"  # Python prints no huge number
 
 
 def _list(fill: Fill, path: str, live: Any, stored: Any) -> Act:

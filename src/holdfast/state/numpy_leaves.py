@@ -15,6 +15,7 @@ from .codec import ITEMSIZE, UNSOUND, Blank, Block, LeafReader, Node, Share, che
 
 # NumPy's own dtypes by name; others by its spelling, or by their name in ml_dtypes (bfloat16, float8_e5m2, int4, ...)
 PLAIN = frozenset(name for name in ITEMSIZE if name in np.sctypeDict and np.dtype(name).isbuiltin == 1)
+_MOST_WORDS = 2**16  # of a seed sequence's pool; NumPy's own choice is 4
 BIT_GENERATORS: Mapping[str, Any] = {
     kind.__name__: kind
     for kind in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
@@ -293,6 +294,13 @@ def _generator(content: Any) -> Any:
     return np.random.Generator(bits)
 
 
+def try_bits(state: Any) -> None:
+    """Give a new bit generator the state, if it is one of NumPy's. An error means that the state is none of its."""
+    kind = BIT_GENERATORS.get(state["bit_generator"])
+    if kind is not None:
+        kind().state = state
+
+
 def _legacy_state(generator: Any) -> Any:
     state = generator.get_state(legacy=False)
     if state["bit_generator"] != "MT19937":  # set_state accepts no other
@@ -308,6 +316,8 @@ def _random_state(state: Any) -> Any:
 
 def _seed_sequence(content: Any) -> Any:
     entropy, spawn_key, pool_size, children = content
+    if not 4 <= pool_size <= _MOST_WORDS or not 0 <= children < 2**32:  # it reserves memory for the pool
+        raise ValueError(f"a pool of {pool_size} words, and {children} children")
     return np.random.SeedSequence(entropy, spawn_key=spawn_key, pool_size=pool_size, n_children_spawned=children)
 
 

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from ..errors import Damaged
-from .codec import UNSOUND
 from .fill import whole
+from .sound import is_number, sound
 from .values import python_state, random_state
 
 
@@ -21,6 +20,7 @@ class GeneratorSource(NamedTuple):
     capture: Callable[[], Any]  # a state that can be flattened
     restore: Callable[[Any], list[str]]  # returns what it had to skip, and why
     seed: Callable[[int], None]
+    check: Callable[[Any], object] = lambda _: None  # raises one of UNSOUND if a state is none of theirs
 
 
 def _capture_numpy() -> dict[str, Any]:
@@ -50,14 +50,32 @@ def _seed_numpy(number: int) -> None:
     np.random.seed(number % 2**32)  # noqa: NPY002
 
 
+def _check_numpy(state: Any) -> None:
+    import numpy as np
+
+    from .numpy_leaves import try_bits
+
+    pair = state["has_gauss"], state["gauss"]
+    if state["bit_generator"] == "MT19937":
+        np.random.RandomState(0).set_state(state)
+    else:
+        try_bits({key: value for key, value in state.items() if key not in ("has_gauss", "gauss")})
+    if not all(map(is_number, pair)):
+        raise ValueError(f"{pair!r} is no half of a pair of numbers")
+
+
 def _restore_python(state: Any) -> list[str]:
     random.setstate(python_state(state))
     return []
 
 
+def _check_python(state: Any) -> None:
+    random.Random().setstate(python_state(state))  # noqa: S311
+
+
 SOURCES: dict[str, GeneratorSource] = {
-    "python": GeneratorSource(lambda: random_state(random.getstate()), _restore_python, random.seed),
-    "numpy": GeneratorSource(_capture_numpy, _restore_numpy, _seed_numpy),
+    "python": GeneratorSource(lambda: random_state(random.getstate()), _restore_python, random.seed, _check_python),
+    "numpy": GeneratorSource(_capture_numpy, _restore_numpy, _seed_numpy, _check_numpy),
 }
 _ELSEWHERE = {"torch": "holdfast.torch.rng"}  # package -> our module with its SOURCE
 
@@ -104,27 +122,30 @@ def restore(states: Mapping[str, Any]) -> list[str]:
 
 
 def require_sound(several: Iterable[Mapping[str, Any]]) -> None:
-    """
+    """Check the states; no live generator changes.
+
     Raises:
         Damaged: a state is none of its generator.
     """
-    before = capture()
-    try:
-        for states in several:
-            restore(states)
-    finally:
-        restore(before)
+    for states in several:
+        for name, state in states.items():
+            if not _missing(name):
+                with sound(f"the random state of {name}"):
+                    _source(name).check(whole(state))
 
 
 def _restore(name: str, state: Any) -> list[str]:
-    if name not in SOURCES and name not in _ELSEWHERE:
-        return [f"{name}: this Holdfast does not know its generators"]
-    if name != "python" and importlib.util.find_spec(name) is None:
-        return [f"{name}: it is not installed"]
-    try:
+    if missing := _missing(name):
+        return [f"{name}: {missing}"]
+    with sound(f"the random state of {name}"):
         return _source(name).restore(whole(state))
-    except UNSOUND as error:
-        raise Damaged(f"the random state of {name} is unsound: {error}") from error
+
+
+def _missing(name: str) -> str:
+    """Why this process cannot restore that package's generators; empty if it can."""
+    if name not in SOURCES and name not in _ELSEWHERE:
+        return "this Holdfast does not know its generators"
+    return "it is not installed" if name != "python" and importlib.util.find_spec(name) is None else ""
 
 
 def seed(number: int) -> None:

@@ -174,8 +174,15 @@ class _Unflattener:
     def items(self, content: Any) -> list[Any]:
         return [self.read(node) for node in _list(content)]
 
+    def hashed(self, node: Any) -> Any:
+        """Return a key, or a member of a set: it has no leaf inside."""
+        unread, value = self._unread, self.read(node)
+        if self._unread > unread and not self.placeholders:
+            raise Damaged(f"the tree holds the key {_shown(node)}, which is a leaf or has one")
+        return value
+
     def members(self, content: Any, kind: type[set[Any] | frozenset[Any]]) -> Any:
-        members = self.items(content)
+        members = [self.hashed(node) for node in _list(content)]
         with _sound(kind.__name__):
             made = kind(members)
             if len(made) != len(members):
@@ -183,7 +190,7 @@ class _Unflattener:
             return made
 
     def pairs(self, content: Any) -> dict[Any, Any]:
-        found = [(self.read(key), self.read(node)) for key, node in (_list(pair, 2) for pair in _list(content))]
+        found = [(self.hashed(key), self.read(node)) for key, node in (_list(pair, 2) for pair in _list(content))]
         with _sound("mapping"):
             made = dict(found)
             if len(made) != len(found):

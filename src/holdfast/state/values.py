@@ -62,6 +62,8 @@ def _made_zone(content: Any) -> dt.tzinfo | None:
 
     try:
         return zoneinfo.ZoneInfo(_typed(str, *arguments))
+    except OSError as error:  # a directory of zones
+        raise ValueError(f"no such time zone: {content!r}") from error
     except zoneinfo.ZoneInfoNotFoundError as error:
         raise UsageError(f"this machine does not know the time zone {arguments[0]!r}: pip install tzdata") from error
 

@@ -265,6 +265,7 @@ def _check(head: Head, where: object) -> None:
     for name, value in head.metrics.items():
         if isinstance(value, str) and value not in _NOT_FINITE:
             raise Damaged(f"{where}: metric {name!r} is {value!r}, which is no number")
+    seconds(head.created)
     check_files(head.files, where)
     if head.ranks is not None:
         _check_ranks(head.ranks, head.files, where)
@@ -322,7 +323,7 @@ def seconds(created: str) -> float:
     """Return a manifest's `created` in Unix seconds."""
     try:
         return datetime.fromisoformat(created).timestamp()
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise Damaged(f"created: {created!r} is not a time") from error
 
 

@@ -81,7 +81,7 @@ class _Leaf:
     def __init__(self, stored: Located, data: Data | None) -> None:
         self.stored, self.data = stored, data
         if data is not None and data.nbytes != stored.size_bytes:
-            raise ValueError(f"leaf {stored.key!r} is {stored.size_bytes} bytes long, not {data.nbytes}")
+            raise Damaged(f"{stored.path}: leaf {stored.key!r} is {stored.size_bytes} bytes long, not {data.nbytes}")
         self.path, self.offset, self.size = stored.path, stored.offset, stored.size_bytes
         self.digested = 0
         self.hasher: Any = None

@@ -215,7 +215,7 @@ def blank(stored: LeafReader) -> Blank:
 
 
 def mapped(stored: LeafReader, data: memoryview) -> torch.Tensor | None:
-    dtype, stride = _checked(stored)
+    dtype, stride = checked(stored)
     if stride is not None or not data:
         return None
     raw = torch.frombuffer(data, dtype=torch.uint8)
@@ -265,13 +265,13 @@ def refill(live: Any, stored: Any) -> bool:
 
 def empty(stored: LeafReader, device: torch.device) -> torch.Tensor:
     """A tensor of the stored dtype and layout, without values yet."""
-    dtype, stride = _checked(stored)
+    dtype, stride = checked(stored)
     if stride is None:
         return torch.empty(stored.shape, dtype=dtype, device=device)
     return torch.empty_strided(stored.shape, stride, dtype=dtype, device=device)
 
 
-def _checked(stored: LeafReader) -> tuple[torch.dtype, list[int] | None]:
+def checked(stored: LeafReader) -> tuple[torch.dtype, list[int] | None]:
     """Return its dtype and its stride, None for C order.
 
     Raises:
@@ -325,7 +325,7 @@ def _view(content: Any) -> torch.Tensor:
 
 
 def _dtype(name: Any) -> torch.dtype:
-    dtype = getattr(torch, name) if isinstance(name, str) and name.isidentifier() else None
+    dtype = vars(torch).get(name) if isinstance(name, str) else None  # getattr would import what torch imports lazily
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"torch has no dtype {name!r}")
     return dtype

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -19,6 +20,7 @@ from torch.nn.parameter import is_lazy
 from ..errors import UsageError
 from ..state.codec import is_stored
 from ..state.fill import whole
+from ..state.sound import Whole, shaped
 from .pieces import divided_like, is_dtensor, local
 from .stored import TensorRestore, differing, facts, load
 
@@ -56,6 +58,7 @@ def differences(module: nn.Module, stored: Any) -> list[str]:
     """
     if not isinstance(stored, Mapping):
         return [f"{type(stored).__name__} in the checkpoint, a module here"]
+    require_names(stored)
     root = unwrapped(module)
     state = root.state_dict()
     plain = _plain_name(state)
@@ -67,6 +70,25 @@ def differences(module: nn.Module, stored: Any) -> list[str]:
     for name, value in there.items():
         lines += differing(name, value, live.get(name))
     return lines + _untied(there, live)
+
+
+class _Version(msgspec.Struct):
+    """What torch keeps for each module besides its tensors; a module of the script's may have more."""
+
+    version: Whole | None = None
+
+
+msgspec.json.Decoder(_Version)  # here, where only one thread is: the first use of a type by two can crash msgspec
+
+
+def require_names(stored: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        Damaged: no module has such names, or such version numbers.
+    """
+    shaped(dict[str, Any], stored, "a module's state")
+    shaped(dict[str, dict[str, Any]], stored.get(METADATA, {}), "a module's metadata")
+    shaped(dict[str, _Version], stored.get(METADATA, {}), "a module's metadata")
 
 
 def entries(module: nn.Module) -> dict[str, Any]:

@@ -16,9 +16,11 @@ from torch.optim import LBFGS, Optimizer
 
 from ..state.codec import LeafReader
 from ..state.fill import whole
+from ..state.sound import is_plain
 from .modules import is_torchs_own
 from .pieces import is_dtensor
 from .stored import TensorRestore, facts, is_stored_tensor, load, storage
+from .trial import require_moments, require_optimizers
 
 _HOOKS = (
     "_optimizer_state_dict_pre_hooks",
@@ -37,8 +39,9 @@ def differences(optimizer: Optimizer, stored: Any) -> list[str]:
     """Return one line for each group, option or moment that does not fit; changes nothing."""
     if _loads_itself(optimizer):
         return []
-    if not isinstance(stored, Mapping) or not {"state", "param_groups"} <= stored.keys():
+    if not isinstance(stored, dict) or not {"state", "param_groups"} <= stored.keys():
         return [f"{type(stored).__name__} in the checkpoint that is not an optimizer's state, an optimizer here"]
+    require_optimizers(optimizer, stored)
     here, there = optimizer.param_groups, stored["param_groups"]
     if len(there) != len(here):
         return [f"param_groups: {len(there)} in the checkpoint, {len(here)} here"]
@@ -58,14 +61,17 @@ def outvoted(optimizer: Optimizer, stored: Any) -> list[str]:
     Its first word is the option's name.
     """
     lines: list[str] = []
-    for group, old in zip(optimizer.param_groups, stored["param_groups"], strict=True):
+    groups = stored.get("param_groups") if isinstance(stored, dict) else None
+    if not isinstance(groups, list) or not all(isinstance(old, dict) for old in groups):
+        return lines  # its own load_state_dict knows what that is
+    for group, old in zip(optimizer.param_groups, groups, strict=False):
         base = "initial_lr" if "initial_lr" in old else "lr"  # the present rate may be a schedule's
         pairs = {name: (group.get(name), old.get(name)) for name in _CHOSEN if "max_momentum" not in old}
         pairs["lr"] = group.get(base, group["lr"]), old.get(base)
         lines += [
             f"{name} is {here} here and {there} in the checkpoint"
             for name, (here, there) in pairs.items()
-            if isinstance(here, _NUMBERS) and isinstance(there, _NUMBERS) and here != there
+            if isinstance(here, _NUMBERS) and isinstance(there, _NUMBERS) and here != there and is_plain(there)
         ]
     return list(dict.fromkeys(lines))
 
@@ -216,16 +222,33 @@ def _bare(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in ("_orig_mod", "module"))
 
 
+_ADAM = ("exp_avg", "exp_avg_sq")
+_MOMENTS = {  # of torch's optimizers: what each parameter has after the first step, besides "step"
+    **dict.fromkeys(("Adam", "AdamW", "NAdam", "RAdam", "SparseAdam"), _ADAM),
+    "Adamax": ("exp_avg", "exp_inf"),
+    "Adadelta": ("square_avg", "acc_delta"),
+    "Adagrad": ("sum",),
+    "RMSprop": ("square_avg",),
+    "Rprop": ("prev", "step_size"),
+    "ASGD": ("ax",),
+}
+
+
 def _moment_differences(optimizer: Optimizer, stored: Mapping[str, Any]) -> list[str]:
-    """Whether a moment of torch's has its parameter's shape, or 1 in a factored dimension.
+    """Whether torch's moments are there, and each has its parameter's shape, or 1 in a factored dimension.
 
     LBFGS flattens its moments, and other authors' optimizers may project them: these are not compared.
     """
     if isinstance(optimizer, LBFGS) or not type(optimizer).__module__.startswith("torch.optim."):
         return []
     lines = []
+    wanted = _MOMENTS.get(type(optimizer).__name__, ())
     for number, parameter in _numbered(optimizer, stored["param_groups"]):
-        for key, value in stored["state"].get(number, {}).items():
+        entry = stored["state"].get(number, {})
+        if entry and (lacks := [name for name in wanted if name not in entry]):
+            lines.append(f"state/{number}: no {', '.join(lacks)} in the checkpoint: another kind of optimizer saved it")
+        require_moments(f"state/{number}", {name: entry[name] for name in wanted if name in entry}, parameter)
+        for key, value in entry.items():
             there, here = facts(value), tuple(parameter.shape)
             if there is None or len(there.shape) != len(here):
                 continue

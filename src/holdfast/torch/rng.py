@@ -34,4 +34,10 @@ def seed(number: int) -> None:
         torch.cuda.manual_seed_all(number % 2**64)
 
 
-SOURCE = GeneratorSource(capture, restore, seed)
+def check(state: Any) -> None:
+    torch.Generator().set_state(state["cpu"])
+    if not all(saved.dtype is torch.uint8 and saved.dim() == 1 for saved in state["cuda"]):
+        raise TypeError("the state of a CUDA device is not bytes")
+
+
+SOURCE = GeneratorSource(capture, restore, seed, check)

@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..state.fill import whole
 from .stored import load
+from .trial import require_kinds, require_schedulers
 
 _SCRIPTS_OWN = (
     types.FunctionType,
@@ -45,7 +46,10 @@ def differences(scheduler: LRScheduler, stored: Any) -> list[str]:
     """
     if not isinstance(stored, dict):
         return [f"{type(stored).__name__} in the checkpoint, a scheduler here"]
-    return _state_differences("", scheduler, stored)
+    lines = _state_differences("", scheduler, stored)
+    if not lines:
+        require_schedulers(scheduler, _completed(whole(stored), scheduler.state_dict()), _owned(scheduler))
+    return lines
 
 
 def restore(scheduler: LRScheduler, stored: Any) -> None:
@@ -79,17 +83,25 @@ def _completed(stored: Any, live: Any) -> Any:
     return stored
 
 
+def _owned(scheduler: Any) -> list[Any]:
+    """The objects of the script's to which a scheduler, or a part of it, refers."""
+    parts = [scheduler, *getattr(scheduler, "_schedulers", [])]
+    return [each for part in parts for each in vars(part).values() if isinstance(each, _SCRIPTS_OWN[-3:])]
+
+
 def _state_differences(path: str, scheduler: Any, stored: dict[str, Any]) -> list[str]:
-    lines = []
+    lines: list[str] = []
+    rates, parts = getattr(scheduler, "base_lrs", []), getattr(scheduler, "_schedulers", [])
+    require_kinds({"base_lrs": [0.0 for _ in rates], "_schedulers": [{} for _ in parts]}, stored, "a scheduler's state")
     if type(scheduler).__module__.startswith("torch.optim."):
         live = _public(capture(scheduler))
         there = _public(stored)
         lines += [f"{path}{name}: missing in the checkpoint" for name in live if name not in there]
         lines += [f"{path}{name}: only in the checkpoint" for name in there if name not in live]
-    rates, old_rates = getattr(scheduler, "base_lrs", []), stored.get("base_lrs", [])
+    old_rates = stored.get("base_lrs", [])
     if "base_lrs" in stored and len(rates) != len(old_rates):
         lines.append(f"{path}base_lrs: {len(old_rates)} in the checkpoint, {len(rates)} here")
-    parts, old_parts = getattr(scheduler, "_schedulers", []), stored.get("_schedulers", [])
+    old_parts = stored.get("_schedulers", [])
     if len(parts) != len(old_parts):
         return [*lines, f"{path}_schedulers: {len(old_parts)} in the checkpoint, {len(parts)} here"]
     for number, (part, old) in enumerate(zip(parts, old_parts, strict=True)):
@@ -98,4 +110,4 @@ def _state_differences(path: str, scheduler: Any, stored: dict[str, Any]) -> lis
 
 
 def _public(state: dict[str, Any]) -> list[str]:
-    return [name for name in state if not name.startswith("_") and name != "verbose"]
+    return [name for name in state if not str(name).startswith("_") and name != "verbose"]

@@ -11,7 +11,7 @@ from ..errors import Mismatch
 from ..state.codec import LeafReader, is_stored, read_all
 from . import pieces
 from .items import Now, data, memory
-from .leaves import DTYPES, empty
+from .leaves import DTYPES, checked, empty
 
 AROUND_BYTES = 16 << 20  # most bytes that exist twice while read into memory no file can be read into
 
@@ -111,6 +111,8 @@ def differing(path: str, stored: object, live: object) -> list[str]:
     if not isinstance(live, torch.Tensor) or is_lazy(live):
         return []
     there, here = facts(stored), facts(live)
+    if is_stored_tensor(stored):
+        checked(stored)
     if there is None or here is None:
         return [f"{path}: {type(stored).__name__} in the checkpoint, a tensor here"]
     if live.is_meta:

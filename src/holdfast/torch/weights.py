@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeGuard
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from ..errors import Mismatch
 from ..run.weights import moved
 from . import modules
 from .stored import differing
@@ -31,6 +32,9 @@ def match(model: nn.Module, stored: Mapping[str, Any], rename: Mapping[str, str]
 
     `rename`: prefix in the checkpoint -> prefix here, whole parts of a name; the longest that fits counts.
     """
+    if not isinstance(stored, Mapping):
+        raise Mismatch(f"the checkpoint holds no model there, but a value of type {type(stored).__name__}")
+    modules.require_names(stored)
     live, there = modules.entries(model), _renamed(stored, rename)
     both = [name for name in live if name in there]
     mismatched = [name for name in both if differing(name, there[name], live[name])]

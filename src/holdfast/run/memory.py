@@ -1,0 +1,71 @@
+"""Memory: what a checkpoint stores of the run itself, checked before anything is restored. Its file may be hostile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from ..errors import Damaged
+from ..state import rng
+from ..state.sound import Count, is_plain, shaped
+from ..store.checkpoint import Checkpoint
+from .position import AHEAD, Position
+
+Random = dict[str, Any]  # states of generators, by package
+
+
+class Fingerprint(msgspec.Struct):
+    environment: dict[str, Any]
+    loaders: dict[str, dict[str, Any]]
+
+
+class Memory(msgspec.Struct):
+    """The fields of `Session.memory`, as far as their kinds do not depend on the script."""
+
+    position: dict[str, Any]
+    vars: dict[str, Any]
+    seed: int
+    overrides: dict[str, dict[str, Any]]
+    fingerprint: Fingerprint
+    probe: Any
+    rng: Random
+    epoch_rng: Random | None
+    epoch_generators: dict[str, Any] = {}
+    reducers: dict[str, tuple[list[Count], Annotated[int, msgspec.Meta(ge=0, le=2)]]] = {}
+    nested: list[str] = []
+    means: dict[str, dict[str, Annotated[list[float], msgspec.Meta(min_length=2, max_length=2)]]] = {}
+    durations: dict[str, Any] = {}
+
+
+msgspec.json.Decoder(Memory)  # here, where only one thread is: the first use of a type by two can crash msgspec
+
+
+def checked(stored: Any, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return `stored`, what the run remembered in `checkpoint`.
+
+    Raises:
+        Damaged: no run remembers that.
+    """
+    if not isinstance(stored, dict):
+        raise Damaged(f"{checkpoint.path}: what the run remembered is not a mapping")
+    memory = shaped(Memory, stored, f"{checkpoint.path}: what the run remembered")
+    position = Position.of(memory.position)
+    if (position.step, position.phase) != (checkpoint.step, checkpoint.phase):
+        raise Damaged(f"{checkpoint.path}: the run's position in it is step {position.step}, {position.phase!r}")
+    for what in (memory.fingerprint.environment, memory.fingerprint.loaders, memory.overrides):
+        if not is_plain(what):
+            raise Damaged(f"{checkpoint.path}: the run remembered facts that are neither text nor numbers")
+    rng.require_sound(_random(memory, position))
+    return stored
+
+
+def _random(memory: Memory, position: Position) -> Iterator[Mapping[str, Any]]:
+    """Yield the states of random generators in what the run remembered."""
+    yield memory.rng
+    yield memory.epoch_rng or {}
+    for feed in position.feeds.values():
+        yield feed.get("rng", {})
+        yield feed.get("last_rng", {})
+        yield from feed.get(AHEAD, [])

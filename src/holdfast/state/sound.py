@@ -1,0 +1,63 @@
+"""Sound: what a checkpoint holds is of the kind that its reader takes, or the checkpoint is damaged.
+
+A digest tells that nothing changed since the save. It does not tell who saved. So each reader decides, from the stored
+content alone and before the first live byte is overwritten, whether that content can be its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from numbers import Number
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from ..errors import Damaged, HoldfastError
+from .codec import UNSOUND, is_stored
+
+T = TypeVar("T")
+MOST = 10**18
+Count = Annotated[int, msgspec.Meta(ge=0, lt=MOST)]
+Whole = Annotated[int, msgspec.Meta(gt=-MOST, lt=MOST)]
+
+
+def shaped(kind: type[T], stored: Any, what: str) -> T:
+    """Return `stored` as `kind`, a type of msgspec's.
+
+    Raises:
+        Damaged: it is not of that kind.
+    """
+    with sound(what):
+        return msgspec.convert(stored, kind)
+
+
+@contextmanager
+def sound(what: str) -> Iterator[None]:
+    """An error in this block is the checkpoint's fault: the block must call no code of the user's.
+
+    Raises:
+        Damaged: instead.
+    """
+    try:
+        yield
+    except HoldfastError:
+        raise
+    except UNSOUND as error:
+        raise Damaged(f"{what} is unsound: {type(error).__name__}: {str(error)[:200]}") from error
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number that can be printed, of Python's or of NumPy's; no leaf."""
+    return isinstance(value, Number) and not (isinstance(value, int) and abs(value) >= 2**64)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether it can be compared and printed: text, numbers, and containers of such."""
+    if isinstance(value, dict):
+        return all(map(is_plain, value)) and all(map(is_plain, value.values()))
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(map(is_plain, value))
+    return (
+        not is_stored(value) and getattr(value, "shape", ()) == () and (not isinstance(value, int) or is_number(value))
+    )
