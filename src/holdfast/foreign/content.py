@@ -52,7 +52,7 @@ class Content(NamedTuple):
     @property
     def step(self) -> int | None:
         found = self.number("global_step", "step", "iteration", "iter", "steps", "num_steps", "update")
-        named = _named(self.files, r"(?:step|iter|checkpoint|ckpt|global_step)[=_-]?(\d{1,15})")
+        named = _named(self.files, r"(?:^|(?:step|iter|checkpoint|ckpt)[=_-]?)(\d{1,15})(?!\d)")
         return int(found) if found is not None and abs(found) < 1e18 else named
 
     @property
@@ -65,7 +65,7 @@ def _named(files: Sequence[Path], pattern: str) -> int | None:
     """The number that the name of the file says; of several files, that of their folder."""
     named = files[0] if len(files) == 1 else files[0].parent if files else Path()
     found = re.findall(pattern, named.name, re.IGNORECASE)
-    return int(found[-1]) if found else int(named.name) if re.fullmatch(r"[0-9]{1,15}", named.name) else None
+    return int(found[-1]) if found else None
 
 
 # where the weights are, in the order of trust

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from ..state.codec import ITEMSIZE
 from .pickles import DICT, ORDERED, PERSISTENT, Object
 from .trees import Known, Step, Storage, Tree, custom
@@ -88,7 +90,11 @@ def _counter(tree: Tree, made: Object, path: Step) -> Any:
 
 def _members(tree: Tree, made: Object, path: Step) -> Any:
     nodes = tree.members([*(made.args[0] if made.args else []), *made.items], path)
-    return nodes if made.kind == "list" else {made.kind: nodes}
+    return nodes if made.kind == "list" else {made.kind: sorted(nodes, key=msgspec.json.encode)}
+
+
+def _complex(tree: Tree, made: Object, path: Step) -> Any:
+    return {"complex": tree.members(made.args, path)}
 
 
 def _deque(tree: Tree, made: Object, path: Step) -> Any:
@@ -167,7 +173,8 @@ def _numpy_scalar(tree: Tree, made: Object, path: Step) -> Any:
     name = _numpy_dtype(made.args[0])
     if name is None:
         return tree.unknown(made, ())
-    return {"numpy_scalar": [name, _data(made.args[1]).hex()]}
+    text = made.args[0].args[0]
+    return {"numpy_scalar": [f"{'|' if text[1:] == '1' else '<'}{text}", _data(made.args[1]).hex()]}
 
 
 def _not_shown(tree: Tree, made: Object, path: Step) -> Any:
@@ -181,6 +188,7 @@ KNOWN: Mapping[str, Known] = {
     "collections.defaultdict": _defaultdict,
     "collections.Counter": _counter,
     "collections.deque": _deque,
+    "complex": _complex,
     **dict.fromkeys(("set", "frozenset", "list"), _members),
     **dict.fromkeys(("_codecs.encode", "bytes", "bytearray"), _encoded),
     **dict.fromkeys(("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2"), _tensor),

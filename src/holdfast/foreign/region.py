@@ -31,7 +31,7 @@ class Region(NamedTuple):
             file.seek(self.start)
             buffer, left = memoryview(bytearray(min(READ_BYTES, self.size))), self.size
             while left:
-                got = file.readinto(buffer[: min(left, len(buffer))])  # type: ignore[attr-defined]
+                got = file.readinto(buffer[: min(left, len(buffer))])
                 if not got:
                     raise Damaged(f"{self.path}: ends at byte {self.start + self.size - left}, {left} before its time")
                 left -= got
@@ -79,14 +79,14 @@ class _Window(io.RawIOBase):
         super().close()
 
 
-def opened(path: Path) -> BinaryIO:
+def opened(path: Path) -> io.FileIO:
     """Open a plain file, or a link to one: caches of models consist of links.
 
     Raises:
         Damaged: there is none.
     """
     try:
-        return open(disk.open_plain(path, follow=True), "rb", buffering=0)  # type: ignore[return-value]
+        return io.FileIO(disk.open_plain(path, follow=True), "rb")
     except disk.NotPlain as error:
         raise Damaged(f"{path}: not a plain file") from error
     except FileNotFoundError as error:

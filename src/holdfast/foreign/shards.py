@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from ..errors import Damaged
+from ..state import nodes
 from ..state.nodes import quoted, unused
 from ..store.problems import Problem
 from . import legacy, pt, safetensors
@@ -164,7 +165,7 @@ class _Found:
 
 def _named(content: Content) -> Iterator[tuple[str, ForeignLeaf]]:
     """Yield the tensors of a state dict by their names; a file of weights holds nothing else."""
-    tag, held = next(iter(content.tree.items())) if isinstance(content.tree, dict) else ("", None)
+    tag, held = nodes.tagged(content.tree)
     pairs = held.items() if tag == "dict" else held[0] if tag == "ordered_with" else held if tag == "ordered" else ()
     for name, node in pairs:
         if isinstance(node, dict) and isinstance(node.get("leaf"), str):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import Damaged, StoreError
-from . import dcp, legacy, pt, safetensors, shards
+from . import dcp, hdf5, legacy, orbax, pt, safetensors, shards
 from .content import Content
 from .region import Region, small, whole
 
@@ -24,18 +24,21 @@ class FileFormat(NamedTuple):
 
 
 class FolderFormat(NamedTuple):
-    has: Callable[[frozenset[str]], bool]  # whether a folder with files of these names is one
+    has: Callable[[Path, frozenset[str]], bool]  # whether a folder with files of these names is one
     read: Callable[[Path, frozenset[str]], Content]
 
 
 FILES = (
     FileFormat((".pt", ".pth", ".ckpt", ".bin", ".pkl"), re.compile(rb"PK\x03\x04"), pt.read),
     FileFormat((".pt", ".pth", ".ckpt", ".bin", ".pkl"), re.compile(rb"\x80[\x02-\x05]"), legacy.read),
+    FileFormat((".keras",), re.compile(rb"PK\x03\x04"), hdf5.archive),
+    FileFormat((".h5", ".hdf5"), re.compile(rb"\x89HDF\r\n\x1a\n"), hdf5.read),
     FileFormat((".safetensors",), re.compile(rb"[^\x00].{2,4}\x00{1,5}", re.DOTALL), safetensors.read),
 )
 FOLDERS = (
-    FolderFormat(lambda names: dcp.METADATA in names, dcp.read),
-    FolderFormat(shards.is_folder, shards.read),
+    FolderFormat(lambda _, names: dcp.METADATA in names, dcp.read),
+    FolderFormat(orbax.is_folder, orbax.read),
+    FolderFormat(lambda _, names: shards.is_folder(names), shards.read),
 )
 _ALL_ENDINGS = tuple({ending for each in FILES for ending in each.endings})
 _ENDINGS = tuple({*_ALL_ENDINGS} - {".bin", ".pkl"})  # other programs write such files, too
@@ -44,7 +47,7 @@ _ENDINGS = tuple({*_ALL_ENDINGS} - {".bin", ".pkl"})  # other programs write suc
 def is_foreign(path: Path, *, named: bool = False) -> bool:
     """Whether `path` is a checkpoint of another program, by its name or by how it begins; with `named`, by both."""
     if path.is_dir():
-        return _of_folder(names_in(path)) is not None
+        return _of_folder(path, names_in(path)) is not None
     if not path.is_file() or (named and not path.name.endswith(_ALL_ENDINGS)):
         return False
     return path.name.endswith(_ENDINGS) or _of_file(path) is not None
@@ -59,7 +62,7 @@ def read(path: Path) -> Content:
     """
     if path.is_dir():
         names = names_in(path)
-        folder = _of_folder(names)
+        folder = _of_folder(path, names)
         if folder is None:
             raise Damaged(f"{path}: no checkpoint of a known format any more")
         return folder.read(path, names)
@@ -84,8 +87,8 @@ def names_in(folder: Path) -> frozenset[str]:
     return frozenset(names)
 
 
-def _of_folder(names: frozenset[str]) -> FolderFormat | None:
-    return next((each for each in FOLDERS if each.has(names)), None)
+def _of_folder(path: Path, names: frozenset[str]) -> FolderFormat | None:
+    return next((each for each in FOLDERS if each.has(path, names)), None)
 
 
 def _of_file(path: Path) -> FileFormat | None:

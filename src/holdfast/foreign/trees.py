@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import Damaged, StoreError
@@ -37,7 +38,7 @@ Known = Callable[["Tree", Object, Step], Any]  # an object and the path to it ->
 class Tree:
     """Makes nodes of values. `known` says what objects stand for; `leaves` collects the tensors."""
 
-    def __init__(self, where: object, known: Mapping[str, Known], storage: Callable[[Any], Storage]) -> None:
+    def __init__(self, where: Path, known: Mapping[str, Known], storage: Callable[[Any], Storage]) -> None:
         self.where, self.storage = where, storage
         self.leaves: dict[str, ForeignLeaf] = {}
         self._known, self._left = known, VALUES

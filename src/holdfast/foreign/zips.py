@@ -84,7 +84,7 @@ class Zip:
 def _members(region: Region) -> Iterator[Member]:
     with region.window() as file:
         try:
-            archive = zipfile.ZipFile(_Directory(file, region))  # type: ignore[arg-type]
+            archive = zipfile.ZipFile(_Directory(file, region))
         except (zipfile.BadZipFile, zipfile.LargeZipFile, ValueError, struct.error, NotImplementedError) as error:
             raise Damaged(f"{region.path}: no whole zip file: {error}; it may be cut") from error
         behind, names = archive.start_dir, set[str]()
@@ -106,13 +106,11 @@ def _members(region: Region) -> Iterator[Member]:
 def _start(file: Any, info: zipfile.ZipInfo, region: Region) -> int:
     """Return where a member's bytes begin, from the header in front of them."""
     file.seek(info.header_offset)
-    head = file.read(_LOCAL.size)
-    fields = _LOCAL.unpack(head) if len(head) == _LOCAL.size else [b""]
-    name = file.read(fields[-2]) if fields[0] == b"PK\3\4" else b""
-    encoding = "utf-8" if info.flag_bits & 0x800 else "cp437"
-    if name.decode(encoding, "replace") != info.orig_filename:
+    mark, *_, named, extra = _LOCAL.unpack(file.read(_LOCAL.size).ljust(_LOCAL.size, b"\0"))
+    name = file.read(named).decode("utf-8" if info.flag_bits & 0x800 else "cp437", "replace")
+    if mark != b"PK\3\4" or name != info.orig_filename:
         raise Damaged(f"{region.path}: {info.orig_filename!r}: the header in front of it is damaged")
-    return int(info.header_offset + _LOCAL.size + fields[-2] + fields[-1])
+    return int(info.header_offset + _LOCAL.size + named + extra)
 
 
 class _Directory:
