@@ -25,6 +25,7 @@ LAYERS = [  # imports point to earlier lines only; rooms of one line do not know
     {"journal", "retention", "interval", "young_daly", "terminal", "provenance", "job", "state", "children"},
     {"owner", "ranks"},
     {"store", "data", "cluster", "board"},
+    {"foreign"},
     {"inspect", "collective", "mirror"},
     {"run"},
     {"trainers"},

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from .. import disk, job
 from ..errors import Damaged, NoSpace, NotFound
+from ..foreign.checkpoint import find
 from ..mirror.lineage import Held, lineage, origins
 from ..mirror.place import open_place
 from ..mirror.records import Copy, Seen
@@ -59,6 +60,17 @@ class Here:
     def problems(self, checkpoint: Checkpoint, *, cold: bool) -> Iterator[Problem]:
         """Read every byte; yield the places that differ from what was committed."""
         return checkpoint.problems(cold=cold)
+
+
+class Others(Here):
+    """A file or a folder that another program wrote."""
+
+    def __init__(self, text: str, found: Location) -> None:
+        super().__init__(text)
+        self._found = found
+
+    def locate(self) -> Location:
+        return self._found
 
 
 class There(Here):
@@ -208,10 +220,13 @@ def _at_most(size_bytes: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 @contextmanager
-def brought(text: str, tell: Tell) -> Iterator[Here]:
-    """Yield what `text` names: a path, or the address of a place. What was brought is removed with the block."""
+def brought(text: str, tell: Tell, *, foreign: bool = False) -> Iterator[Here]:
+    """Yield what `text` names: a path, or the address of a place. What was brought is removed with the block.
+
+    `foreign`: it may be what another program wrote.
+    """
     if not is_place(text):
-        yield Here(text)
+        yield _of_others(text) if foreign else Here(text)
         return
     folder = job.tmpdir() / f"holdfast-{uuid.uuid4().hex}"
     with closing(open_place(text)) as place:
@@ -228,6 +243,20 @@ def brought(text: str, tell: Tell) -> Iterator[Here]:
                 yield there
         finally:
             disk.remove_tree(folder)
+
+
+def _of_others(text: str) -> Here:
+    """Return what `text` names if no run and no checkpoint of ours is there, and a known format is."""
+    here = Here(text)
+    try:
+        here.locate()
+    except NotFound:
+        found = find(Path(text))
+        if found is not None:
+            return Others(text, found)
+        if Path(text).is_file():
+            raise NotFound(f"{text}: neither a run's directory nor a checkpoint of a format that is known") from None
+    return here
 
 
 def is_place(text: str) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
 
 from ..errors import HoldfastError
-from ..inspect.diff import Difference, compare
+from ..inspect.alignment import Beginnings
+from ..inspect.diff import Difference, by_name, compare
 from ..store.checkpoint import Checkpoint
 from ..store.locate import again
 from . import options, spelled, told
@@ -33,7 +34,11 @@ def command(a: str, b: str, exempt: tuple[str, ...], quick: bool, everything: bo
     """
     try:
         (path_a, step_a), (path_b, step_b) = parted(a), parted(b)
-        with progress() as tell, brought(path_a, tell) as in_a, brought(path_b, tell) as in_b:
+        with (
+            progress() as tell,
+            brought(path_a, tell, foreign=True) as in_a,
+            brought(path_b, tell, foreign=True) as in_b,
+        ):
 
             def compared() -> tuple[Checkpoint, Checkpoint, list[Difference]]:
                 first, second = in_a.locate().select(step_a), in_b.locate().select(step_b)
@@ -43,20 +48,28 @@ def command(a: str, b: str, exempt: tuple[str, ...], quick: bool, everything: bo
 
             first, second, found = again(compared)
             tell("")
+            names = by_name(first, second)
             facts = {"a": str(first.path), "b": str(second.path), "identical": not found, "exempt": exempt}
             lines = [
                 f"a: {first.path} ({first.name})",
                 f"b: {second.path} ({second.name})",
                 *([f"left out: {', '.join(exempt)}"] if exempt else []),
+                *([_shared(names)] if names else []),
                 *(limited(found, None if everything else MOST) or ["identical"]),
                 *_explained(found),
             ]
-            report(facts | {"differences": [*map(_difference, found)]}, lines, as_json=as_json)
+            report(facts | {"by_name": names, "differences": [*map(_difference, found)]}, lines, as_json=as_json)
     except HoldfastError as error:
         return told(str(error), max(error.exit_code, TROUBLE))
     except OSError as error:
         return told(spelled(error), TROUBLE)
     return 1 if found else 0
+
+
+def _shared(names: Sequence[Beginnings]) -> str:
+    """Say which tensors were compared, when that is not everything."""
+    pairs = [f"{each.a or 'all'} of a with {each.b or 'all'} of b" for each in names]
+    return f"compared: only tensors, by their names: {', '.join(pairs)}"
 
 
 def _explained(found: list[Difference]) -> Iterator[str]:

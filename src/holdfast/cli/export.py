@@ -12,6 +12,7 @@ import click
 
 from .. import disk
 from ..errors import UsageError
+from ..foreign.checkpoint import Foreign
 from ..inspect import tensors
 from ..inspect.tensors import Chosen, Tensor
 from ..store.checkpoint import Checkpoint
@@ -27,7 +28,7 @@ from .shown import progress, report, size
 @options.step
 @options.rank
 @click.option("-o", "--output", metavar="FILE", required=True, help="Where to; the ending chooses the format.")
-@options.option("--part", metavar="NAME", default="model", help="The part of the state to write.")
+@options.option("--part", metavar="NAME", show_default="the model's weights", help="The part of the state to write.")
 @click.option("--all", "everything", is_flag=True, help="Write the tensors of every part, named by their whole paths.")
 @click.option("--force", is_flag=True, help="Replace FILE when it exists.")
 @options.as_json
@@ -36,7 +37,7 @@ def command(
     step: int | str | None,
     rank: int | None,
     output: str,
-    part: str,
+    part: str | None,
     everything: bool,
     force: bool,
     as_json: bool,
@@ -51,17 +52,16 @@ def command(
     if write is None:
         raise UsageError(f"{output}: the ending says the format; it is one of {', '.join(FORMATS)}")
     _require_free(target, force=force)
-    with progress() as tell, brought(run, tell) as here:
+    with progress() as tell, brought(run, tell, foreign=True) as here:
 
         def written() -> tuple[Checkpoint, Chosen]:
             found = here.locate().select(step)
             here.bring(found, ())
             checkpoint = options.as_rank(found, rank)
-            chosen = tensors.chosen(checkpoint, None if everything else part)
+            chosen = tensors.chosen(checkpoint, None if everything else part or checkpoint.main_part)
             tensors.require_known(chosen.tensors)
             here.bring(found, chosen.files)
-            named = {"holdfast": checkpoint.name, "step": str(checkpoint.step)}
-            disk.replace_with(target, write(chosen.tensors, named))
+            disk.replace_with(target, write(chosen.tensors, _named(checkpoint)))
             return checkpoint, chosen
 
         checkpoint, chosen = again(written)
@@ -74,6 +74,11 @@ def command(
         "left_out": chosen.left_out,
     }
     report(facts, _lines(facts, TIES[target.suffix]), as_json=as_json)
+
+
+def _named(checkpoint: Checkpoint) -> dict[str, str]:
+    step = checkpoint.content.step if isinstance(checkpoint, Foreign) else checkpoint.step
+    return {"holdfast": checkpoint.name} | ({} if step is None else {"step": str(step)})
 
 
 def _require_free(target: Path, *, force: bool) -> None:

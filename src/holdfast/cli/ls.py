@@ -13,13 +13,14 @@ import click
 
 from .. import journal
 from ..cluster.hold import HOLD
+from ..foreign.checkpoint import Folder
 from ..inspect import mirrors
 from ..journal import Log
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
 from ..store.locate import Location, best_of, fault
 from ..store.shelf import Shelf
-from . import options
+from . import options, others
 from .attempts import attempts, attempts_at
 from .brought import Here, There, brought
 from .shown import age_s, duration, echo, echo_json, moment, numbers, progress, section, size, table
@@ -38,17 +39,22 @@ def command(run: str, as_json: bool) -> None:
 
     Of a place this lists the copies there. Below them come those that no start uses, and the attempts that claimed it.
     """
-    with progress() as tell, brought(run, tell) as here:
+    with progress() as tell, brought(run, tell, foreign=True) as here:
         facts = _listed(here)
         tell("")
         if as_json:
             echo_json(facts)
+        elif "format" in facts:
+            columns = (others.COLUMNS, [*map(others.cells, facts["checkpoints"])])
+            table(*columns, right=("STEP", "EPOCH", "SIZE", "TENSORS"))
         else:
             _print(facts)
 
 
 def _listed(here: Here) -> dict[str, Any]:
     place, there = here.locate(), here if isinstance(here, There) else None
+    if isinstance(place, Folder):
+        return {"path": str(place.path), "format": "foreign", "checkpoints": [*map(others.row, place.foreign())]}
     root = None if place.single else place.root
     logs = journal.logs(root) if root else []
     rows, copies = checkpoints(place, apart=there is not None), mirrors.of_run(logs)

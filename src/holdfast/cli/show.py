@@ -9,13 +9,14 @@ import click
 
 from .. import journal
 from ..errors import UsageError
+from ..foreign.checkpoint import Foreign
 from ..state import nodes
 from ..store import divided
 from ..store.checkpoint import Checkpoint
 from ..store.format import MOST_NAMES, Manifest
 from ..store.locate import run_of
-from ..store.stored import Stored, StoredLeaf, is_piece
-from . import options
+from ..store.stored import Stored, StoredPieces, is_piece
+from . import options, others
 from .brought import There, brought
 from .shown import age_s, duration, echo, json_line, limited, moment, numbers, progress, report, section, size
 
@@ -34,7 +35,7 @@ OWN = {"run.vars": "vars", "position": "position"}  # title -> the part of the s
 @options.as_json
 def command(run: str, step: int | str | None, rank: int | None, metrics: bool, everything: bool, as_json: bool) -> None:
     """Show a checkpoint of RUN: where it came from, its leaves, run.vars and position. No tensor is read."""
-    with progress() as tell, brought(run, tell) as here:
+    with progress() as tell, brought(run, tell, foreign=True) as here:
         if metrics:
             if isinstance(here, There):
                 raise UsageError(f"{here.shown}: a place has no metrics log; name the run's directory")
@@ -49,7 +50,10 @@ def command(run: str, step: int | str | None, rank: int | None, metrics: bool, e
 
 
 def facts(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return everything in a manifest but digests and places."""
+    """Return everything in a manifest but digests and places; of another program's checkpoint, what is known."""
+    if isinstance(checkpoint, Foreign):
+        own = {"path": str(checkpoint.path), "name": checkpoint.name, **others.facts(checkpoint)}
+        return own | _held(checkpoint)
     m, tree = checkpoint.manifest, checkpoint.tree
     copied = (
         "step",
@@ -72,22 +76,26 @@ def facts(checkpoint: Checkpoint) -> dict[str, Any]:
         "document": m.document,
         **{name: nodes.plain(nodes.at(tree, "holdfast", name)) for name in OWN.values()},
         "files": {name: file.size_bytes for name, file in m.files.items()},
-        "leaves": {key: _leaf(leaf) for key, leaf in checkpoint.leaves().items()},
-        "tree": nodes.plain(tree),
+        **_held(checkpoint),
     }
+
+
+def _held(checkpoint: Checkpoint) -> dict[str, Any]:
+    leaves = {key: _leaf(leaf) for key, leaf in checkpoint.leaves().items()}
+    return {"leaves": leaves, "tree": nodes.plain(checkpoint.tree)}
 
 
 def _leaf(leaf: Stored) -> dict[str, Any]:
     facts = {"kind": leaf.kind, "dtype": leaf.dtype, "shape": list(leaf.shape), "size_bytes": leaf.size_bytes}
-    if isinstance(leaf, StoredLeaf):
-        return {**facts, "shard": leaf.path.name}
-    return {**facts, "pieces": [{"at": list(each.at), **_leaf(each.leaf)} for each in leaf.pieces]}
+    if isinstance(leaf, StoredPieces):
+        return {**facts, "pieces": [{"at": list(each.at), **_leaf(each.leaf)} for each in leaf.pieces]}
+    return {**facts, "shard": leaf.path.name}
 
 
 def _lines(checkpoint: Checkpoint, *, everything: bool) -> Iterator[str]:
     m, tree = checkpoint.manifest, checkpoint.tree
     yield str(checkpoint.path)
-    for name, text in _origin(m):
+    for name, text in others.origin(checkpoint) if isinstance(checkpoint, Foreign) else _origin(m):
         yield f"  {name:<16}{text}"
     yield from _leaves(checkpoint.leaves(), None if everything else MOST)
     held = {leaf.shard for leaf in m.leaves.values()} | {each.part for each in m.ranks or ()}
@@ -154,7 +162,8 @@ def _model(name: str, facts: Any) -> str:
 def _leaves(leaves: Mapping[str, Stored], most: int | None) -> Iterator[str]:
     parts: dict[str, dict[str, Stored]] = {}
     for key, leaf in leaves.items():
-        parts.setdefault(key.partition("/")[0], {})[key] = leaf
+        part, slash, _ = key.partition("/")
+        parts.setdefault(part if slash or len(leaves) == 1 else "state", {})[key] = leaf
     for part, found in parts.items():
         width = max(map(len, [*found][:most]))
         lines = [f"{key:<{width}}  {it.dtype} {list(it.shape)}  {size(it.size_bytes)}" for key, it in found.items()]

@@ -27,7 +27,7 @@ def command(run: str, step: int | str | None, cold: bool, as_json: bool) -> int:
 
     Of a run with mirrors it also says which checkpoints each place holds. Of a place it reads the copies.
     """
-    with progress() as tell, brought(run, tell) as here:
+    with progress() as tell, brought(run, tell, foreign=True) as here:
         results = _results(here, step, tell, cold=cold)
         if not results:
             raise NotFound(f"{here.shown}: no committed checkpoint")
@@ -79,7 +79,9 @@ def verified(
         unreadable = str(error)
     size_bytes = None if unreadable or any(each.path.name == MANIFEST for each in problems) else checkpoint.size_bytes
     told = [{"file": str(each.path), "start": each.start, "end": each.end, "what": each.what} for each in problems]
-    return {"name": checkpoint.path.name, "size_bytes": size_bytes, "problems": told, "unreadable": unreadable}
+    assurance = None if told or unreadable else checkpoint.assurance
+    result = {"name": checkpoint.path.name, "size_bytes": size_bytes, "problems": told, "unreadable": unreadable}
+    return result | {"assurance": assurance}
 
 
 def _lines(results: list[dict[str, Any]]) -> Iterator[str]:
@@ -91,4 +93,4 @@ def _lines(results: list[dict[str, Any]]) -> Iterator[str]:
             for problem in each["problems"]:
                 yield "  {file}: bytes {start}..{end}: {what}".format(**problem)
         else:
-            yield f"{each['name']}  ok  {size(each['size_bytes'])}"
+            yield f"{each['name']}  {each['assurance']}  {size(each['size_bytes'])}"

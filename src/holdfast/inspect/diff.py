@@ -15,11 +15,14 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from ..errors import Damaged
+from ..foreign.checkpoint import Foreign
 from ..state import nodes
 from ..store.checkpoint import Checkpoint
 from ..store.parts import own_key, top
 from ..store.stored import Stored, StoredPieces
+from .alignment import Beginnings, alignment
 from .distance import Distance, distance, in_ulps, ulps
+from .tensors import Tensor, chosen
 
 RNG = "holdfast/rng/"
 POSITION = "holdfast/position"
@@ -61,12 +64,53 @@ def compare(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = (), *, read: b
         Damaged: bytes that had to be read are not what was committed.
     """
     exempt = tuple(exempt)
-    found = [*_positions(a, b), *_trees(a, b), *_leaves(a, b, read=read), *_files(a, b)]
+    shared = by_name(a, b)
+    if shared is None:
+        found = [*_positions(a, b), *_trees(a, b), *_leaves(a, b, read=read), *_files(a, b)]
+    else:
+        in_a, in_b = ({getattr(each, side): each.a for each in shared} for side in ("a", "b"))
+        found = [*_each(_tensors(a, in_a), _tensors(b, in_b), _tensor_pair)]
     if read:
         for checkpoint in (a, b):
             checkpoint.check_layout()
             checkpoint.check_unread()
     return _sources(each for each in found if not _is_exempt(each, exempt))
+
+
+def by_name(a: Checkpoint, b: Checkpoint) -> list[Beginnings] | None:
+    """Return the beginnings of names if only tensors of the same names can be compared; None: everything can be."""
+    if not isinstance(a, Foreign) and not isinstance(b, Foreign):
+        return None
+    mine, other = _all_tensors(a), _all_tensors(b)
+    shared = alignment(mine, other) or [Beginnings("", "")]
+    if not (isinstance(a, Foreign) and isinstance(b, Foreign) and a.content.format == b.content.format):
+        return shared
+    by_keys, by_names = a.leaves().keys() & b.leaves().keys(), mine.keys() & other.keys()
+    return None if shared == [("", "")] and len(by_keys) >= len(by_names) else shared
+
+
+def _all_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    if all(leaf.kind == "bytes" for leaf in checkpoint.leaves().values()):
+        return {}
+    return {tensor.name: tensor for tensor in chosen(checkpoint, None).tensors}
+
+
+def _tensors(checkpoint: Checkpoint, beginnings: Mapping[str, str]) -> dict[str, Tensor]:
+    """Return the tensors under these beginnings, by the names that they have in a: `beginnings` maps ours to those."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in _all_tensors(checkpoint).items():
+        beginning = next((each for each in beginnings if name.startswith(each)), None)
+        if beginning is not None:
+            found[beginnings[beginning] + name[len(beginning) :]] = tensor
+    return found
+
+
+def _tensor_pair(name: str, a: Tensor, b: Tensor) -> Iterator[Difference]:
+    if a.dtype != b.dtype:
+        yield Difference(name, "dtype", f"{a.dtype} in a, {b.dtype} in b")
+    if a.shape != b.shape:
+        yield Difference(name, "shape", f"{list(a.shape)} in a, {list(b.shape)} in b")
+    yield from _bytes(name, a, b, read=True)
 
 
 def same_state(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = ()) -> list[Difference]:
@@ -101,7 +145,7 @@ def _sources(found: Iterable[Difference]) -> list[Difference]:
 
 def _positions(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
     mine, other = a.manifest, b.manifest
-    if _has_position(a) and _has_position(b):
+    if isinstance(a, Foreign) or (_has_position(a) and _has_position(b)):
         return  # reported at its place in the tree
     for name in ("step", "phase", "epoch"):
         if getattr(mine, name) != getattr(other, name):
@@ -230,7 +274,7 @@ def _described(key: str, a: Stored, b: Stored) -> Iterator[Difference]:
             yield Difference(key, "layout", f"{name} {a.attrs.get(name)!r} in a, {b.attrs.get(name)!r} in b")
 
 
-def _bytes(key: str, a: Stored, b: Stored, *, read: bool) -> Iterator[Difference]:
+def _bytes(key: str, a: Any, b: Any, *, read: bool) -> Iterator[Difference]:
     alike = (a.dtype, a.shape, a.size_bytes) == (b.dtype, b.shape, b.size_bytes)
     if not read and (not alike or _digests(a) == _digests(b)):
         return

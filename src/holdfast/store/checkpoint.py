@@ -28,6 +28,8 @@ class Checkpoint:
     If several ranks wrote it, this is rank 0's view, with divided leaves whole. `as_rank` returns another rank's view.
     """
 
+    assurance = "ok"  # what may be said when `problems` finds none: every digest holds
+
     def __init__(self, path: str | os.PathLike[str], *, rank: int | None = None) -> None:
         self.path, self._rank = Path(path), rank  # the view of this rank
         self._root: Manifest | None = None
@@ -133,6 +135,11 @@ class Checkpoint:
     def document(self) -> dict[str, Any]:
         """Who saved it, and with what: host, command, git commit, library versions, hyperparameters, model."""
         return self.head.document
+
+    @property
+    def main_part(self) -> str | None:
+        """The part of the state that holds the model's weights; None: the whole state does."""
+        return "model"
 
     def models(self) -> list[str]:
         """Return the names of the models that a run tracked; of a state that was saved without a run, none."""

@@ -128,7 +128,7 @@ Stored = StoredLeaf | StoredPieces
 
 def files_of(stored: Stored) -> set[str]:
     """Return the names of the files that have its bytes."""
-    leaves = [stored] if isinstance(stored, StoredLeaf) else [piece.leaf for piece in stored.pieces]
+    leaves = [piece.leaf for piece in stored.pieces] if isinstance(stored, StoredPieces) else [stored]
     return {leaf.path.name for leaf in leaves}
 
 

@@ -1,0 +1,145 @@
+"""Checkpoint: another program's checkpoint with the attributes of ours, so that the commands can read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..errors import Damaged, NotFound, StoreError
+from ..store.checkpoint import Checkpoint, Problem
+from ..store.format import Head, Manifest, utc
+from ..store.locate import Location, Step
+from . import table
+from .content import CRC, Content, model_part
+
+
+class Foreign(Checkpoint):
+    """A file or a folder that another program wrote. It is read when somebody asks for what is in it."""
+
+    @cached_property
+    def content(self) -> Content:
+        """What is in it.
+
+        Raises:
+            Damaged, StoreError: as `table.read`.
+        """
+        return table.read(self.path)
+
+    def _whole_root(self) -> Manifest:
+        if self._root is None:
+            content = self.content
+            self._root = Manifest(
+                step=content.step or 0,
+                phase="step",
+                epoch=None,
+                created=utc(self.path.stat().st_mtime),
+                run="",
+                attempt=0,
+                parent=None,
+                metrics={},
+                best=None,
+                note=None,
+                document={},
+                files={},
+                leaves={},
+                tree=content.tree,
+            )
+        return self._root
+
+    @property
+    def head(self) -> Head:
+        return self._whole_root()
+
+    @property
+    def name(self) -> str:
+        return self.path.absolute().name
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of its files that are there."""
+        files: set[Path] = {self.path}
+        with suppress(StoreError):
+            files = {*self.content.files}
+        return sum(path.stat().st_size for path in files if path.is_file())
+
+    @property
+    def main_part(self) -> str | None:
+        return model_part(self.content.tree)
+
+    def leaf(self, key: str) -> Any:
+        return self.content.leaves[key]
+
+    def leaves(self) -> dict[str, Any]:
+        return {**self.content.leaves}
+
+    def check_layout(self) -> None:
+        for problem in self.problems():
+            raise Damaged(str(problem))
+
+    def check_unread(self) -> None:
+        """All of its bytes are read by `check_layout`."""
+
+    def problems(self, **_: Any) -> Iterator[Problem]:
+        """Yield what is missing, cut or contradictory, and each part whose recorded CRC-32 its bytes do not have."""
+        try:
+            content = self.content
+        except Damaged as error:
+            size = self.path.stat().st_size if self.path.is_file() else 0
+            yield Problem(self.path, 0, size, str(error).removeprefix(f"{self.path}: "))
+            return
+        yield from content.problems
+        yield from content.check()
+
+    @property
+    def assurance(self) -> str:  # type: ignore[override]
+        return "complete, CRC-32 holds" if self.content.proof == CRC else "complete, not verifiable"
+
+
+class Folder(Location):
+    """Where checkpoints of other programs are: one, or several beside each other."""
+
+    def foreign(self) -> list[Foreign]:
+        """By step; those of which nobody knows the step come first, by time."""
+        return [Foreign(self.path)] if self.single else sorted(map(Foreign, inside(self.path)), key=_order)
+
+    def checkpoints(self) -> list[Checkpoint]:
+        return [*self.foreign()]
+
+    def _choose(self, step: Step) -> Checkpoint:
+        found = self.foreign()
+        if step in (None, "latest") and found:
+            return found[-1]
+        for checkpoint in reversed(found):
+            if step in (_step(checkpoint), checkpoint.name):
+                return checkpoint
+        raise NotFound(f"{self.path}: no checkpoint of step {step}; see holdfast ls {self.path}")
+
+
+def _step(checkpoint: Foreign) -> int | None:
+    try:
+        return checkpoint.content.step
+    except StoreError:
+        return None
+
+
+def _order(checkpoint: Foreign) -> tuple[float, float, str]:
+    step = _step(checkpoint)
+    return -1 if step is None else step, checkpoint.path.stat().st_mtime, checkpoint.name
+
+
+def inside(folder: Path) -> list[Path]:
+    """The checkpoints of other programs in a folder."""
+    paths = (folder / name for name in sorted(table.names_in(folder)))
+    return [path for path in paths if table.is_foreign(path, named=True)]
+
+
+def find(path: Path) -> Folder | None:
+    """Return the checkpoints of other programs at `path`; None if there are none."""
+    if table.is_foreign(path):
+        return Folder(path, None, single=True)
+    if path.is_dir() and inside(path):
+        return Folder(path, None, single=False)
+    return None

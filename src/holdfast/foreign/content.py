@@ -1,0 +1,84 @@
+"""Content: what was found in another program's checkpoint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..state import nodes
+from ..store.problems import Problem
+from .leaf import ForeignLeaf
+
+CRC = "CRC-32"  # what proves bytes; other formats have nothing that does
+
+
+def nothing() -> Iterator[Problem]:
+    """Yield no problem: nothing in the format proves bytes."""
+    return iter(())
+
+
+class Content(NamedTuple):
+    """A checkpoint's tree and leaves, and what is known about it."""
+
+    format: str  # for people: "torch zip", "safetensors"
+    tree: Any
+    leaves: Mapping[str, ForeignLeaf]
+    files: Sequence[Path]
+    facts: Mapping[str, Any] = {}  # to show: versions, what a pickle would import
+    proof: str | None = None  # what proves the bytes
+    flaws: Sequence[Problem] = ()  # what is missing, or contradicts itself
+    check: Callable[[], Iterator[Problem]] = nothing  # reads every byte that `proof` proves
+    values: str = "read"  # or why the values of its leaves are not read
+
+    @property
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong, as far as that is known without reading all bytes."""
+        yield from self.flaws
+        for leaf in self.leaves.values():
+            if lacking := leaf.lacking():
+                yield Problem(leaf.path if leaf.path.name else self.files[0], 0, 0, f"leaf {leaf.key!r}: {lacking}")
+
+    def number(self, *names: str) -> float | None:
+        """The first number under one of these names, at the top of the tree or in trainer_state."""
+        for place in (("trainer_state",), ()):
+            for name in names:
+                found = nodes.value(nodes.at(self.tree, *place, name))
+                if isinstance(found, int | float) and not isinstance(found, bool):
+                    return found
+        return None
+
+    @property
+    def step(self) -> int | None:
+        found = self.number("global_step", "step", "iteration", "iter", "steps", "num_steps", "update")
+        named = _named(self.files, r"(?:^|(?:step|iter|checkpoint|ckpt)[=_-]?)(\d{1,15})(?!\d)")
+        return int(found) if found is not None and abs(found) < 1e18 else named
+
+    @property
+    def epoch(self) -> float | None:
+        found = self.number("epoch", "epochs", "current_epoch")
+        return found if found is not None else _named(self.files, r"epoch[=_-]?(\d{1,15})")
+
+
+def _named(files: Sequence[Path], pattern: str) -> int | None:
+    """The number that the name of the file says; of several files, that of their folder."""
+    named = files[0] if len(files) == 1 else files[0].parent if files else Path()
+    found = re.findall(pattern, named.name, re.IGNORECASE)
+    return int(found[-1]) if found else None
+
+
+# where the weights are, in the order of trust
+_MODELS = ("model", "state_dict", "model_state_dict", "module", "net", "weights", "params", "model_state", "ema")
+
+
+def model_part(tree: Any) -> str | None:
+    """Return the member of the tree that holds a model's weights; None: the tree is the model, or nobody knows."""
+    members = nodes.opened(tree).members or {}
+    if any(nodes.tagged(each)[0] in nodes.LEAVES for each in members.values()):
+        return None
+    return next((name for name in _MODELS if name in members and _has_leaf(members[name])), None)
+
+
+def _has_leaf(node: Any) -> bool:
+    return bool(nodes.leaf_keys(node))

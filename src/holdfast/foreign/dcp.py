@@ -1,0 +1,192 @@
+"""Folders of torch.distributed.checkpoint: `.metadata`, a pickle, and files with one zip file for each piece."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import Damaged
+from ..state.codec import ITEMSIZE, UNSOUND
+from ..state.nodes import quoted
+from ..store.boxes import Box, is_tiled
+from ..store.problems import Problem
+from . import pickles, pt, safetensors
+from .content import CRC, Content
+from .known import KNOWN
+from .leaf import Piece, Place
+from .pickles import Name, Object
+from .pt import imports
+from .region import Region, whole
+from .trees import Step, Tree
+
+METADATA = ".metadata"
+_ROOM = "torch.distributed.checkpoint."
+_OWN = f"{_ROOM}metadata.", f"{_ROOM}filesystem.", f"{_ROOM}planner.", "torch.serialization."
+
+
+class _Item(NamedTuple):
+    """One piece of a tensor, or one value, as it lies in a file."""
+
+    region: Region
+    name: str
+    at: tuple[int, ...] | None
+
+
+def read(folder: Path, _: frozenset[str]) -> Content:
+    """Return what a folder of DCP's holds.
+
+    Raises:
+        Damaged: its `.metadata` is cut, or is none.
+    """
+    path = folder / METADATA
+    with whole(path).window() as file:
+        value = pickles.read(file, path)
+    flaws: list[Problem] = []
+    try:
+        items = {(each.name, each.at): each for each in _items(folder, value.get("storage_data"), flaws)}
+        wanted = _pairs(value.get("state_dict_metadata"))
+        paths = {name: _path(each) for name, each in _pairs(value.get("planner_data"))} if _planned(value) else {}
+        tree = Tree(path, KNOWN, pt.no_storage)
+        root: dict[str, Any] = {}
+        for name, facts in wanted:
+            _place(
+                root, paths.get(name) or (name,), _node(tree, (name, facts), items, paths.get(name) or (name,), flaws)
+            )
+    except (*UNSOUND, OverflowError) as error:
+        raise Damaged(f"{path}: not what torch.distributed.checkpoint writes") from error
+    files = sorted({each.region.path for each in items.values()})
+    foreign = [name for name in imports(value).get("would import", ()) if not name.startswith(_OWN)]
+
+    def check() -> Iterator[Problem]:
+        for item in items.values():
+            if item.region.path.exists():
+                yield from _damaged(item)
+
+    return Content(
+        "torch.distributed.checkpoint",
+        {"dict": root},
+        tree.leaves,
+        [path, *files],
+        facts={"would import": foreign} if foreign else {},
+        proof=CRC,
+        flaws=flaws,
+        check=check,
+    )
+
+
+def _pairs(value: Any) -> list[tuple[Any, Any]]:
+    if not isinstance(value, Object):
+        raise TypeError("no dict")
+    return value.pairs
+
+
+def _planned(value: Object) -> bool:
+    return isinstance(value.get("planner_data"), Object)
+
+
+def _path(value: Any) -> Step:
+    if not isinstance(value, tuple) or not value or len(value) > 100:
+        raise TypeError("no path")
+    return tuple(map(str, value))
+
+
+def _items(folder: Path, data: Any, flaws: list[Problem]) -> Iterator[_Item]:
+    """Yield the pieces; those that lie beyond the end of their file go into `flaws`."""
+    sizes: dict[str, int] = {}
+    for index, info in _pairs(data):
+        name, at = index.get("fqn"), index.get("offset")
+        file, offset, length = (info.get(key) for key in ("relative_path", "offset", "length"))
+        if not isinstance(file, str) or "/" in file or "\0" in file or file in ("", ".", "..") or type(name) is not str:
+            raise ValueError("a file outside the folder")
+        if type(offset) is not int or type(length) is not int or min(offset, length) < 0:
+            raise ValueError("no place")
+        if file not in sizes:
+            sizes[file] = (folder / file).stat().st_size if (folder / file).is_file() else 0
+            flaws += [] if (folder / file).is_file() else [Problem(folder / file, 0, 0, "missing")]
+        if sizes[file] and offset + length > sizes[file]:
+            flaws.append(Problem(folder / file, sizes[file], offset + length, f"cut: {name!r} goes on to there"))
+        yield _Item(Region(folder / file, offset, length), name, None if at is None else _sizes(at))
+
+
+def _sizes(value: Any) -> tuple[int, ...]:
+    found = value.args[0] if isinstance(value, Object) and value.kind == "torch.Size" else value
+    if not isinstance(found, tuple) or any(type(each) is not int or not 0 <= each < 2**62 for each in found):
+        raise TypeError("no sizes")
+    return found
+
+
+def _node(
+    tree: Tree, wanted: tuple[str, Any], items: dict[tuple[str, Any], _Item], path: Step, flaws: list[Problem]
+) -> Any:
+    name, facts = wanted
+    quotes = tuple(map(quoted, path))
+    if not facts.kind.endswith(".TensorStorageMetadata"):
+        return _value(tree, items.get((name, None)), quotes, flaws)
+    shape, dtype = _sizes(facts.get("size")), facts.get("properties").state[0]
+    if not isinstance(dtype, Name) or dtype.name not in ITEMSIZE:
+        raise TypeError("no dtype")
+    pieces: list[Piece] = []
+    for chunk in facts.get("chunks"):
+        at, extent = _sizes(chunk.get("offsets")), _sizes(chunk.get("sizes"))
+        item = items.get((name, at)) or items.get((name, None))
+        if item is None:
+            flaws.append(Problem(tree.where, 0, 0, f"{name!r}: nothing says where its piece at {list(at)} lies"))
+        else:
+            pieces.append(Piece(at, extent, item.region.path, partial(_tensor, item)))
+    if not is_tiled(shape, [Box(each.at, each.shape) for each in pieces]):
+        flaws.append(Problem(tree.where, 0, 0, f"{name!r}: its pieces overlap, or leave holes"))
+    return tree.leaf(quotes, dtype.name, shape, pieces)
+
+
+def _value(tree: Tree, item: _Item | None, path: Step, flaws: list[Problem]) -> Any:
+    """Read a value that is no tensor: a number, a list, a generator's state."""
+    if item is None:
+        flaws.append(Problem(tree.where, 0, 0, f"{'/'.join(path)}: nothing says where it lies"))
+        return None
+    try:
+        content = pt.read(item.region, path)
+    except Damaged as error:
+        flaws.append(_problem(item, str(error).partition(": ")[2]))
+        return {"custom": ["damaged", None]}
+    tree.leaves.update(content.leaves)
+    return content.tree
+
+
+def _tensor(item: _Item) -> Place:
+    """Return the bytes of a piece: a zip file of torch's with one tensor, or a safetensors file."""
+    content = _opened(item)
+    for leaf in content.leaves.values():
+        return bytes(leaf.read())
+    raise Damaged(f"{item.region.path}: {item.name!r}: no tensor is there")
+
+
+def _opened(item: _Item) -> Content:
+    with item.region.window() as file:
+        head = file.read(4)
+    return pt.read(item.region) if head == b"PK\3\4" or not head[:1].isascii() else safetensors.read(item.region)
+
+
+def _damaged(item: _Item) -> Iterator[Problem]:
+    try:
+        content = _opened(item)
+    except Damaged as error:
+        yield _problem(item, str(error).partition(": ")[2])
+        return
+    for problem in (*content.problems, *content.check()):
+        yield problem._replace(what=f"{item.name}: {problem.what}")
+
+
+def _problem(item: _Item, what: str) -> Problem:
+    return Problem(item.region.path, item.region.start, item.region.start + item.region.size, f"{item.name}: {what}")
+
+
+def _place(root: dict[str, Any], path: Step, node: Any) -> None:
+    """Put a node at its place; the steps to it become mappings."""
+    for part in path[:-1]:
+        inner = root.setdefault(part, {"dict": {}})
+        if not isinstance(inner, dict) or not isinstance(inner.get("dict"), dict):
+            raise TypeError("a value that has members")
+        root = inner["dict"]
+    root[path[-1]] = node

@@ -1,0 +1,214 @@
+"""Known: what the names in pickles of torch, NumPy and Python stand for. A table of data; none of them is imported."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ..state.codec import ITEMSIZE
+from .pickles import DICT, ORDERED, PERSISTENT, Object
+from .trees import Known, Step, Storage, Tree, custom
+
+# Source: torch.storage._dtype_to_storage_type_map
+STORAGES: Mapping[str, str] = {
+    "DoubleStorage": "float64",
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+    "ComplexDoubleStorage": "complex128",
+    "ComplexFloatStorage": "complex64",
+    "UntypedStorage": "uint8",
+}
+_NUMPY_KINDS: Mapping[str, str] = {"f": "float", "i": "int", "u": "uint", "c": "complex", "b": "bool"}
+
+
+def _tensor(tree: Tree, made: Object, path: Step) -> Any:
+    storage, offset, shape, stride, *_ = made.args
+    return tree.tensor(path, tree.storage(storage), offset, _sizes(shape), _sizes(stride))
+
+
+def _tensor_with_dtype(tree: Tree, made: Object, path: Step) -> Any:
+    storage, offset, shape, stride, _, _, dtype, *_ = made.args
+    found: Storage = tree.storage(storage)._replace(dtype=dtype.name)
+    return tree.tensor(path, found, offset, _sizes(shape), _sizes(stride))
+
+
+def _sizes(value: Any) -> tuple[Any, ...]:
+    """Return the sizes in a tuple, or in a torch.Size."""
+    found = value.args[0] if isinstance(value, Object) and value.kind == "torch.Size" else value
+    if not isinstance(found, tuple | list):
+        raise TypeError("no sizes")
+    return tuple(found)
+
+
+def _of_type(tree: Tree, made: Object, path: Step) -> Any:
+    function, kind, args, *_ = made.args
+    inner = Object(str(function), tuple(args))
+    if str(kind) in ("torch.Tensor", "torch.nn.parameter.Parameter"):
+        return tree.node(inner, path)
+    return custom(str(kind), tree.node(inner, (*path, "value")))
+
+
+def _first(tree: Tree, made: Object, path: Step) -> Any:
+    return tree.node(made.args[0], path)
+
+
+def _mapping(tree: Tree, made: Object, path: Step) -> Any:
+    tag = DICT if made.kind == DICT else "ordered"
+    node = tree.mapping([*_pairs(made), *made.pairs], path, tag)
+    if not isinstance(made.state, Object) or not made.state.pairs:
+        return node
+    fields = {str(key): tree.node(each, (*path, f".{key}")) for key, each in made.state.pairs}
+    return {"ordered_with": [node[tag], fields]} if tag == "ordered" else node
+
+
+def _pairs(made: Object) -> list[tuple[Any, Any]]:
+    """What `OrderedDict([[key, value], ...])` was called with: older versions of Python pickle it so."""
+    rows = made.args[0] if made.args else []
+    if isinstance(rows, Object):
+        return rows.pairs
+    return [(key, value) for key, value in rows]
+
+
+def _defaultdict(tree: Tree, made: Object, path: Step) -> Any:
+    factory = str(made.args[0]) if made.args and made.args[0] is not None else None
+    return {"defaultdict": [factory, tree.mapping(made.pairs, path, "ordered")["ordered"]]}
+
+
+def _counter(tree: Tree, made: Object, path: Step) -> Any:
+    return tree.mapping([*_pairs(made), *made.pairs], path, "counter")
+
+
+def _members(tree: Tree, made: Object, path: Step) -> Any:
+    nodes = tree.members([*(made.args[0] if made.args else []), *made.items], path)
+    return nodes if made.kind == "list" else {made.kind: sorted(nodes, key=msgspec.json.encode)}
+
+
+def _complex(tree: Tree, made: Object, path: Step) -> Any:
+    return {"complex": tree.members(made.args, path)}
+
+
+def _deque(tree: Tree, made: Object, path: Step) -> Any:
+    first, most = (*made.args, (), None)[:2]
+    return {"deque": [most if isinstance(most, int) else None, tree.members([*(first or ()), *made.items], path)]}
+
+
+def _encoded(tree: Tree, made: Object, path: Step) -> Any:
+    return tree.node(_data(made), path)
+
+
+def _data(value: Any) -> bytes:
+    """Bytes, also as the second protocol of pickle writes them: text in latin1."""
+    if isinstance(value, Object) and value.kind in ("_codecs.encode", "bytes", "bytearray"):
+        text, *rest = value.args or (b"",)
+        return _data(text) if not rest else text.encode("latin1" if rest[0] != "utf-8" else "utf-8")
+    if isinstance(value, str):
+        return value.encode("latin1")
+    return bytes(value) if isinstance(value, bytes | bytearray) else bytes(_not(value))
+
+
+def _not(value: Any) -> Any:
+    raise TypeError(f"{type(value).__name__} where bytes were expected")
+
+
+def _device(tree: Tree, made: Object, path: Step) -> Any:
+    del tree, path
+    return {"torch.device": ":".join(map(str, made.args))}
+
+
+def _size(tree: Tree, made: Object, path: Step) -> Any:
+    return {"size": tree.members(_sizes(made), path)}
+
+
+def _array(tree: Tree, made: Object, path: Step) -> Any:
+    """An array of NumPy: (version, shape, dtype, is in Fortran's order, bytes)."""
+    _, shape, dtype, fortran, data = made.state
+    name = _numpy_dtype(dtype)
+    if name is None:
+        return tree.unknown(made, path)
+    return _numpy_leaf(tree, path, (_data(data), name, shape, fortran))
+
+
+def _array_of_buffer(tree: Tree, made: Object, path: Step) -> Any:
+    data, dtype, shape, order = made.args
+    name = _numpy_dtype(dtype)
+    if name is None:
+        return tree.unknown(made, path)
+    return _numpy_leaf(tree, path, (_data(data), name, shape, order == "F"))
+
+
+def _numpy_leaf(tree: Tree, path: Step, array: tuple[bytes, str, Any, Any]) -> Any:
+    data, name, shape, fortran = array
+    stride = [1] * len(shape)
+    for axis in range(len(shape)) if fortran else reversed(range(len(shape))):
+        before = axis - 1 if fortran else axis + 1
+        if 0 <= before < len(shape):
+            stride[axis] = stride[before] * shape[before]
+    return tree.tensor(path, Storage(f"array {'/'.join(path)}", name, data), 0, tuple(shape), stride)
+
+
+def _numpy_dtype(dtype: Any) -> str | None:
+    """Return our name for a dtype of NumPy, None for one that has no plain little-endian items."""
+    text = dtype.args[0] if isinstance(dtype, Object) and dtype.kind == "numpy.dtype" else ""
+    order = dtype.state[1] if text and isinstance(dtype.state, tuple) else "|"
+    match = re.fullmatch(r"([fiucb])(\d+)", str(text))
+    if match is None or order == ">":
+        return None
+    kind, size = match.groups()
+    name = "bool" if kind == "b" else f"{_NUMPY_KINDS[kind]}{8 * int(size)}"
+    return name if name in ITEMSIZE else None
+
+
+def _numpy_scalar(tree: Tree, made: Object, path: Step) -> Any:
+    del path
+    name = _numpy_dtype(made.args[0])
+    if name is None:
+        return tree.unknown(made, ())
+    text = made.args[0].args[0]
+    return {"numpy_scalar": [f"{'|' if text[1:] == '1' else '<'}{text}", _data(made.args[1]).hex()]}
+
+
+def _not_shown(tree: Tree, made: Object, path: Step) -> Any:
+    del tree, path
+    return custom(made.kind, None)
+
+
+KNOWN: Mapping[str, Known] = {
+    DICT: _mapping,
+    ORDERED: _mapping,
+    "collections.defaultdict": _defaultdict,
+    "collections.Counter": _counter,
+    "collections.deque": _deque,
+    "complex": _complex,
+    **dict.fromkeys(("set", "frozenset", "list"), _members),
+    **dict.fromkeys(("_codecs.encode", "bytes", "bytearray"), _encoded),
+    **dict.fromkeys(("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2"), _tensor),
+    "torch._utils._rebuild_tensor_v3": _tensor_with_dtype,
+    **dict.fromkeys(("torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state"), _first),
+    "torch._tensor._rebuild_from_type_v2": _of_type,
+    "torch.Size": _size,
+    "torch.device": _device,
+    **dict.fromkeys((f"numpy.{core}.multiarray._reconstruct" for core in ("core", "_core")), _array),
+    **dict.fromkeys((f"numpy.{core}.numeric._frombuffer" for core in ("core", "_core")), _array_of_buffer),
+    **dict.fromkeys((f"numpy.{core}.multiarray.scalar" for core in ("core", "_core")), _numpy_scalar),
+    PERSISTENT: _not_shown,
+}
+
+# What pickles of plain data name besides: nobody need be told of it.
+HARMLESS = frozenset(KNOWN) | {
+    "numpy.dtype",
+    "numpy.ndarray",
+    "torch.Tensor",
+    "torch.nn.parameter.Parameter",
+    *(f"{module}.{name}" for name in STORAGES for module in ("torch", "torch.storage")),
+    *(f"torch.{name}" for name in ITEMSIZE),
+}

@@ -1,0 +1,157 @@
+"""Leaves of other programs' checkpoints: handles with the attributes of our own, whose bytes no digest proves."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+from ..errors import Damaged, StoreError
+from ..state.codec import ITEMSIZE
+from ..store.boxes import Box, stretches
+from ..store.format import hasher
+from .region import Region
+
+REPEATED, REPEATED_BYTES = 16, 1 << 20  # a view may be so many times larger than the bytes under it
+ANY = "tensor"  # the kind of a leaf that no framework owns; it may be compared with every other kind
+
+Place = Region | bytes  # where bytes lie; what a pickle itself contains is in memory
+
+
+class Piece(NamedTuple):
+    """A rectangular part of a leaf, starting at item `at`."""
+
+    at: tuple[int, ...]
+    shape: tuple[int, ...]
+    path: Path
+    find: Callable[[], Place]  # its bytes in C order
+
+
+class ForeignLeaf:
+    """One tensor, or a long piece of bytes. `offset` and `stride` are in items of `place`; no stride: C order."""
+
+    attrs: Mapping[str, object] = MappingProxyType({})
+
+    def __init__(
+        self, key: str, dtype: str, shape: tuple[int, ...], place: Place | Sequence[Piece], stride: Sequence[int] = ()
+    ) -> None:
+        self.key, self.dtype, self.shape, self._place = key, dtype, shape, place
+        self.kind = "bytes" if dtype == "bytes" else ANY
+        self._stride = () if tuple(stride) == c_stride(shape) else tuple(stride)
+
+    @property
+    def itemsize(self) -> int:
+        return ITEMSIZE.get(self.dtype, 1)
+
+    @property
+    def size_bytes(self) -> int:
+        known = isinstance(self._place, Region | bytes) and self.dtype not in ITEMSIZE
+        if known:  # bytes, or a type that we do not know
+            return _size(self._place)  # type: ignore[arg-type]
+        return math.prod(self.shape) * self.itemsize
+
+    def renamed(self, key: str) -> ForeignLeaf:
+        return ForeignLeaf(key, self.dtype, self.shape, self._place, self._stride)
+
+    def lacking(self) -> str | None:
+        """Return why its bytes cannot all be there; None if the file has room for them."""
+        if not isinstance(self._place, Region | bytes) or self.dtype not in ITEMSIZE:
+            return None
+        last = (
+            sum((extent - 1) * step for extent, step in zip(self.shape, self._stride, strict=True))
+            if self._stride
+            else 0
+        )
+        items = math.prod(self.shape) if not self._stride or not math.prod(self.shape) else 1 + last
+        need, have = items * self.itemsize, _size(self._place)
+        return None if have >= need else f"needs {need} bytes, and {have} are there"
+
+    @property
+    def path(self) -> Path:
+        """The file with its bytes; of a leaf in pieces, the first one. Of bytes in a pickle none."""
+        if isinstance(self._place, Region | bytes):
+            return self._place.path if isinstance(self._place, Region) else Path()
+        return next((each.path for each in self._place), Path())
+
+    @property
+    def digest(self) -> str:
+        """What our own checkpoints would record for these bytes; they are read for it."""
+        found = hasher()
+        found.update(self.read())
+        return found.hexdigest()
+
+    def read(self) -> bytearray:
+        """Return the bytes in C order, in fresh memory.
+
+        Raises:
+            Damaged: the file ends before.
+            StoreError: this machine has less memory than that.
+        """
+        if self.size_bytes > _memory_bytes():
+            raise StoreError(f"leaf {self.key!r}: {self.size_bytes >> 20} MiB, more than this machine's memory")
+        if lacking := self.lacking():
+            raise Damaged(f"{self.path}: leaf {self.key!r}: {lacking}")
+        if isinstance(self._place, Region | bytes):
+            if self._stride and self.size_bytes > REPEATED * max(_size(self._place), REPEATED_BYTES):
+                raise StoreError(
+                    f"leaf {self.key!r}: a view that repeats its bytes {REPEATED} times and more; not read"
+                )
+            data = _read(self._place)
+            return _gathered(data, self.shape, self._stride, self.itemsize) if self._stride else data
+        found = bytearray(self.size_bytes)
+        for piece in self._place:
+            data = _read(piece.find())
+            box = Box(piece.at, piece.shape)
+            if len(data) != box.volume * self.itemsize:
+                raise Damaged(
+                    f"leaf {self.key!r}: the piece at {list(piece.at)} has {len(data)} bytes, not its shape's"
+                )
+            for start, offset, size in stretches(self.shape, box, self.itemsize):
+                found[start : start + size] = data[offset : offset + size]
+        return found
+
+
+def c_stride(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of items in C order."""
+    return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
+
+
+def _size(place: Place) -> int:
+    return place.size if isinstance(place, Region) else len(place)
+
+
+def _read(place: Place) -> bytearray:
+    if not isinstance(place, Region):
+        return bytearray(place)
+    data, at = bytearray(place.size), 0
+    for piece in place.pieces():
+        data[at : at + len(piece)] = piece
+        at += len(piece)
+    return data
+
+
+def _gathered(data: bytearray, shape: Sequence[int], stride: Sequence[int], item: int) -> bytearray:
+    """Return the items in C order."""
+    if item == 16:  # no machine word: two halves, one after the other
+        shape, stride, item = (*shape, 2), (*(2 * step for step in stride), 1), 8
+    found, count = bytearray(math.prod(shape) * item), shape[-1]
+    source, target = (memoryview(each).cast("B").cast(_WORDS[item]) for each in (data, found))
+    for number, index in enumerate(itertools.product(*map(range, shape[:-1]))):
+        start = sum(each * step for each, step in zip(index, stride, strict=False))
+        row = target[number * count :][:count]
+        if stride[-1]:
+            row[:] = source[start :: stride[-1]][:count]
+        else:
+            row[:] = memoryview(bytes(source[start : start + 1]) * count).cast(_WORDS[item])
+    return found
+
+
+_WORDS: dict[int, Literal["B", "H", "I", "Q"]] = {1: "B", 2: "H", 4: "I", 8: "Q"}
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,34 @@
+"""Limits: how much of a file is looked at, so that a hostile one costs little memory and time."""
+
+from __future__ import annotations
+
+from typing import BinaryIO
+
+from ..errors import StoreError
+
+TEXT_BYTES = 256 << 20  # of a pickle, or of a JSON text: far more than any that describes tensors
+DIRECTORY_BYTES = 16 << 20  # of a zip file's directory: about 200,000 members
+INFLATED_BYTES = 1 << 30  # of all compressed members of one file
+VALUES = 1_000_000  # in one state, with those that a pickle repeats
+OPCODES = 8_000_000  # of one pickle: about ten seconds
+READ_BYTES = 1 << 20  # at once, of bytes that are only checked
+
+
+class Bounded:
+    """A file from which at most `limit` bytes are read."""
+
+    def __init__(self, file: BinaryIO, limit: int, where: object) -> None:
+        self._file, self._left, self._limit, self._where = file, limit, limit, where
+
+    def read(self, size: int = -1) -> bytes:
+        wanted = self._left + 1 if size < 0 else min(size, self._left + 1)
+        return self._counted(self._file.read(wanted))
+
+    def readline(self) -> bytes:
+        return self._counted(self._file.readline(self._left + 1))
+
+    def _counted(self, data: bytes) -> bytes:
+        self._left -= len(data)
+        if self._left < 0:
+            raise StoreError(f"{self._where}: more than {self._limit >> 20} MiB of what is no tensor; it is not read")
+        return data

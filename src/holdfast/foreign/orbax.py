@@ -1,0 +1,214 @@
+"""Folders of Orbax: what they hold, by their metadata, and whether their save was finished. Values need its library."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..errors import Damaged, StoreError
+from ..state.nodes import quoted
+from ..store.problems import Problem
+from . import pt
+from .content import Content
+from .known import KNOWN
+from .leaf import Piece, Place
+from .region import Region, small, whole
+from .trees import Step, Tree
+
+UNFINISHED = ".orbax-checkpoint-tmp"  # in the name of a folder that is being written
+_OWN = "_CHECKPOINT_METADATA"
+_TREE = "_METADATA"
+_MANIFEST = "manifest.ocdbt"
+_COMMITTED = "commit_success.txt"
+_MOST = 100_000  # files of one array, and items of one checkpoint
+_MAGIC = {_MANIFEST: b"\x0c\xdb\x3a\x2a", "d": b"\x0c\xdb\x20\xde"}  # source: TensorStore's OCDBT format
+
+
+class _Key(msgspec.Struct, frozen=True):
+    key: Any
+
+
+class _Value(msgspec.Struct, frozen=True):
+    value_type: str = ""
+    write_shape: list[int] | None = None
+    shape: list[int] | None = None
+
+
+class _Node(msgspec.Struct, frozen=True):
+    key_metadata: list[_Key]
+    value_metadata: _Value
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    tree_metadata: dict[str, _Node]
+    use_ocdbt: bool = True
+
+
+class _Array(msgspec.Struct, frozen=True):
+    shape: list[int]
+    chunks: list[int]
+    dtype: str
+    dimension_separator: str = "."
+
+
+_METADATA, _ARRAY = msgspec.json.Decoder(_Metadata), msgspec.json.Decoder(_Array)
+_ANY = msgspec.json.Decoder()
+_DTYPE = {"f": "float", "i": "int", "u": "uint", "c": "complex", "b": "bool"}
+
+
+def is_folder(path: Path, names: frozenset[str]) -> bool:
+    """Whether Orbax writes such a folder, or was writing it."""
+    return _OWN in names or (_TREE in names and bool(names & {_MANIFEST, _COMMITTED, "_sharding"})) or _is_tmp(path)
+
+
+def _is_tmp(path: Path) -> bool:
+    return UNFINISHED in path.absolute().name
+
+
+def read(folder: Path, names: frozenset[str]) -> Content:
+    """Return the names and shapes in a checkpoint, one for each item that it consists of."""
+    reader = _Reader(folder)
+    if _is_tmp(folder):
+        reader.flaw(folder, "its save was not finished: Orbax renames the folder at the end")
+    if _OWN in names:
+        reader.own(folder / _OWN)
+    items = [folder] if _TREE in names else [each for each in sorted(folder.iterdir()) if (each / _TREE).is_file()]
+    for item in items[:_MOST]:
+        reader.item(item, () if item == folder else (item.name,))
+    if not items and not reader.flaws:
+        reader.flaw(folder, f"no {_TREE} in it, nor in a folder of it")
+    return Content(
+        "Orbax",
+        {"dict": reader.root},
+        reader.tree.leaves,
+        reader.files or [folder],
+        facts=reader.facts,
+        flaws=reader.flaws,
+        values="need Orbax: their bytes are packed",
+    )
+
+
+class _Reader:
+    def __init__(self, folder: Path) -> None:
+        self.root: dict[str, Any] = {}
+        self.tree = Tree(folder, KNOWN, pt.no_storage)
+        self.files: list[Path] = []
+        self.facts: dict[str, Any] = {}
+        self.flaws: list[Problem] = []
+
+    def flaw(self, path: Path, what: str) -> None:
+        self.flaws.append(Problem(path, 0, 0, what))
+
+    def own(self, path: Path) -> None:
+        """Read who wrote it, and whether it was committed."""
+        try:
+            said = _ANY.decode(small(whole(path)))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            self.flaw(path, f"no JSON: {error}")
+            return
+        self.files.append(path)
+        if isinstance(said, dict) and not said.get("commit_timestamp_nsecs"):
+            self.flaw(path, "its save was not committed: it has no time of a commit")
+
+    def item(self, folder: Path, path: Step) -> None:
+        try:
+            metadata = _METADATA.decode(small(whole(folder / _TREE)))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            self.flaw(folder / _TREE, f"no metadata of a tree: {error}")
+            return
+        except Damaged as error:
+            self.flaw(folder / _TREE, str(error))
+            return
+        self.files.append(folder / _TREE)
+        for node in metadata.tree_metadata.values():
+            steps = (*path, *(str(each.key) for each in node.key_metadata))
+            self.leaf(folder, steps, len(path), node.value_metadata, packed=metadata.use_ocdbt)
+        if metadata.use_ocdbt:
+            self.packed(folder)
+
+    def leaf(self, folder: Path, steps: Step, own: int, value: _Value, *, packed: bool) -> None:
+        """Add one array or scalar; without OCDBT each has a folder with its pieces."""
+        shape, dtype = value.write_shape or value.shape or [], "unknown"
+        if not packed:
+            array = self.array(folder / ".".join(steps[own:]))
+            shape, dtype = (array.shape, _dtype(array.dtype)) if array else (shape, dtype)
+        place = [Piece((), (), folder, partial(_packed, folder))]
+        node = self.tree.leaf(tuple(map(quoted, steps)), dtype, tuple(shape), place)
+        root = self.root
+        for part in steps[:-1]:
+            root = root.setdefault(part, {"dict": {}}).setdefault("dict", {})
+        root[steps[-1] if steps else "value"] = node
+
+    def array(self, folder: Path) -> _Array | None:
+        """Read what Zarr says of an array, and look whether each of its pieces is there."""
+        if self.tree.where not in {folder.parent, folder.parent.parent}:
+            self.flaw(folder, "outside the checkpoint")
+            return None
+        try:
+            array = _ARRAY.decode(small(whole(folder / ".zarray")))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            self.flaw(folder / ".zarray", f"no description of an array: {error}")
+            return None
+        except Damaged:
+            self.flaw(folder / ".zarray", "missing")
+            return None
+        counts = [-(-extent // max(1, chunk)) for extent, chunk in zip(array.shape, array.chunks, strict=False)]
+        if math.prod(counts) > _MOST or any(count < 0 for count in counts):
+            raise StoreError(f"{folder}: an array in more than {_MOST:,} files; not read")
+        for index in itertools.product(*map(range, counts)):
+            piece = folder / (array.dimension_separator.join(map(str, index)) or "0")
+            if not piece.is_file() or not piece.stat().st_size:
+                self.flaw(piece, "missing, or empty")
+            else:
+                self.files.append(piece)
+        return array
+
+    def packed(self, folder: Path) -> None:
+        """Look at the files of OCDBT: a manifest, and data files that it names in a compressed way."""
+        rooms = [folder, *sorted(folder.glob("ocdbt.process_*"))[:_MOST]]
+        for room in rooms:
+            manifest, data = room / _MANIFEST, sorted((room / "d").glob("*"))[:_MOST]
+            if not manifest.is_file():
+                self.flaw(manifest, "missing")
+            elif not data:
+                self.flaw(room / "d", "no file with data")
+            for file in (manifest, *data):
+                if file.is_file():
+                    self.files.append(file)
+                    for what in _framed(whole(file), _MAGIC[_MANIFEST if file == manifest else "d"]):
+                        self.flaw(file, what)
+
+
+def _framed(region: Region, magic: bytes) -> Iterator[str]:
+    """Yield what is wrong with the frames at the beginning of a file: a mark, and how long the frame is with it."""
+    at = 0
+    while at < region.size:
+        head = small(region.cut(at, at + 12))
+        if not head.startswith(magic[: len(head)]):
+            if magic == _MAGIC[_MANIFEST]:
+                yield "its beginning is not a manifest's"
+            return  # values as they are, which have no frame
+        size = int.from_bytes(head[4:], "little")
+        if len(head) < 12 or size < 12 or at + size > region.size:
+            yield f"cut: {size} bytes should follow byte {at}"
+            return
+        at += size
+    if not region.size:
+        yield "empty"
+
+
+def _packed(folder: Path) -> Place:
+    raise StoreError(f"{folder}: values of Orbax are packed by TensorStore; read them with orbax.checkpoint")
+
+
+def _dtype(text: str) -> str:
+    match = re.fullmatch(r"[<|>]?([fiucb])(\d+)", text)
+    kind, size = match.groups() if match else ("", "")
+    return text if not match else "bool" if kind == "b" else f"{_DTYPE[kind]}{8 * int(size)}"

@@ -1,0 +1,100 @@
+"""What `torch.save` writes: a zip file with a pickle and one member for each storage. Also TorchScript's archives."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+from ..errors import Damaged, StoreError
+from ..store.problems import Problem
+from . import pickles
+from .content import CRC, Content
+from .known import HARMLESS, KNOWN, STORAGES
+from .pickles import PERSISTENT, Name, Object
+from .region import Region
+from .trees import Step, Storage, Tree
+from .zips import Zip
+
+PICKLE = "data.pkl"
+
+
+def read(region: Region, path: Step = ()) -> Content:
+    """Return what a zip file of torch's holds; `path` goes before the keys of its leaves.
+
+    Raises:
+        Damaged: it is cut, or a part of it is missing.
+        StoreError: it holds more than is read.
+    """
+    archive = Zip(region)
+    top = _top(archive)
+    value = pickles.read(io.BytesIO(archive.read(f"{top}{PICKLE}")), region.path)
+    tree = Tree(region.path, KNOWN, lambda reference: _storage(archive, top, reference))
+    script = f"{top}constants.pkl" in archive.members
+    root = tree.node(value, path)
+
+    def check() -> Iterator[Problem]:
+        for member, why in archive.damaged():
+            start = member.region.start
+            yield Problem(region.path, start, start + member.region.size, f"{member.name}: {why}")
+
+    return Content(
+        "TorchScript" if script else "torch",
+        root,
+        tree.leaves,
+        [region.path],
+        facts=imports(value),
+        proof=CRC if archive.has_crc else None,
+        check=check,
+    )
+
+
+def imports(value: Any) -> dict[str, Any]:
+    """The names that torch.load would import and call, besides those of plain data."""
+    found = sorted(name for name in pickles.names(value) if name not in HARMLESS)
+    return {"would import": found} if found else {}
+
+
+def is_torch(archive: Zip) -> bool:
+    return any(name == PICKLE or name.endswith(f"/{PICKLE}") for name in archive.members)
+
+
+def _top(archive: Zip) -> str:
+    """The folder in the archive: torch names it like the file."""
+    found = [name.removesuffix(PICKLE) for name in archive.members if name == PICKLE or name.endswith(f"/{PICKLE}")]
+    if not found:
+        raise Damaged(f"{archive.region.path}: a zip file without a {PICKLE}: not one of torch's")
+    top = min(found, key=len)
+    order = f"{top}byteorder"
+    if order in archive.members and archive.read(order) != b"little":
+        raise StoreError(f"{archive.region.path}: written on a big-endian machine; not read")
+    return top
+
+
+def reference(made: Any) -> tuple[str, str, int]:
+    """Return the key, the dtype and the number of items of the storage that a pickle refers to.
+
+    Raises:
+        ValueError, TypeError, LookupError: it refers to none.
+    """
+    if not isinstance(made, Object) or made.kind != PERSISTENT:
+        raise TypeError("no storage")
+    word, kind, key, _, count, *_ = made.args[0]
+    if word != "storage" or not isinstance(kind, Name) or not isinstance(count, int) or count < 0:
+        raise TypeError("no storage")
+    return str(key), STORAGES[kind.name], count
+
+
+def _storage(archive: Zip, top: str, made: Any) -> Storage:
+    key, dtype, _ = reference(made)
+    member = archive.members.get(f"{top}data/{key}") or archive.members.get(f"{top}tensors/{key}")
+    if member is None:
+        return Storage(key, dtype, Region(archive.region.path, 0, 0))
+    if member.is_compressed:
+        raise StoreError(f"{archive.region.path}: {member.name}: compressed bytes of a tensor; not read")
+    return Storage(key, dtype, member.region)
+
+
+def no_storage(made: Any) -> Storage:
+    """Refuse a tensor in a text, or in a pickle that has no storages beside it."""
+    raise TypeError(f"a tensor without bytes: {made}")

@@ -1,0 +1,108 @@
+"""Table: which format a path has. Files are known by their first bytes, or else by their names' ending."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import Damaged, StoreError
+from . import dcp, hdf5, legacy, orbax, pt, safetensors, shards
+from .content import Content
+from .region import Region, small, whole
+
+_MOST_NAMES = 100_000  # files in a folder
+_HEAD = 8
+
+
+class FileFormat(NamedTuple):
+    endings: tuple[str, ...]
+    begins: re.Pattern[bytes]  # the first eight bytes
+    read: Callable[[Region], Content]
+
+
+class FolderFormat(NamedTuple):
+    has: Callable[[Path, frozenset[str]], bool]  # whether a folder with files of these names is one
+    read: Callable[[Path, frozenset[str]], Content]
+
+
+FILES = (
+    FileFormat((".pt", ".pth", ".ckpt", ".bin", ".pkl"), re.compile(rb"PK\x03\x04"), pt.read),
+    FileFormat((".pt", ".pth", ".ckpt", ".bin", ".pkl"), re.compile(rb"\x80[\x02-\x05]"), legacy.read),
+    FileFormat((".keras",), re.compile(rb"PK\x03\x04"), hdf5.archive),
+    FileFormat((".h5", ".hdf5"), re.compile(rb"\x89HDF\r\n\x1a\n"), hdf5.read),
+    FileFormat((".safetensors",), re.compile(rb"[^\x00].{2,4}\x00{1,5}", re.DOTALL), safetensors.read),
+)
+FOLDERS = (
+    FolderFormat(lambda _, names: dcp.METADATA in names, dcp.read),
+    FolderFormat(orbax.is_folder, orbax.read),
+    FolderFormat(lambda _, names: shards.is_folder(names), shards.read),
+)
+_ALL_ENDINGS = tuple({ending for each in FILES for ending in each.endings})
+_ENDINGS = tuple({*_ALL_ENDINGS} - {".bin", ".pkl"})  # other programs write such files, too
+
+
+def is_foreign(path: Path, *, named: bool = False) -> bool:
+    """Whether `path` is a checkpoint of another program, by its name or by how it begins; with `named`, by both."""
+    if path.is_dir():
+        return _of_folder(path, names_in(path)) is not None
+    if not path.is_file() or (named and not path.name.endswith(_ALL_ENDINGS)):
+        return False
+    return path.name.endswith(_ENDINGS) or _of_file(path) is not None
+
+
+def read(path: Path) -> Content:
+    """Return what a checkpoint of another program holds.
+
+    Raises:
+        Damaged: it is cut, or what it says about itself is contradictory.
+        StoreError: it holds more than is read, or in a way that is not read.
+    """
+    if path.is_dir():
+        names = names_in(path)
+        folder = _of_folder(path, names)
+        if folder is None:
+            raise Damaged(f"{path}: no checkpoint of a known format any more")
+        return folder.read(path, names)
+    form = _of_file(path)
+    if form is None:
+        raise Damaged(f"{path}: {_what_it_is(path)}")
+    return form.read(whole(path))
+
+
+def names_in(folder: Path) -> frozenset[str]:
+    """The names in a folder.
+
+    Raises:
+        StoreError: there are more than are read.
+    """
+    names = set[str]()
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            names.add(entry.name)
+            if len(names) > _MOST_NAMES:
+                raise StoreError(f"{folder}: more than {_MOST_NAMES:,} files; not read")
+    return frozenset(names)
+
+
+def _of_folder(path: Path, names: frozenset[str]) -> FolderFormat | None:
+    return next((each for each in FOLDERS if each.has(path, names)), None)
+
+
+def _of_file(path: Path) -> FileFormat | None:
+    head = small(whole(path).cut(0, _HEAD))
+    named = [each for each in FILES if path.suffix in each.endings]
+    if path.suffix == ".safetensors":
+        return named[0]
+    return next((each for each in named or FILES if each.begins.match(head)), None)
+
+
+def _what_it_is(path: Path) -> str:
+    head = small(whole(path).cut(0, _HEAD))
+    if not head:
+        return "an empty file"
+    if not any(head):
+        return "begins with zeros: it was cut, or never written"
+    return f"begins with {head!r}, as no file of a known format with the ending {path.suffix} does"

@@ -1,0 +1,168 @@
+"""Trees: the values of a pickle or a JSON text as a tree of our own, and the tensors in them as its leaves."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import Damaged, StoreError
+from ..legible import is_text
+from ..state.codec import ITEMSIZE, UNSOUND
+from ..state.nodes import quoted, spelled, unused
+from ..state.nodes import value as simple
+from ..state.unflatten import INLINE_BYTES, MAX_DEPTH
+from ..state.values import NODES
+from .leaf import ForeignLeaf, Piece, Place, c_stride
+from .limits import VALUES
+from .pickles import DICT, Name, Object
+
+_INT_BITS = 1 << 14  # a larger number is no setting, and takes long to print
+_TEXT = 64  # characters that count as much as one value
+Step = tuple[str, ...]
+
+
+class Storage(NamedTuple):
+    """Bytes that several tensors may share, and the type of items that its pickle gives them."""
+
+    key: str
+    dtype: str
+    place: Place
+
+
+Known = Callable[["Tree", Object, Step], Any]  # an object and the path to it -> its node
+
+
+class Tree:
+    """Makes nodes of values. `known` says what objects stand for; `leaves` collects the tensors."""
+
+    def __init__(self, where: Path, known: Mapping[str, Known], storage: Callable[[Any], Storage]) -> None:
+        self.where, self.storage = where, storage
+        self.leaves: dict[str, ForeignLeaf] = {}
+        self._known, self._left = known, VALUES
+        self._within: dict[int, Step] = {}
+        self._same: dict[tuple[Any, ...], str] = {}  # what tells tied tensors -> the key of their leaf
+
+    def node(self, value: Any, path: Step = ()) -> Any:
+        """Return the node of `value`.
+
+        Raises:
+            Damaged: an object that is known does not describe what its name says.
+            StoreError: it is larger, or nested deeper, than this reads.
+        """
+        self._spend(1 + (len(value) // _TEXT if isinstance(value, str | bytes) else 0))
+        if not isinstance(value, list | tuple | dict | Object) or isinstance(value, Name):
+            return self._plain(value, path)
+        if id(value) in self._within:
+            return custom("what contains it", "/".join(self._within[id(value)]))
+        if len(self._within) >= MAX_DEPTH:
+            raise StoreError(f"{self.where}: values more than {MAX_DEPTH} deep in each other; not read")
+        self._within[id(value)] = path
+        try:
+            return self._container(value, path)
+        finally:
+            del self._within[id(value)]
+
+    def _spend(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise StoreError(f"{self.where}: more than {VALUES:,} values; not read")
+
+    def _plain(self, value: Any, path: Step) -> Any:
+        if isinstance(value, Name):
+            is_dtype = value.module == "torch" and value.name in ITEMSIZE
+            return {"torch.dtype": value.name} if is_dtype else custom(str(value), None)
+        if isinstance(value, bytes | bytearray):
+            return self._bytes(bytes(value), path)
+        if isinstance(value, bool) or value is None:
+            return value
+        if isinstance(value, int) and value.bit_length() > _INT_BITS:
+            return custom("int", f"of {value.bit_length()} bits")
+        stands_for_itself = (
+            abs(value) <= 2**53
+            if isinstance(value, int)
+            else is_text(value)
+            if isinstance(value, str)
+            else math.isfinite(value) and (value != 0 or math.copysign(1, value) == 1)
+        )
+        if stands_for_itself:
+            return value
+        made = NODES[type(value)](value)
+        return {made.tag: made.content}
+
+    def _bytes(self, value: bytes, path: Step) -> Any:
+        if len(value) <= INLINE_BYTES:
+            return {"bytes": base64.b64encode(value).decode()}
+        return self.leaf(path, "bytes", (len(value),), value)
+
+    def _container(self, value: Any, path: Step) -> Any:
+        if isinstance(value, list | tuple):
+            nodes = self.members(value, path)
+            return nodes if isinstance(value, list) else {"tuple": nodes}
+        if isinstance(value, dict):
+            return self.mapping([*value.items()], path)
+        known = self._known.get(value.kind)
+        if known is None:
+            return self.unknown(value, path)
+        try:
+            return known(self, value, path)
+        except (*UNSOUND, OverflowError) as error:
+            raise Damaged(f"{self.where}: {'/'.join(path)}: not what {value.kind} makes") from error
+
+    def members(self, values: Sequence[Any], path: Step) -> list[Any]:
+        return [self.node(each, (*path, str(index))) for index, each in enumerate(values)]
+
+    def mapping(self, pairs: Sequence[tuple[Any, Any]], path: Step, tag: str = DICT) -> Any:
+        """Return the node of a mapping; of equal keys the last counts."""
+        if tag == DICT and all(type(key) is str and is_text(key) for key, _ in pairs):
+            return {DICT: {key: self.node(each, (*path, quoted(key))) for key, each in dict(pairs).items()}}
+        found: dict[str, Any] = {}
+        for key, each in pairs:
+            node = self.node(key, (*path, "key"))
+            text = simple(node)
+            part = unused(quoted(text if isinstance(text, str) else spelled(node)), found)
+            found[part] = [node, self.node(each, (*path, part))]
+        return {"items" if tag == DICT else tag: [*found.values()]}
+
+    def unknown(self, value: Object, path: Step) -> Any:
+        """Return a node that names what an unpickler would call, and shows with what."""
+        inner = (*path, "value")
+        parts = {"arguments": value.args, "members": value.items, "state": value.state}
+        held: dict[str, Any] = {name: part for name, part in parts.items() if part not in ((), [], None)}
+        if value.pairs:
+            held["items"] = pairs = Object(DICT)
+            pairs.pairs.extend(value.pairs)
+        alone = next(iter(held.values())) if len(held) == 1 else None
+        return custom(value.kind, self.node(held if len(held) > 1 else alone, inner))
+
+    def leaf(self, path: Step, dtype: str, shape: tuple[int, ...], place: Place | Sequence[Piece]) -> Any:
+        """Add a leaf of items in C order; return its node."""
+        key = unused("/".join(path) or "value", self.leaves)
+        self.leaves[key] = ForeignLeaf(key, dtype, shape, place)
+        return {"leaf": key}
+
+    def tensor(self, path: Step, storage: Storage, offset: int, shape: Sequence[int], stride: Sequence[int]) -> Any:
+        """Add items of a storage, or find the leaf that has the same ones; return the node."""
+        sizes = (offset, *shape, *stride)
+        if len(shape) != len(stride) or any(type(each) is not int or not 0 <= each < 2**62 for each in sizes):
+            raise ValueError("no sizes")
+        if storage.dtype not in ITEMSIZE or len(shape) > MAX_DEPTH:
+            raise ValueError("no tensor that we know")
+        steps = tuple(step if extent > 1 else 1 for extent, step in zip(shape, stride, strict=True))
+        same = (storage.key, storage.dtype, offset, *shape, "of", *steps)
+        if same not in self._same:
+            key = self._same[same] = unused("/".join(path) or "value", self.leaves)
+            item, place = ITEMSIZE[storage.dtype], storage.place
+            reach = sum((extent - 1) * step for extent, step in zip(shape, stride, strict=True)) + 1
+            used = slice(offset * item, (offset + (reach if math.prod(shape) else 0)) * item)
+            part = place[used] if isinstance(place, bytes) else place.cut(used.start, used.stop)
+            flat = all(a == b or n == 1 for a, b, n in zip(stride, c_stride(shape), shape, strict=True))
+            self.leaves[key] = ForeignLeaf(key, storage.dtype, tuple(shape), part, () if flat else stride)
+        return {"leaf": self._same[same]}
+
+
+def custom(kind: str, inner: Any) -> Any:
+    """A node for what only the code of another program could make."""
+    return {"custom": [kind, inner]}

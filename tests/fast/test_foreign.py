@@ -1,0 +1,428 @@
+"""Checkpoints of other programs: what is in them, whether they are complete, and in what they differ."""
+
+import json
+import os
+import struct
+import zipfile
+from contextlib import closing
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from click.testing import CliRunner
+
+import foreign_corpus as corpus
+from holdfast.cli import commands
+from holdfast.errors import Damaged, StoreError
+from holdfast.foreign import table
+from holdfast.store.store import Store
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("foreign")
+    return {name: corpus.written(folder, name) for name in corpus.WRITERS}
+
+
+def invoke(*words):
+    return CliRunner().invoke(commands, [str(word) for word in words])
+
+
+def done(*words):
+    result = invoke(*words)
+    assert 0 == result.exit_code, (words, result.output)
+    return result.stdout
+
+
+def asked(*words):
+    return json.loads(done(*words, "--json"))
+
+
+def verified(path):
+    """The exit code of `verify`, and its problems."""
+    result = invoke("verify", path, "--json")
+    assert result.exit_code in {0, 1, 4}, (path, result.output)
+    return result.exit_code, [each["what"] for each in json.loads(result.stdout)["checkpoints"][0]["problems"]]
+
+
+def items(tensor):
+    return tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+
+
+def flat(value, path=""):
+    """The tensors in a state by their paths."""
+    if isinstance(value, torch.Tensor):
+        return {path: value}
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return {
+        key: each for name, one in pairs for key, each in flat(one, f"{path}/{name}" if path else str(name)).items()
+    }
+
+
+EXPECTED = {  # what of the state each writer writes, by the names that its format gives
+    "torch_zip": flat,
+    "torch_zip_without_crc": flat,
+    "torch_legacy": flat,
+    "distributed": flat,
+    "one_safetensors": lambda state: flat(state["model"]),
+    "hugging_face_bin": lambda state: flat({"model": state["model"]}),
+    "hugging_face": lambda state: flat({name: state[name] for name in ("model", "optimizer")}),
+}
+
+
+# What is in them --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_every_tensor_is_found_with_its_bytes(originals, name):
+    """Name, dtype, shape and bytes are those that the library wrote."""
+    expected, found = EXPECTED[name](corpus.state()), table.read(originals[name]).leaves
+    assert {*expected} == {*found}
+    for key, tensor in expected.items():
+        assert (tuple(tensor.shape), str(tensor.dtype)) == (found[key].shape, f"torch.{found[key].dtype}")
+        assert items(tensor) == bytes(found[key].read())
+
+
+@pytest.mark.parametrize("name", corpus.WRITERS)
+def test_every_format_is_listed_shown_and_verified(originals, name):
+    """A good one is complete. It is called proven only where a CRC-32 covers every tensor, and never valid."""
+    path = originals[name]
+    (listed,) = asked("ls", path)["checkpoints"]
+    shown = asked("show", path)
+    (result,) = asked("verify", path)["checkpoints"]
+    expected = "complete, CRC-32 holds" if name in corpus.PROVEN else "complete, not verifiable"
+    assert (None, [], expected) == (listed["damaged"], result["problems"], result["assurance"])
+    assert listed["tensors"] == len(shown["leaves"]) > 0
+    assert expected in done("verify", path)
+    assert path.name in done("ls", path)
+    assert "float32 [4, 3]" in done("show", path)
+
+
+@pytest.mark.parametrize("name", ["torch_zip", "torch_legacy", "distributed", "hugging_face"])
+def test_step_and_epoch_are_told(originals, name):
+    """They stand in the state, or in what the trainer keeps beside it."""
+    shown = asked("show", originals[name])
+    assert (17, 3) == (shown["step"], shown["epoch"])
+
+
+def test_names_say_the_step_where_nothing_else_does(tmp_path):
+    """As trainers name their files and folders."""
+    for name, expected in [
+        ("epoch=2-step=40.ckpt", (40, 2)),
+        ("model_step_7.pt", (7, None)),
+        ("final.pt", (None, None)),
+    ]:
+        torch.save({"weight": torch.ones(2)}, tmp_path / name)
+        content = table.read(tmp_path / name)
+        assert expected == (content.step, content.epoch)
+
+
+VIEWS = {
+    "transposed": torch.arange(12.0).reshape(3, 4).T,
+    "channels last": torch.arange(2.0 * 3 * 4 * 5).reshape(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+    "slice": torch.arange(20)[3:9],
+    "every second": torch.arange(20, dtype=torch.int16)[1::2],
+    "expanded": torch.arange(3.0).expand(4, 3),
+    "scalar": torch.tensor(2.5, dtype=torch.float64),
+    "empty": torch.empty(0, 3),
+    "bfloat16": torch.arange(5).to(torch.bfloat16),
+    "float8": torch.arange(5.0).to(torch.float8_e4m3fn),
+    "uint16": torch.arange(5).to(torch.uint16),
+    "complex": torch.randn(3, 2, dtype=torch.complex128).T,
+    "bool": torch.tensor([True, False]),
+    "parameter": torch.nn.Parameter(torch.ones(2)),
+}
+
+
+def test_views_of_any_layout_have_the_bytes_that_torch_reads(tmp_path):
+    """In C order, whatever the strides."""
+    torch.save(VIEWS, tmp_path / "views.pt")
+    found = table.read(tmp_path / "views.pt").leaves
+    by_name = {each.key.replace("%20", " "): each for each in found.values()}
+    for name, tensor in VIEWS.items():
+        raw = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        assert items(raw) == bytes(by_name[name].read()), name
+        assert tuple(tensor.shape) == by_name[name].shape
+
+
+def test_tied_tensors_are_one_leaf(tmp_path):
+    """Two names of the same bytes; a slice of them is another."""
+    weight = torch.arange(6.0)
+    torch.save({"a": weight, "b": weight, "c": weight[2:4]}, tmp_path / "tied.pt")
+    content = table.read(tmp_path / "tied.pt")
+    assert {"a", "c"} == {*content.leaves}
+    assert {"leaf": "a"} == content.tree["dict"]["b"]
+
+
+def test_what_is_not_known_is_shown_by_its_name(tmp_path):
+    """A whole model, a namespace, a sparse tensor: with the tensors inside, and what torch.load would import."""
+    model, _ = corpus.trained()
+    sparse = torch.eye(3).to_sparse()
+    torch.save({"model": model, "sparse": sparse}, tmp_path / "whole.pt")
+    shown = asked("show", tmp_path / "whole.pt")
+    assert "torch.nn.modules.container.Sequential" in shown["document"]["would import"]
+    assert any(key.endswith("_parameters/weight") for key in shown["leaves"])
+    assert "_rebuild_sparse_tensor" in done("show", tmp_path / "whole.pt", "--all")
+
+
+def test_a_folder_of_many_is_listed_by_step(tmp_path, originals):
+    """Files, folders, and a damaged one with its reason; other files are passed over."""
+    for step in (30, 4, 100):
+        torch.save({"global_step": step, "w": torch.ones(2)}, tmp_path / f"{step}.pt")
+    corpus.copied(originals["hugging_face"], tmp_path / "checkpoint-17")
+    (tmp_path / "cut.ckpt").write_bytes((tmp_path / "4.pt").read_bytes()[:500])
+    (tmp_path / "notes.txt").write_text("no checkpoint")
+    rows = asked("ls", tmp_path)["checkpoints"]
+    assert ["cut.ckpt", "4.pt", "checkpoint-17", "30.pt", "100.pt"] == [row["name"] for row in rows]
+    assert "cut" in rows[0]["damaged"]
+    assert 4 == invoke("verify", tmp_path).exit_code
+    assert 0 == invoke("verify", tmp_path, "--step", 30).exit_code
+    assert "30.pt" in done("show", tmp_path, "--step", "30")
+
+
+def test_a_path_that_is_nothing_is_not_found(tmp_path):
+    """Neither ours nor one of a known format: one line, exit 3."""
+    (tmp_path / "x.bin").write_bytes(b"abc")
+    for path in (tmp_path / "x.bin", tmp_path / "absent.pt", tmp_path):
+        result = invoke("show", path)
+        assert (3, 1) == (result.exit_code, result.stderr.count("\n"))
+
+
+# What is wrong with them ------------------------------------------------------------------------------------------
+
+
+def lengths(size, count):
+    """Lengths to which a file is cut: the first, the last, and some between."""
+    return sorted({0, 1, size - 1, *(size * part // count for part in range(1, count))})
+
+
+@pytest.mark.parametrize("name", corpus.WRITERS)
+def test_a_file_that_is_cut_anywhere_is_reported(originals, tmp_path, name):
+    """Whichever file it is, wherever it ends: exit 4, and why."""
+    for number, file in enumerate(corpus.files(originals[name])):
+        if file.name == "config.json":  # nothing of a checkpoint
+            continue
+        for length in lengths(file.stat().st_size, 12):
+            made = corpus.copied(originals[name], tmp_path / f"{number}-{length}{originals[name].suffix}")
+            with open(made / file.name if made.is_dir() else made, "r+b") as opened:
+                opened.truncate(length)
+            code, problems = verified(made)
+            assert (4, True) == (code, bool(problems)), (file, length)
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        ("hugging_face", "model-00002-of-00002.safetensors"),
+        ("hugging_face", "model.safetensors.index.json"),
+        ("distributed", "__0_0.distcp"),
+    ],
+)
+def test_a_file_that_is_missing_is_reported(originals, tmp_path, name, missing):
+    """What an index or a shard's own name promises."""
+    made = corpus.copied(originals[name], tmp_path / "made")
+    (made / missing).unlink()
+    code, problems = verified(made)
+    assert (4, True) == (code, any("missing" in each for each in problems))
+    assert "damaged" in done("ls", tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(corpus.PROVEN))
+def test_a_flipped_bit_of_a_tensor_is_reported(originals, tmp_path, name):
+    """Where the format has a CRC-32 of the bytes."""
+    made = corpus.copied(originals[name], tmp_path / f"made{originals[name].suffix}")
+    weight = items(corpus.trained()[0].state_dict()["first.weight"])
+    (file,) = [each for each in corpus.files(made) if weight in each.read_bytes()]
+    data = bytearray(file.read_bytes())
+    data[data.index(weight) + 7] ^= 4
+    file.write_bytes(data)
+    code, problems = verified(made)
+    assert (4, True) == (code, any("CRC-32" in each for each in problems))
+
+
+def header(entries, data=b"", length=None):
+    text = json.dumps(entries).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + data
+
+
+def entry(start, stop, shape=(2,), dtype="F32"):
+    return {"dtype": dtype, "shape": [*shape], "data_offsets": [start, stop]}
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (header({"w": entry(0, 8)}, b"1234"), "needs 8 bytes"),
+        (header({"w": entry(0, 8)}, b"12345678" * 2), "behind the last"),
+        (header({"w": entry(8, 16)}, b"12345678" * 2), "begins at 8"),
+        (header({"w": entry(0, 8), "v": entry(4, 12)}, b"x" * 12), "begins at 4"),
+        (header({"w": entry(0, 8, (3,))}, b"12345678"), "not those of its shape"),
+        (header({"w": entry(0, 8, (2**40, 2**40))}, b"12345678"), "not those of its shape"),
+        (header({"w": entry(0, 8, (-2,))}, b"12345678"), "not those of its shape"),
+        (header({"w": entry(8, 0)}, b"12345678"), "begins at 8"),
+        (header({}, length=2**63), "header of"),
+        (header({"w": 3}), "no safetensors header"),
+        (b"[" * 99999, "header of"),
+    ],
+)
+def test_a_header_of_safetensors_that_lies_is_reported(tmp_path, data, why):
+    """Offsets beyond the end, holes, overlaps, shapes of other sizes."""
+    (tmp_path / "w.safetensors").write_bytes(data)
+    code, problems = verified(tmp_path / "w.safetensors")
+    assert 4 == code
+    assert why in " ".join(problems)
+
+
+@pytest.mark.parametrize("shard", ["../outside.safetensors", "/etc/passwd", "..", "a/b"])
+def test_an_index_that_leads_out_of_its_folder_is_refused(originals, tmp_path, shard):
+    """Nothing outside is opened."""
+    made = corpus.copied(originals["hugging_face"], tmp_path / "made")
+    (made / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": shard}}))
+    code, problems = verified(made)
+    assert (4, True) == (code, "outside" in problems[0])
+
+
+def rezipped(source, target, change):
+    """The members of a zip file as `change` (name, bytes) returns them; None leaves one out."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for info in old.infolist():
+            data = change(info.filename, old.read(info))
+            if data is not None:
+                new.writestr(info.filename, data)
+    return target
+
+
+@pytest.mark.parametrize("left", [None, b"", b"short"])
+def test_a_storage_shorter_than_its_tensors_is_reported(originals, tmp_path, left):
+    """Or gone: the zip file itself is whole."""
+    made = rezipped(
+        originals["torch_zip"], tmp_path / "a.pt", lambda name, data: left if name.endswith("data/0") else data
+    )
+    code, problems = verified(made)
+    assert (4, True) == (code, "needs 48 bytes" in problems[0])
+    leaf = table.read(made).leaves["model/first.weight"]
+    with pytest.raises(Damaged):
+        leaf.read()
+
+
+def test_members_that_overlap_are_refused(originals, tmp_path):
+    """As in the zip bombs that name one member very often."""
+    data = bytearray(originals["torch_zip"].read_bytes())
+    with zipfile.ZipFile(originals["torch_zip"]) as archive:
+        offsets = [info.header_offset for info in archive.infolist()]
+    second = data.rindex(b"PK\1\2", 0, data.rindex(b"PK\1\2"))
+    struct.pack_into("<I", data, second + 42, offsets[0])
+    (tmp_path / "a.pt").write_bytes(data)
+    assert 4 == verified(tmp_path / "a.pt")[0]
+
+
+# In what they differ, and export ----------------------------------------------------------------------------------
+
+
+def ours(root, state):
+    with closing(Store(root)) as store:
+        store.save(state, step=1)
+    return root
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_one_of_ours_and_one_of_theirs_are_compared_by_the_names_of_tensors(originals, tmp_path, name):
+    """The same bits are identical, wherever the state dict lies in each; one other bit is told."""
+    state = corpus.state()
+    kept = ours(tmp_path / "run", {"net": state["model"], "optimizer": state["optimizer"]})
+    result = invoke("diff", kept, originals[name])
+    assert 0 == result.exit_code, result.output
+    assert "compared: only tensors" in result.stdout
+    state["model"]["first.bias"].view(torch.int32)[1] ^= 1
+    other = ours(tmp_path / "other", {"net": state["model"]})
+    result = invoke("diff", originals[name], other)
+    assert 1 == result.exit_code
+    assert "first.bias: 1 of 4 values differ" in result.stdout
+    assert "1 ULP" in result.stdout
+
+
+def test_two_of_one_format_are_compared_whole(originals, tmp_path):
+    """Values beside the tensors, too."""
+    torch.save(corpus.state() | {"epoch": 4}, tmp_path / "b.pt")
+    result = invoke("diff", originals["torch_zip"], tmp_path / "b.pt")
+    assert (1, "epoch: 3 in a, 4 in b") == (result.exit_code, result.stdout.splitlines()[-1])
+    assert "identical" in done("diff", originals["torch_zip"], originals["torch_zip"])
+
+
+def test_tensors_that_only_one_has_are_told(originals, tmp_path):
+    """Under the beginnings that the names have in common."""
+    weights = {f"wrapped.{name}": each for name, each in corpus.state()["model"].items() if name != "second.weight"}
+    safetensors.torch.save_file(weights, tmp_path / "w.safetensors")
+    result = invoke("diff", tmp_path / "w.safetensors", originals["torch_zip"])
+    assert (1, "wrapped.second.weight: only in b") == (result.exit_code, result.stdout.splitlines()[-1])
+
+
+def test_damage_is_no_difference(originals, tmp_path):
+    """diff reads every byte that is proven, and exits with 4."""
+    made = corpus.copied(originals["torch_zip"], tmp_path / "a.pt")
+    os.truncate(made, 1000)
+    assert 4 == invoke("diff", made, originals["torch_zip"]).exit_code
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_weights_are_exported(originals, tmp_path, name):
+    """By default the model's, by the names of its state dict."""
+    target = tmp_path / "w.safetensors"
+    done("export", originals[name], "-o", target)
+    expected, found = corpus.state()["model"], safetensors.torch.load_file(target)
+    assert {*expected} == {*found}
+    assert all(torch.equal(expected[key], found[key]) for key in expected)
+    done("export", originals[name], "-o", tmp_path / "w.npz")
+    assert {*expected} == {*np.load(tmp_path / "w.npz")}
+
+
+# Hostile ones -----------------------------------------------------------------------------------------------------
+
+
+def archive(path, **members):
+    with zipfile.ZipFile(path, "w") as made:
+        for name, data in {"data.pkl": b"\x80\x02}.", "version": b"3\n", **members}.items():
+            made.writestr(f"archive/{name}", data)
+    return path
+
+
+def test_a_pickle_in_an_archive_is_not_executed(tmp_path):
+    """It is shown, and named as what torch.load would import."""
+    torch.save({"x": corpus.Calls(os.mkdir, str(tmp_path / "harm"))}, tmp_path / "a.pt")
+    for command in ("show", "verify", "ls"):
+        assert "harm" not in {each.name for each in tmp_path.iterdir()}
+        done(command, tmp_path / "a.pt")
+    assert "would import    posix.mkdir" in done("show", tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize("data", [corpus.laughs(), corpus.deep()], ids=["laughs", "deep"])
+def test_what_is_too_large_is_unreadable_and_not_damaged(tmp_path, data):
+    """One line, exit 1."""
+    made = archive(tmp_path / "a.pt", **{"data.pkl": data})
+    assert 1 == verified(made)[0]
+    result = invoke("show", made)
+    assert (1, 1) == (result.exit_code, result.stderr.count("\n"))
+
+
+def test_names_cannot_break_a_line_or_lead_out(tmp_path):
+    """A newline, an escape and a path as the name of a tensor."""
+    names = {"a\nb": torch.ones(1), "\x1b[31m": torch.ones(1), "../../x": torch.ones(1)}
+    safetensors.torch.save_file(names, tmp_path / "w.safetensors")
+    shown = done("show", tmp_path / "w.safetensors")
+    assert "\x1b" not in shown
+    assert 3 == shown.count("float32 [1]")
+    before = {*tmp_path.parent.rglob("*")}
+    done("export", tmp_path / "w.safetensors", "-o", tmp_path / "o.npz")
+    assert {tmp_path / "o.npz"} == {*tmp_path.parent.rglob("*")} - before
+
+
+def test_a_file_without_bytes_costs_nothing(tmp_path):
+    """A terabyte that is all hole: its leaves are listed, and nothing is read into memory."""
+    made, size = tmp_path / "w.safetensors", 1 << 40
+    made.write_bytes(header({"w": entry(0, size, (size // 4,))}))
+    os.truncate(made, made.stat().st_size + size)
+    assert (0, []) == verified(made)
+    assert "float32" in done("show", made)
+    with pytest.raises(StoreError, match="memory"):
+        table.read(made).leaves["w"].read()
