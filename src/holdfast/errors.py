@@ -5,6 +5,7 @@ HoldfastError                  1
 ├─ StoreError                  1
 │  ├─ NotFound                 3   no committed checkpoint (at that step)
 │  ├─ Damaged                  4   a committed file is missing, short, or its digest differs, twice
+│  ├─ Unreadable              12   a file of a checkpoint cannot be read now; nothing says that it is damaged
 │  ├─ NoSpace                  7   the save does not fit; the store is as it was before
 │  └─ Superseded               9   a later attempt owns the run; this one wrote nothing more
 ├─ Mismatch                    5   checkpoint and live objects disagree: key, shape, dtype, data position
@@ -47,6 +48,16 @@ class NotFound(StoreError):
 
 class Damaged(StoreError):
     exit_code = 4
+
+
+class Unreadable(StoreError):
+    """`files`: those that could not be read, each with the host where; empty on ranks that only learned of it."""
+
+    exit_code = 12
+
+    def __init__(self, text: str, files: Sequence[tuple[str, str]] = ()) -> None:
+        super().__init__(text)
+        self.files = [*files]
 
 
 class NoSpace(StoreError):

@@ -113,7 +113,7 @@ def commands(ctx: click.Context) -> None:
     submission or a supervisor stands for its run.
 
     Exit codes: 0 done, 1 failed or different, 2 wrong use, 3 not found, 4 damaged, 6 the scheduler refused, 7 no space.
-    8 the command failed for good, 9 superseded, 11 a script loses work, 75 stopped: run me again.
+    8 the command failed for good, 9 superseded, 11 a script loses work, 12 unreadable now, 75 stopped: run me again.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)

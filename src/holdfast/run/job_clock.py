@@ -92,6 +92,13 @@ class JobClock:
             {"SIGTERM": kill_s, "SIGUSR1": notice_s, "SIGUSR2": notice_s},
         )
 
+    def left_s(self) -> float:
+        """Return how many seconds are left of the job, or until the deadline; infinity if neither end is known."""
+        if self.watch is not None:
+            self.watch.look()
+        ends = (self.stop.deadline_s, None if self.watch is None else self.watch.end_s)
+        return max(0.0, min((end for end in ends if end is not None), default=float("inf")) - time.time())
+
     def gone_by(self) -> float:
         """Return until when the process may use its time, in Unix seconds: a deadline, or the kill after a signal."""
         stop, ends = self.stop, [float("inf")]

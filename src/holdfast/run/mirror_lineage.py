@@ -141,7 +141,7 @@ def _origins(logs: Sequence[Log]) -> Iterator[tuple[int, Origin]]:
 
 def _held_here(local: Sequence[Checkpoint]) -> Iterator[Held]:
     for checkpoint in local:
-        with suppress(Damaged, NotFound):
+        with suppress(Damaged, NotFound, OSError):  # the restore reports it
             yield Held(HERE, checkpoint.head.attempt, checkpoint.path.name, digest_of(checkpoint.path))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,15 @@ from ..data.order import key
 from ..errors import Mismatch, UsageError
 from ..legible import is_text
 from ..provenance import document
-from ..ranks import Ranks
 from ..state import rng
 from ..store import format
 from ..store.checkpoint import Checkpoint
 from ..terminal import say, warn
 from . import drilled, fingerprint, relaunch, resume, summary, unsound, weights
 from .objects import adapter_for
+from .patience import patiently, reading
 from .position import Position
-from .ranks import led_at_length
+from .ranks import agreed, led_at_length
 from .safe_point import stop_now
 from .session import Session
 from .tracked import RESERVED, Digests, digests, framework_modules
@@ -42,34 +43,44 @@ def begin(session: Session) -> None:
     relaunch.exit_if_held(session)
     relaunch.exit_again_after_a_stop(session)
     from_places = session.mirrors is not None  # on rank 0; a fetch may take long
-    led_at_length(ranks, "going back", lambda: resume.go_back(session), beside=from_places)
+    led_at_length(ranks, "the places", lambda: resume.begin_from_places(session), beside=from_places)
+    back = partial(led_at_length, ranks, "going back", lambda: resume.go_back(session), beside=from_places)
+    patiently(session, back)
     with ranks.together("the types of the state"):
         types = session.types()
     session.begin_restoring()
     resume.restore_newest(session, types)
     if origin.checkpoint is None and options.branch_from is not None:
-        checkpoint = Checkpoint(_place(ranks, options.branch_from))
-        resume.restore(session, checkpoint, types)
+        checkpoint = Checkpoint(_place(session, options.branch_from))
+        patiently(session, lambda: resume.restore(session, checkpoint, types))
         session.attempt.record("branched", source=str(checkpoint.path), step=checkpoint.step)
     start_from = options.start_from if origin.checkpoint is None else None
     if start_from is not None and not ranks.alone:  # each rank might choose another checkpoint
-        start_from = msgspec.structs.replace(start_from, path=_place(ranks, start_from.path))
+        start_from = msgspec.structs.replace(start_from, path=_place(session, start_from.path))
+    reports = {} if start_from is None else patiently(session, lambda: _weights(session, start_from))
     with ranks.together("the beginning"):
-        _begin_here(session, start_from)
+        _begin_here(session, "" if start_from is None else str(start_from.path), reports)
     if session.saves.saved is not None and session.drill_limit:  # the last attempt was killed before its last line
         stop_now(session, "drill limit")
 
 
-def _place(ranks: Ranks, path: str | os.PathLike[str]) -> Path:
+def _place(session: Session, path: str | os.PathLike[str]) -> Path:
     """Return the path of the checkpoint that `path` refers to, as rank 0 sees it."""
-    found = ranks.lead("the choice of a checkpoint", lambda: os.fsencode(weights.at(path).path.absolute()))
+    at = reading(Path(path))(lambda: os.fsencode(weights.at(path).path.absolute()))
+    found = patiently(session, lambda: session.ranks.lead("the choice of a checkpoint", at))
     return Path(os.fsdecode(found))
 
 
-def _begin_here(session: Session, start_from: StartFrom | None) -> None:
+def _weights(session: Session, source: StartFrom) -> dict[str, weights.Report]:
+    """Read the weights of a new run, on every rank."""
+    read = reading(Path(source.path))(lambda: weights.begin_from(source, session.tracked.inside()))
+    return agreed(session.ranks, "the weights", read)
+
+
+def _begin_here(session: Session, source: str, reports: Mapping[str, weights.Report]) -> None:
     checkpoint = session.origin.checkpoint
     if checkpoint is None:
-        _begin_fresh(session, start_from)
+        _begin_fresh(session, source, reports)
     else:
         _restore_own(session, checkpoint, session.origin.memory)
     session.job_clock.begin(fresh=checkpoint is None)
@@ -141,14 +152,13 @@ def require_settled(session: Session) -> None:
         )
 
 
-def _begin_fresh(session: Session, source: StartFrom | None) -> None:
+def _begin_fresh(session: Session, source: str, reports: Mapping[str, weights.Report]) -> None:
     session.progress.choose_seed(next((int(module.initial_seed()) for module in framework_modules()), 0))
     _record_restored(session, None)
     say(f"{session.path}: starts fresh (attempt {session.attempt.number}){_rejected(session)}")
-    if source is not None:
-        for name, report in weights.begin_from(source, session.tracked.inside()).items():
-            session.attempt.record("started_from", source=str(source.path), name=name, report=str(report))
-            say(f"{name} starts from {source.path}: {report}")
+    for name, report in reports.items():
+        session.attempt.record("started_from", source=source, name=name, report=str(report))
+        say(f"{name} starts from {source}: {report}")
     _override(session, {})
 
 

@@ -33,6 +33,7 @@ class Provision:
         self.store, self.client, self._shown, self.present = store, client, shown, present
         self._attempt = store.claim()
         self._rejected: set[str] = set()  # names that are not fetched (again)
+        self._replaced: set[str] = set()  # names that were fetched instead of what cannot be read here
         self._faults: list[str] = []
         self._most: Name | None = None  # the run went back to here
 
@@ -107,7 +108,26 @@ class Provision:
             raise StoreError(f'{silent}. It is the newest checkpoint; say without="..." to begin without that place')
         return None
 
-    def _fetch(self, found: Found, place: int, folder: int) -> Checkpoint:
+    def substitute(self, checkpoint: Checkpoint) -> bool:
+        """Fetch a whole copy of a local checkpoint that cannot be read, and set that one aside; return whether it is.
+
+        Nothing of it is changed before the copy is here.
+        """
+        name = checkpoint.path.name
+        found = next((each for each in self.present.found() if str(each.name) == name), None)
+        if found is None or name in self._replaced:
+            return False
+        self._replaced.add(name)
+        for place, folder in found.at:
+            try:
+                self._fetch(found, place, folder, instead_of=checkpoint)
+            except PlaceError as error:
+                warn(f"{checkpoint.path}: cannot be read; {named(self._shown[place], str(error))}")
+            else:
+                return True
+        return False
+
+    def _fetch(self, found: Found, place: int, folder: int, instead_of: Checkpoint | None = None) -> Checkpoint:
         began, name = time.monotonic(), str(found.name)
         partial = self._attempt.room / name
         with self._attempt.acting("fetch a checkpoint"):
@@ -116,6 +136,10 @@ class Provision:
             got = self._ask(place, "fetch", {"attempt": folder, "name": name, "into": str(partial)})
             if digest_of(partial) != found.digest:
                 raise PlaceError("damaged", "its manifest has changed since it was listed")
+            if instead_of is not None:
+                self.store.sharing.forget()
+                attempts.set_aside(self._attempt, instead_of.path, "unreadable")
+                self._attempt.record("quarantined", name=name, why="it cannot be read, and a place has it")
             path = attempts.publish(self._attempt, partial, name)
         took_s = time.monotonic() - began
         self._attempt.record(

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from .. import legible
-from ..errors import Damaged, NotFound, RanksError, StoreError, UsageError
+from ..errors import Damaged, NotFound, RanksError, StoreError, Unreadable, UsageError
 from ..ranks import ALONE, Ranks, differing, tried
 from ..state import tree
 from ..store import format
@@ -23,6 +23,16 @@ from .settings import ranks_timeout_s
 from .tracked import Tracked, framework_modules
 from .vars import Vars
 
+
+class _Word(msgspec.Struct, array_like=True):
+    """What became of a rank's work: the type of its error, empty if it succeeded, and what the error says."""
+
+    kind: str = ""
+    text: str = ""
+    files: list[tuple[str, str]] = []
+
+
+_WORDS = msgspec.json.Decoder(_Word)  # made here for the reason that `format` has
 T = TypeVar("T")
 GOOD_BYE_S = 20.0  # how long rank 0 waits after a stop until the other ranks have learned of it
 CONFESSION_S = 1.0  # how long rank 0 waits, when it fails, for a rank that failed before it
@@ -99,36 +109,41 @@ def agreed(ranks: Ranks, topic: str, work: Callable[[], T]) -> T:
     """Return the result of `work` once it has succeeded on every rank.
 
     Raises:
-        Damaged, NotFound: the same error on every rank: one of them could not use the checkpoint.
+        Damaged, Unreadable, NotFound: the same error on every rank: one of them could not use the checkpoint.
         HoldfastError: another error of any rank; it takes precedence over those above.
     """
     results: list[T] = []
 
     def tried() -> bytes:
-        kind = text = ""
+        word = _Word()
         try:
             results.append(work())
-        except (Damaged, NotFound) as error:
+        except (Damaged, NotFound, Unreadable) as error:
             if ranks.alone:
                 raise
-            kind, text = type(error).__name__, str(error)
-        return legible.json_bytes((kind, text))
+            files = error.files if isinstance(error, Unreadable) else []
+            word = _Word(type(error).__name__, str(error), files)
+        return legible.json_bytes(word)
 
     ranks.collect(topic, tried, _require_good)
     return results[0]
 
 
 def _require_good(words: Sequence[bytes]) -> bytes:
-    """`words`: for each rank the type of its error and the message; an empty type: the rank succeeded."""
-    found = [msgspec.json.decode(each, type=tuple[str, str]) for each in words]
-    for rank, (kind, text) in enumerate(found):
-        if kind == Damaged.__name__:
-            raise Damaged(text if rank == 0 else f"rank {rank}: {text}")
-    if found[0][0]:
-        raise NotFound(found[0][1])
-    for rank, (kind, text) in enumerate(found):
-        if kind:
-            raise StoreError(f"rank {rank} does not see what rank 0 sees: {text}")
+    """`words`: for each rank what became of its work."""
+    found = [_WORDS.decode(each) for each in words]
+    texts = [each.text if rank == 0 else f"rank {rank}: {each.text}" for rank, each in enumerate(found)]
+    for each, text in zip(found, texts, strict=True):
+        if each.kind == Damaged.__name__:
+            raise Damaged(text)
+    for each, text in zip(found, texts, strict=True):
+        if each.kind == Unreadable.__name__:
+            raise Unreadable(text, [file for every in found for file in every.files])
+    if found[0].kind:
+        raise NotFound(found[0].text)
+    for rank, each in enumerate(found):
+        if each.kind:
+            raise StoreError(f"rank {rank} does not see what rank 0 sees: {each.text}")
     return b""
 
 

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Damaged, HoldfastError, NotFound, StoreError
+from ..errors import Damaged, HoldfastError, NotFound, StoreError, Unreadable
 from ..journal import Log
 from ..store.attempt import appear, is_checkpoint
 from ..store.checkpoint import Checkpoint
+from ..store.format import Name, parse_name
 from ..store.store import Store
 from ..terminal import say
 from . import unsound
 from .memory import checked
+from .patience import given_up, patiently, reading, unread_elsewhere
 from .position import Position
 from .ranks import agreed, led_at_length
 from .tracked import RESERVED, Digests, Tracked, require_fit
 
 if TYPE_CHECKING:
-    from .provision import Provision
     from .session import Session
 
 MOST_FAILURES = 2  # failures of the same kind from one checkpoint before it is set aside
@@ -70,20 +72,22 @@ def restore_newest(session: Session, types: Iterable[type]) -> None:
     Rank 0 proposes a checkpoint. If one rank finds it damaged, all ranks reject it.
 
     Raises:
+        Unreadable: a file cannot be read, here and at the places; nothing was changed.
         StoreError: checkpoints exist, or existed, and none is valid; with `allow_fresh` the run starts from scratch
         instead.
         Mismatch: the checkpoint does not fit the live objects; nothing was overwritten.
     """
     search = _Search(session)
-    checkpoint = search.next()
+    checkpoint = patiently(session, search.next)
     while checkpoint is not None:
         try:
-            restore(session, checkpoint, types)
-        except (Damaged, NotFound) as error:
-            checkpoint = search.next(error)
+            patiently(session, partial(restore, session, checkpoint, types))
+        except (Damaged, NotFound, Unreadable) as error:
+            fault = error  # the next checkpoint is looked for outside of this block: its errors are not this one's
         else:
             session.ranks.lead("damage that is shared", search.set_sharers_aside)
             return
+        checkpoint = patiently(session, partial(search.next, fault))
 
 
 class _Search:
@@ -92,23 +96,23 @@ class _Search:
     def __init__(self, session: Session) -> None:
         self._session, self._store, self._ranks = session, session.store, session.ranks
         self._tried: Checkpoint | None = None
-        self._sharing: dict[str, str] = {}  # names of checkpoints that share a damaged file, and the reason
+        self._sharing: dict[str, str] = {}  # names of checkpoints that share a file with a rejected one, and the reason
         if self._ranks.rank == 0:
             self._logs = session.earlier_logs
             self._places = None if session.mirrors is None else session.mirrors.provision
-            self._left = self._store.shelf.newest_first()
-            self._following = next(self._left, None)
+            self._left: Iterator[Checkpoint] | None = None  # None: not listed yet
+            self._following: Checkpoint | None = None
 
     def next(self, fault: StoreError | None = None) -> Checkpoint | None:
         """Return the next checkpoint to try; None: the run begins fresh. `fault`: why the last one failed.
 
         Raises:
             StoreError: no checkpoint is left, and a fresh start is not allowed.
+            Unreadable: nothing may take the place of the one that cannot be read.
         """
         from_places = self._session.mirrors is not None  # on rank 0; a fetch may take long
-        choice = led_at_length(
-            self._ranks, "the choice of a checkpoint", lambda: self._choose(fault), beside=from_places
-        )
+        choose = reading(self._store.root)(lambda: self._choose(fault))
+        choice = led_at_length(self._ranks, "the choice of a checkpoint", choose, beside=from_places)
         name = choice.decode()
         if self._ranks.rank:
             self._tried = _seen(self._store, name)
@@ -117,6 +121,13 @@ class _Search:
 
     def _choose(self, fault: StoreError | None) -> bytes:
         """Return the name of the next checkpoint to try; empty when there is none."""
+        if self._left is None:
+            self._left = self._store.shelf.newest_first()
+            self._following = next(self._left, None)
+        if self._tried is not None and isinstance(fault, Unreadable):
+            if self._places is not None and self._places.substitute(self._tried):
+                return self._tried.path.name.encode()
+            self._set_aside(self._tried, self._require_passable(self._tried, fault), "unreadable")
         if self._tried is not None and isinstance(fault, Damaged):  # otherwise another process removed it
             if self._places is not None and self._places.heal(self._tried):
                 return self._tried.path.name.encode()
@@ -131,19 +142,34 @@ class _Search:
                     unsound.require_finite(self._store, tried)
             if why is None:
                 return name.encode()
-            self._set_aside(self._tried, why)
+            self._set_aside(self._tried, why, "poison" if why.startswith("failed") else "damaged")
             if self._places is not None:
                 self._places.reject(name)
         self._tried = None
         self._require_fresh()
         return b""
 
+    def _require_passable(self, checkpoint: Checkpoint, fault: Unreadable) -> str:
+        """Note which file cannot be read here. Return why an older checkpoint may take this one's place.
+
+        Raises:
+            Unreadable: no other node failed at that file before, or the older checkpoint is not readable either.
+        """
+        name, older = checkpoint.path.name, self._following
+        why = unread_elsewhere(fault, name, self._logs)
+        self._session.attempt.record("unreadable", checkpoint=name, files=fault.files)
+        with suppress(StoreError):  # the disk may fail altogether
+            self._session.attempt.flush(sync=True)
+        if not why or older is None or not _is_readable(older):
+            raise given_up(self._session, fault, older)
+        return why
+
     def _next_newest(self) -> Checkpoint | None:
         """The newest checkpoint that is left: a place's, which is fetched, or one of the directory."""
         fetched = None if self._places is None else self._places.newer_than(self._following)
         if fetched is not None:
             return fetched
-        mine, self._following = self._following, next(self._left, None)
+        mine, self._following = self._following, next(self._left or iter(()), None)
         return mine
 
     def _require_fresh(self) -> None:
@@ -171,9 +197,15 @@ class _Search:
                 self._set_aside(checkpoint, why)
         return b""
 
-    def _set_aside(self, checkpoint: Checkpoint, why: str) -> None:
-        set_aside(self._store, checkpoint, "poison" if why.startswith("failed") else "damaged", why)
+    def _set_aside(self, checkpoint: Checkpoint, why: str, word: str = "damaged") -> None:
+        set_aside(self._store, checkpoint, word, why)
         self._session.origin.reject(checkpoint.path.name, why)
+
+
+def _is_readable(checkpoint: Checkpoint) -> bool:
+    with suppress(StoreError, OSError):
+        return not any(checkpoint.problems(cold=True))
+    return False
 
 
 def _seen(store: Store, name: str) -> Checkpoint | None:
@@ -193,6 +225,7 @@ def restore(session: Session, checkpoint: Checkpoint, types: Iterable[type]) -> 
     """
     ranks, tracked, origin = session.ranks, session.tracked, session.origin
 
+    @reading(checkpoint.path)
     def compared() -> tuple[Checkpoint, dict[str, Any]]:
         if session.options.allow_fresh and session.leads:  # after half of this one was restored, there may be no other
             require_sound(checkpoint)
@@ -206,6 +239,7 @@ def restore(session: Session, checkpoint: Checkpoint, types: Iterable[type]) -> 
     if not ranks.alone:
         tracked.warm(memory.get("reducers", {}))
 
+    @reading(checkpoint.path)
     def filled() -> None:
         session.attempt.record("restoring", checkpoint=view.path.name)
         session.attempt.flush(sync=True)
@@ -230,42 +264,49 @@ def _fitting(checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) ->
     return memory
 
 
-def go_back(session: Session) -> bytes:
-    """On rank 0: set aside what is not of the run's present, or newer than the step to which the run goes back."""
-    step = session.options.go_back
+def begin_from_places(session: Session) -> bytes:
+    """On rank 0: set aside what is not of the run's present. Before the run goes back, fetch what tells about that.
+
+    The newest checkpoint tells whether the run went back before.
+    """
     if session.mirrors is not None:
-        _begin_from_places(session.mirrors.provision, step)
-    if step is not None:
-        _go_back_once(session, step)
+        places, step = session.mirrors.provision, session.options.go_back
+        places.set_strays_aside()
+        if step is not None:
+            places.newer_than(next(places.store.shelf.newest_first(), None))
+            places.fetch(step)
     return b""
 
 
-def _begin_from_places(places: Provision, go_back: int | None) -> None:
-    """Set aside what is of another lineage. Before going back, fetch the newest, which tells whether that was done."""
-    places.set_strays_aside()
-    if go_back is not None:
-        newest = next(places.store.shelf.newest_first(), None)
-        places.newer_than(newest)
-        places.fetch(go_back)
+def go_back(session: Session) -> bytes:
+    """On rank 0: set aside what is newer than the step to which the run goes back, so that it resumes from there.
 
-
-def _go_back_once(session: Session, step: int) -> None:
-    """Move all checkpoints newer than `step` to quarantine, so that the run resumes from `step`; a restart does not."""
-    store, stop_on_nan = session.store, session.options.stop_on_nan
-    if step in _went_back(store, finite=stop_on_nan):
-        say(f"{session.path}: went back to step {step} before; go_back={step} is not done twice")
-        return
-    finite = [facts.name for facts in store.facts() if facts.step == step and facts.finite]
-    target = store[finite[-1] if finite and stop_on_nan else step]
-    require_sound(target)
-    newer = [c for c in store.checkpoints() if c.head.name.order > target.head.name.order]
+    A restart does not do that again.
+    """
+    step, store = session.options.go_back, session.store
+    if step is None:
+        return b""
+    with reading(store.root):
+        if _went_back_before(session, step):
+            say(f"{session.path}: went back to step {step} before; go_back={step} is not done twice")
+            return b""
+        target = store[_to_go_back_to(session, step)]
+        require_sound(target)
+    to = _name(target)
+    newer = [checkpoint for checkpoint in store.checkpoints() if _name(checkpoint).order > to.order]
     for checkpoint in newer:
         set_aside(store, checkpoint, "went-back", f"the run went back to step {step}")
     names = [checkpoint.path.name for checkpoint in newer]
     if session.mirrors is not None:
-        session.mirrors.provision.go_back(target.head.name)
-    session.attempt.record("went_back", step=target.step, phase=target.phase, names=names)
+        session.mirrors.provision.go_back(to)
+    session.attempt.record("went_back", step=to.step, phase=to.phase, names=names)
     say(f"{session.path}: goes back to step {step}; moved to quarantine: {', '.join(names) or 'nothing'}")
+    return b""
+
+
+def _name(checkpoint: Checkpoint) -> Name:
+    """Its name by its directory: its manifest may be unreadable."""
+    return parse_name(checkpoint.path.name) or checkpoint.head.name
 
 
 def require_sound(checkpoint: Checkpoint) -> None:
@@ -277,18 +318,30 @@ def require_sound(checkpoint: Checkpoint) -> None:
         raise Damaged(str(problem))
 
 
-def _went_back(store: Store, *, finite: bool) -> list[int]:
-    """Return the steps to which the run went back, as its newest readable checkpoint has them.
+def _to_go_back_to(session: Session, step: int) -> str | int:
+    """With `stop_on_nan`, the newest checkpoint of that step whose weights are finite, if there is one."""
+    finite = [facts.name for facts in session.store.facts() if facts.step == step and facts.finite]
+    return finite[-1] if finite and session.options.stop_on_nan else step
 
-    `finite`: as the newest whose weights are. From another one no start goes on, so going back there is to be repeated.
+
+def _went_back_before(session: Session, step: int) -> bool:
+    """Whether the newest checkpoint comes from there. If it cannot be read, an older one and the journal tell.
+
+    With `stop_on_nan` the newest whose weights are finite is asked: from another one no start goes on, so going back
+    there is to be repeated.
     """
-    for checkpoint in reversed(store.checkpoints()):
-        with suppress(Damaged, NotFound, LookupError, TypeError):  # the restore reports it
-            if finite and checkpoint.head.not_finite:
+    told: set[Any] = set()
+    for checkpoint in reversed(session.store.checkpoints()):
+        try:
+            if session.options.stop_on_nan and checkpoint.head.not_finite:
                 continue
-            memory = checkpoint.load(part=RESERVED, placeholders=True)
-            return Position.of(memory["position"]).went_back
-    return []
+            memory = checkpoint.load(part=RESERVED, placeholders=True)  # the user's types are placeholders
+            return step in told or step in Position.of(memory["position"]).went_back
+        except (Damaged, NotFound, LookupError, TypeError):  # the restore reports it
+            continue
+        except OSError:
+            told = {event.get("step") for log in session.earlier_logs for event in log.newest("went_back")}
+    return step in told
 
 
 def set_aside(store: Store, checkpoint: Checkpoint, word: str, why: str) -> None:

@@ -28,6 +28,7 @@ from .alive import Alive
 from .metrics import Metrics
 from .objects import STEERED, adapter_for, model_facts
 from .options import Options
+from .patience import Patience
 from .position import Position, Progress
 from .ranks import facts, here, present, require_alike
 from .resume import Origin
@@ -59,6 +60,7 @@ class Session:
         self._agree()
         self._claim()
         self.metrics, self.saves = Metrics(self), Saves(self)
+        self.patience = Patience(self)
         self.around = ExitStack()  # contexts that stay open while the attempt is alive
         self.standing: Standing | None = None  # set if the run has no block: it ends with its outermost loop
         self.durations: dict[str, Any] = {}  # what a clock says: saved with the run, and compared by no drill

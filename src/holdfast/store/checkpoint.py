@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ..errors import Damaged, NotFound, StoreError
+from ..errors import Damaged, NotFound, Unreadable
 from ..retention import CheckpointFacts
 from ..state import codec, tree
 from ..state.nodes import leaf_keys
@@ -292,7 +292,7 @@ class Checkpoint:
         this. `known`: what the manifest says, which is not read then.
 
         Raises:
-            StoreError: this user may not read a file, so that nothing is known about it.
+            Unreadable: this user may not read a file, so that nothing is known about it.
         """
         try:
             if known is None:
@@ -300,7 +300,7 @@ class Checkpoint:
             else:
                 yield from problems.of_files(self.path, known, only, before_each, cold=cold)
         except PermissionError as error:
-            raise StoreError(f"{error.filename}: cannot be read: {error.strerror}") from error
+            raise Unreadable(f"{error.filename}: cannot be read: {error.strerror}") from error
 
     def _problems(self, only: Collection[str] | None, before_each: Hook, *, cold: bool) -> Iterator[Problem]:
         seen = self
@@ -334,7 +334,7 @@ class Checkpoint:
         `files`: those that one process has committed.
 
         Raises:
-            StoreError: this user may not read them.
+            Unreadable: this user may not read them.
         """
         path = self.path / MANIFEST
         try:
@@ -350,7 +350,7 @@ class Checkpoint:
         except Damaged as error:
             yield problems.of_whole(path, error)
         except PermissionError as error:
-            raise StoreError(f"{error.filename}: cannot be read: {error.strerror}") from error
+            raise Unreadable(f"{error.filename}: cannot be read: {error.strerror}") from error
 
 
 def _mapped(stored: Iterable[Stored]) -> dict[str, Any]:

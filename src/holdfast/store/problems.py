@@ -100,7 +100,7 @@ def _of_header(path: Path, file: File, leaves: list[Leaf]) -> Iterator[Problem]:
         return
 
     def sound() -> bool:
-        with open(source.open_plain(path), "rb") as opened:
+        with source.named(path), open(source.open_plain(path), "rb") as opened:
             head = format.digest(opened.read(begin))
         return format.joined_digest([head, *(leaf.digest for leaf in leaves)]) == file.digest
 

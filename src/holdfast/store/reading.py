@@ -223,7 +223,8 @@ class _Reading:
         if len(plain) == len(piece.parts) and not past:
             return plain, file.read(plain, piece.offset)
         lead = piece.offset % PAGE
-        block = memory()[: rounded(lead + piece.size)]
+        with source.named(piece.path):  # the system may have no memory for the buffer
+            block = memory()[: rounded(lead + piece.size)]
         body = block[lead : lead + piece.size]
         end = file.read_past(block, piece.offset - lead) if past else file.read([body], piece.offset)
         found = [body[leaf.offset + start - piece.offset :][: stop - start] for leaf, start, stop in piece.parts]

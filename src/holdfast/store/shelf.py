@@ -64,9 +64,12 @@ class Shelf:
         return self.checkpoint(last[0])
 
     def newest_first(self) -> Iterator[Checkpoint]:
-        """The existing checkpoints, the newest first, for the run's owner: nobody else removes any meanwhile."""
+        """The existing checkpoints, the newest first, for the run's owner: nobody else removes any meanwhile.
+
+        One that cannot be looked at is among them: whoever reads it meets the error.
+        """
         folder = self.root / "checkpoints"
-        return (self.checkpoint(name) for name in _newest_first(folder) if is_committed(folder, name))
+        return (self.checkpoint(name) for name in _newest_first(folder) if _may_be_committed(folder, name))
 
     def best(self, rule: Best | None) -> Checkpoint:
         """Return the checkpoint that `rule` ranks first. Without a rule, use that of the newest checkpoint.
@@ -180,6 +183,13 @@ def is_committed(folder: Path, name: Name) -> bool:
             raise
         return False
     return True
+
+
+def _may_be_committed(folder: Path, name: Name) -> bool:
+    try:
+        return is_committed(folder, name)
+    except OSError:
+        return True
 
 
 def _listed(folder: Path) -> list[Name]:

@@ -10,7 +10,7 @@ import errno
 import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,6 +36,7 @@ class Source:
     def __init__(self, path: Path, *, cold: bool, large: bool) -> None:
         if cold:
             forget(path)
+        self._path = path
         self.descriptor = open_plain(path)
         self.direct: int | None = None
         self._opened = [self.descriptor]
@@ -73,24 +74,37 @@ class Source:
     def read(self, views: Sequence[memoryview], offset: int) -> int:
         """Fill `views` one after another. Return the offset at which the file, or the read, ended."""
         rest = list(views)
-        while rest and (got := os.preadv(self.descriptor, rest[:_MOST_VIEWS], offset)):
-            offset += got
-            rest = _after(rest, got)
+        with named(self._path):
+            while rest and (got := os.preadv(self.descriptor, rest[:_MOST_VIEWS], offset)):
+                offset += got
+                rest = _after(rest, got)
         return offset
 
     def read_past(self, block: memoryview, offset: int) -> int:
         """Read past the cache while that is possible. `block` and `offset` are whole pages."""
         direct, done = self.direct, 0
         try:
-            while direct is not None and done < block.nbytes and done % PAGE == 0:
-                got = os.preadv(direct, [block[done:]], offset + done)
-                done += got
-                direct = direct if got else None
+            with named(self._path):
+                while direct is not None and done < block.nbytes and done % PAGE == 0:
+                    got = os.preadv(direct, [block[done:]], offset + done)
+                    done += got
+                    direct = direct if got else None
         except OSError as error:
             if error.errno not in _REFUSED:
                 raise
             self.direct = None
         return self.read([block[done:]] if done < block.nbytes else [], offset + done)
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Let an OSError in the block name the file: that of a descriptor does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _after(views: list[memoryview], count: int) -> list[memoryview]:
@@ -147,7 +161,7 @@ def open_plain(path: Path) -> int:
 
 def whole(path: Path) -> bytes:
     """Read all of a small file."""
-    with open(open_plain(path), "rb", buffering=0) as file:
+    with named(path), open(open_plain(path), "rb", buffering=0) as file:
         return file.readall()
 
 

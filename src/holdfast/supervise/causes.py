@@ -11,9 +11,11 @@ Action = Literal["again", "back off", "leave"]
 
 MEMORY, DISK, REPEATS = "out of memory", "disk full", "same error twice"
 NOT_FINITE = "weights not finite"
+UNREADABLE = "checkpoint unreadable"
 ACTIONS: dict[str, tuple[Action, str]] = {  # what is done, and by which evidence a cause is known
     MEMORY: ("back off", "the cgroup's count of kills or the kernel's log; an exception for want of memory"),
     DISK: ("back off", "the text of the error, or the run's file system has no space left"),
+    UNREADABLE: ("back off", "the error `Unreadable`: a start that has waited could not read a file of its checkpoint"),
     REPEATS: ("leave", "the last start failed at the same step, in the same place, with the same exception"),
     NOT_FINITE: ("leave", "the run with `stop_on_nan` says so in its journal, or at the end of its output"),
     "killed by SIGSEGV": ("again", "the exit status; the same for every other signal"),
@@ -44,6 +46,7 @@ _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|\[Errno (28
 _NO_MEMORY = re.compile(
     r"^(\w+\.)*(MemoryError|OutOfMemoryError|_?ArrayMemoryError)\b|[Cc]an(no|')t allocate memory|std::bad_alloc"
 )
+_UNREADABLE = re.compile(r"^(\w+\.)*Unreadable\b")
 _LAST_LINES = 10  # of a program that says nothing in Python's words
 _KILLED = re.compile(r"killed by signal: Killed|exit(ed)? with signal 9|SIGKILL")
 _KIND = re.compile(r"([A-Za-z_][\w.]*)(: |$)")
@@ -88,6 +91,8 @@ def cause(seen: Evidence) -> str:
     unexplained = not error.kind and (seen.code >= 0 or seen.code == -signal.SIGBUS) and not killed
     if (seen.disk_is_full and unexplained) or _NO_SPACE.search(error.text):
         return DISK
+    if _UNREADABLE.search(error.text):
+        return UNREADABLE
     if seen.code < 0:
         return f"killed by {_name(-seen.code)}"
     return REPEATS if error.repeats(seen.before) else "error"

@@ -127,7 +127,7 @@ def describe(code: int) -> str:
 
 def how(attempt: CommandAttempt) -> str:
     """Return in words how an attempt ended."""
-    cause = f" ({attempt.cause})" if attempt.cause in {causes.MEMORY, causes.DISK} else ""
+    cause = f" ({attempt.cause})" if attempt.cause in {causes.MEMORY, causes.DISK, causes.UNREADABLE} else ""
     lacks = f", but `finished` does not hold: {attempt.lacks}" if attempt.lacks else ""
     return describe(attempt.code) + cause + lacks
 

@@ -1,0 +1,148 @@
+"""Patience: waits while a file of a checkpoint cannot be read, and tries again. It ends with the time that it has.
+
+A read that fails says nothing about the bytes: no checkpoint is set aside for it, and no older one is taken.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from .. import owner
+from ..errors import StoreError, Unreadable
+from ..job import job
+from ..journal import Log
+from ..store.checkpoint import Checkpoint
+from ..store.format import Name, parse_name
+from ..terminal import say
+from .ranks import parting
+
+if TYPE_CHECKING:
+    from .session import Session
+
+T = TypeVar("T")
+
+MOST_S = 300.0  # without a known end of the job
+SHARE = 10.0  # of the time that the job has left, one tenth is waited at most
+FIRST_S, LONGEST_S = 1.0, 30.0  # between two tries
+_LOOK_S = 0.1  # between two looks whether a signal came
+_AGAIN, _ENOUGH = b"again", b""
+
+
+class Patience:
+    """How long one start waits for files that it cannot read: all its waits together. Used on rank 0."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._began_s: float | None = None  # since the first file could not be read
+        self._most_s = 0.0
+        self._pause_s = FIRST_S
+
+    @property
+    def waited_s(self) -> float:
+        return 0.0 if self._began_s is None else time.monotonic() - self._began_s
+
+    def verdict(self, error: Unreadable) -> bytes:
+        """Wait before the next try. Return what follows: a try, nothing more, or the signal that came meanwhile."""
+        if self._began_s is None:
+            self._begin(error)
+        left_s = self._most_s - self.waited_s
+        until_s = time.monotonic() + min(self._pause_s, self._session.ranks.timeout_s / 4, left_s)
+        self._pause_s = min(2 * self._pause_s, LONGEST_S)
+        while (reason := self._session.stop.reason) is None and time.monotonic() < until_s:
+            time.sleep(_LOOK_S)
+        if reason is not None:
+            return reason.encode()
+        return _AGAIN if left_s > 0 else _ENOUGH
+
+    def _begin(self, error: Unreadable) -> None:
+        left_s = self._session.job_clock.left_s()
+        self._began_s, self._most_s = time.monotonic(), min(MOST_S, left_s / SHARE)
+        self._session.tell(f"{error}; tries again for up to {self._most_s:.0f} s")
+        with suppress(StoreError):  # the disk may fail altogether
+            self._session.attempt.show()
+
+
+def patiently(session: Session, work: Callable[[], T]) -> T:
+    """Return what `work` returns, which all ranks do together. Wait and do it again while a file cannot be read.
+
+    Raises:
+        Unreadable: a file could not be read in all the time that there is.
+        Stopped: a signal came meanwhile; nothing was changed.
+    """
+    while True:
+        try:
+            return work()
+        except Unreadable as error:
+            fault = error
+        word = session.ranks.lead("the wait for a file", partial(session.patience.verdict, fault))
+        if word == _ENOUGH:
+            raise fault
+        if word != _AGAIN:
+            _leave(session, word.decode(), fault)
+
+
+@contextmanager
+def reading(place: Path) -> Iterator[None]:
+    """Raise an OSError about a file in `place` as Unreadable. It says which file, and on which host."""
+    try:
+        yield
+    except OSError as error:
+        if not isinstance(error.filename, str | bytes | os.PathLike):
+            raise
+        path = Path(os.fsdecode(error.filename))
+        if not path.is_relative_to(place):
+            raise
+        here = str(owner.me()["host"])
+        text = f"{path}: cannot be read on {here}: [Errno {error.errno}] {error.strerror}"
+        raise Unreadable(text, [(path.relative_to(place).as_posix(), here)]) from None
+
+
+def unread_elsewhere(error: Unreadable, name: str, logs: Sequence[Log]) -> str:
+    """Return in words which file of the checkpoint `name` an earlier attempt on another node could not read; or "".
+
+    `logs`: of the attempts before this one. An attempt that restored the checkpoint has read all of it.
+    """
+    for log in reversed(logs):
+        if any(event.get("checkpoint") == name for event in log.newest("restored")):
+            return ""
+        for event in log.newest("unreadable"):
+            if event.get("checkpoint") == name:
+                before = [(each[0], each[1]) for each in event.get("files", ())]
+                for file, host in error.files:
+                    for other in [there for path, there in before if path == file and there != host]:
+                        return f"{file} cannot be read, neither on {other} nor on {host}"
+    return ""
+
+
+def given_up(session: Session, error: Unreadable, older: Checkpoint | None) -> Unreadable:
+    """Return the error that says what to do, after all that could be tried."""
+    here = job()
+    hosts = ",".join(dict.fromkeys(host for _, host in error.files))
+    elsewhere = f" (sbatch --exclude={hosts})" if here is not None and here.scheduler == "slurm" else ""
+    at = None if older is None else parse_name(older.path.name)
+    back = "" if at is None else f"; Run(..., go_back={at.step}) goes on from the checkpoint before it"
+    return Unreadable(
+        f"{error}; tried for {session.patience.waited_s:.0f} s. Nothing was changed. Start it again, on another node "
+        f"if there is one{elsewhere}{back}",
+        error.files,
+    )
+
+
+def _leave(session: Session, reason: str, error: Unreadable) -> None:
+    """
+    Raises:
+        Stopped: always.
+    """
+    tried = session.origin.checkpoint
+    step, phase = (tried and parse_name(tried.path.name)) or Name(0)
+    with parting(session.ranks):
+        session.attempt.close("stop", reason=reason, step=step, phase=phase)
+        session.job_clock.stopped(session.attempt)
+    say(f"{session.path}: stopped by {reason}, while {error}; nothing was changed, run me again")
+    raise session.stopped(f"{reason}, while a checkpoint could not be read")
