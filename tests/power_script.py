@@ -167,7 +167,7 @@ def two_ranks(root: Path) -> None:
         assert [None, None] == list(among(2, root, work, keep=Last(2)))
 
 
-STORIES = {
+PARTS = {
     "a run": [a_run, a_resumed_one, its_successor],
     "a store": [a_store],
     "two ranks": [two_ranks],
@@ -178,4 +178,4 @@ if __name__ == "__main__":
     small_sizes()
     watch_syncs("".join(sys.argv[3:]))
     with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):
-        {each.__name__: each for story in STORIES.values() for each in story}[sys.argv[2]](Path(sys.argv[1]))
+        {each.__name__: each for story in PARTS.values() for each in story}[sys.argv[2]](Path(sys.argv[1]))

@@ -21,7 +21,7 @@ from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.store import Store
 from needed import needs
 from power import Recorded, losses, recorded
-from power_script import STORIES, Model, state_at
+from power_script import PARTS, Model, state_at
 
 pytestmark = needs("strace")
 EACH = 9  # disks for each change
@@ -87,7 +87,7 @@ def promised(root: Path, said: int, story: str) -> None:
 
 def story_of(place: Path, story: str, without: str = "") -> Recorded:
     (place / "real").mkdir()
-    parts = [recorded(place / "real", part.__name__, without) for part in STORIES[story]]
+    parts = [recorded(place / "real", part.__name__, without) for part in PARTS[story]]
     return Recorded([made for part in parts for made in part.made], set().union(*(part.sites for part in parts)))
 
 
@@ -120,7 +120,7 @@ EQUIVALENT = {
 }
 
 
-@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize("story", PARTS)
 def test_power_lost_in_a_real_save_loses_nothing_that_was_saved(story, tally):
     """Any subset of what was not synced is missing: a whole checkpoint is there, no older than the last save."""
     tried = loses_power(story, EACH, seed=16)

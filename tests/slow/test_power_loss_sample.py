@@ -2,7 +2,7 @@
 
 import pytest
 import test_power_truth
-from test_power_loss import STORIES, loses_power
+from test_power_loss import PARTS, loses_power
 
 from needed import needs
 
@@ -10,7 +10,7 @@ STRIDES = {"a run": 24, "a store": 4, "two ranks": 4}
 
 
 @needs("strace")
-@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize("story", PARTS)
 def test_a_loss_of_power_in_a_real_save_leaves_the_old_or_the_new(story):
     """As `test_power_loss` says, of a few disks."""
     assert loses_power(story, 1, seed=2, stride=STRIDES[story]) > 10
