@@ -11,6 +11,7 @@ that of a run that nobody disturbed, and the next attempt goes on from it.
 
 import argparse
 import ctypes
+import faulthandler
 import functools
 import gc
 import json
@@ -50,6 +51,7 @@ LAST_STEP = 360
 LANES = 2  # series of kills side by side
 EVERY = 5  # steps between saves, so that many kills strike one; the script itself says 20
 STEPS = 12  # a kill at a moment of the loop comes after so many steps at most
+HANGS_S = 600  # an attempt that takes so long never ends; its log says where it stands
 SHARE = 0.02  # of all kills, that each phase gets at least
 UNSEEDED = {"numpy", "python"}  # generators that nobody seeds or draws from: each process has its own
 
@@ -210,6 +212,7 @@ def attempted(place: Path, notes: memoryview, aim: Aim | None, kept: Path | None
             log = os.open(place / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             for target in (1, 2):
                 os.dup2(log, target)
+            faulthandler.dump_traceback_later(HANGS_S, exit=True)
             if kept is not None:
                 _keep_all(kept)
             Watched(notes, aim).begin()

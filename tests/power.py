@@ -350,4 +350,5 @@ def losses(made: list[Made], was: Path, base: Path, chosen: random.Random, each:
             if mark not in seen:
                 seen.add(mark)
                 yield Loss(picture, said, before)
+    assert medium.live().mark() == Medium(was).live().mark(), "what was recorded is not all that happened"
     medium.close()

@@ -68,7 +68,7 @@ def really_loses_power(story: str, mode: str, count: int, seed: int, without: Wi
     """How many disks were opened again, and how many of them had lost writes."""
     chosen, lossy = random.Random(seed), 0
     with scratched("truth") as place:
-        disk = Disk(place, "ext4", mode)
+        disk = Disk(place, mode)
         medium, found = played(disk, story, place, without)
         assert disk.flushes() > 5
         pairs = itertools.pairwise(found)
@@ -76,7 +76,7 @@ def really_loses_power(story: str, mode: str, count: int, seed: int, without: Wi
         tried = chosen.sample(cuts, min(count, len(cuts)))
         for at, before, after in tried:
             lossy += disk.lost(at, chosen, place / "left") > 0
-            with looped(place / "left") as device, mounted(device, place / "found", "ext4", mode) as mount:
+            with looped(place / "left") as device, mounted(device, place / "found", mode) as mount:
                 if (mount / "again").exists():
                     left = medium.known_as(mount / "again")
                     assert "" in (before.moment.forbids(left), after.moment.forbids(left))

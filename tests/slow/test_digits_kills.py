@@ -13,7 +13,7 @@ def test_the_example_killed_in_a_few_phases_loses_nothing():
     """Whatever it was doing, what a save had returned is there, with the bits of a run that nobody kills."""
     found = list(soak.of_digits(seed=1, count=12))
     assert [""] * 12 == [each.problem for each in found]
-    assert len({each.phase for each in found}) > 5
+    assert len({each.phase for each in found}) > 3
 
 
 @pytest.mark.parametrize(("acknowledged", "problem"), [(6, "a newer save had returned"), (4, "")])
