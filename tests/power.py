@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from faults import Call, Memory, Picture, door
+from faults import Call, Change, Memory, Picture, door
 
 PAGE = 4096
 SCRIPT = Path(__file__).with_name("power_script.py")
@@ -55,13 +55,20 @@ class Made(NamedTuple):
         return self.name not in ("close", "look") and (self.name != "openat" or "O_CREAT" in self.flags)
 
 
-def recorded(place: Path, story: str) -> list[Made]:
-    """What the processes of that part of a story change below `place`, in order, and what they say."""
+class Recorded(NamedTuple):
+    made: list[Made]
+    sites: set[str]  # which sync
+
+
+def recorded(place: Path, story: str, without: str = "") -> Recorded:
+    """What the process of that part of a story changes below `place`, in order. `without`: a site that does not
+    sync.
+    """
     log = place.with_name(f"{place.name}.strace")
     command = ["strace", "-f", "-qq", "-y", "-xx", "-s", str(1 << 24), "-o", str(log), "-e", "trace=" + _among(CHANGES)]
     tests = os.pathsep.join(sys.path)
     done = subprocess.run(
-        [*command, sys.executable, "-B", str(SCRIPT), str(place / "run"), story],
+        [*command, sys.executable, "-B", str(SCRIPT), str(place / "run"), story, without],
         env={**os.environ, "PYTHONPATH": tests},
         check=False,
         capture_output=True,
@@ -71,7 +78,8 @@ def recorded(place: Path, story: str) -> list[Made]:
     made = list(_parsed(log.read_text(), _hex(os.fsencode(place))))
     assert [each.said for each in made if each.said] == [int(line.split()[1]) for line in done.stdout.splitlines()]
     log.unlink()
-    return made
+    sites = {line.removeprefix("site ") for line in done.stderr.splitlines() if line.startswith("site ")}
+    return Recorded(made, sites)
 
 
 def _among(names: tuple[str, ...]) -> str:
@@ -196,6 +204,47 @@ class Again:
     _link, _symlinkat = _linkat, _symlink
 
 
+class Moment(NamedTuple):
+    """What a disk's memory knows at a moment."""
+
+    live: Picture
+    names: dict[int, dict[str, int]]
+    data: dict[int, bytes]
+    links: dict[int, str]
+    pending: list[Change]
+
+    def forbids(self, found: Picture) -> str:
+        """Why a loss of power at this moment cannot leave what was found; empty if it can."""
+        could: dict[tuple[int, str], set[int | None]] = {}
+        for change in self.pending:
+            durable = self.names.get(change.place, {}).get(change.name)
+            could.setdefault((change.place, change.name), {durable}).add(change.after)
+        for place, entries in found.dirs.items():
+            durable_names = self.names.get(place, {})
+            for name in {*entries, *durable_names}:
+                if entries.get(name) not in could.get((place, name), {durable_names.get(name)}):
+                    return f"{name}: {entries.get(name)} in the place of {durable_names.get(name)}"
+        for identity, data in found.files.items():
+            kept, now = self.data.get(identity), self.live.files.get(identity)
+            if kept is not None and now is not None and data[: len(kept)] != kept and now[: len(kept)] == kept:
+                return f"file {identity}: bytes that were synced are not there"
+        if any(self.links[identity] != text for identity, text in found.links.items()):
+            return "a link leads elsewhere"
+        return self._both_names_lost(found)
+
+    def _both_names_lost(self, found: Picture) -> str:
+        """A rename of which neither directory was synced happens or not, as one."""
+        for number, new in enumerate(self.pending):
+            olds = [each for each in self.pending if each.pair == new.pair and each.after is None]
+            later = [(each.place, each.name) for each in self.pending[number + 1 :]]
+            for old in olds if new.after is not None and (new.place, new.name) not in later else []:
+                had = self.names.get(old.place, {}).get(old.name) == new.after
+                here, there = found.dirs.get(old.place), found.dirs.get(new.place)
+                if had and here is not None and there is not None and old.name not in here and new.name not in there:
+                    return f"{old.name}, renamed to {new.name}, has neither name"
+        return ""
+
+
 class Medium(Memory):
     """A disk's memory that gives any state that a loss of power may leave."""
 
@@ -208,6 +257,27 @@ class Medium(Memory):
         if call.name == "mkdir":
             self.made.add(self._id(Path(call.path)))
         return result
+
+    def moment(self) -> Moment:
+        names = {place: dict(entries) for place, entries in self.names.items()}
+        return Moment(self.live(), names, dict(self.data), dict(self.links), list(self.pending))
+
+    def known_as(self, path: Path) -> Picture:
+        """What lies at `path`: the same file system, mounted again, in which each file has its number still."""
+        numbers = {number: identity for (_, number), identity in self._ids.items()}
+
+        def look(at: Path, picture: Picture) -> int:
+            identity = numbers[os.lstat(at).st_ino]
+            if at.is_symlink():
+                picture.links[identity] = os.readlink(at)
+            elif at.is_dir():
+                picture.dirs[identity] = {name: look(at / name, picture) for name in sorted(os.listdir(at))}
+            else:
+                picture.files[identity] = at.read_bytes()
+            return identity
+
+        picture = Picture(0, {}, {}, {})
+        return picture._replace(root=look(path, picture))
 
     def sampled(self, chosen: random.Random) -> Picture:
         """Any subset of what no sync has covered is lost."""
@@ -234,6 +304,7 @@ def torn(kept: bytes, data: bytes, reaches: float, chosen: random.Random) -> byt
     if kept == data:
         return data
     size = chosen.choice((len(kept), len(data), min(len(data), PAGE * chosen.randint(0, 1 + len(data) // PAGE))))
+    size = max(size, min(len(kept), len(data)))  # what was there, and is, does not get lost
     found = bytearray(kept[:size].ljust(size, b"\0"))
     for at in range(0, min(size, len(data)), PAGE):
         if chosen.random() < reaches:
@@ -279,4 +350,5 @@ def losses(made: list[Made], was: Path, base: Path, chosen: random.Random, each:
             if mark not in seen:
                 seen.add(mark)
                 yield Loss(picture, said, before)
+    assert medium.live().mark() == Medium(was).live().mark(), "what was recorded is not all that happened"
     medium.close()

@@ -1,9 +1,11 @@
-"""A process whose saves are recorded: `python power_script.py ROOT STORY`. It prints `saved N` when that save had
-returned, and nothing else.
+"""A process whose saves are recorded: `python power_script.py ROOT STORY [SITE]`. It prints `saved N` when that save
+had returned, and nothing else.
 
-The state of a step is known to whoever looks at what is left.
+The state of a step is known to whoever looks at what is left. Each place in the code that syncs is a site. It is told
+on stderr; the one that is named is a mutant: it does not sync.
 """
 
+import linecache
 import os
 import signal
 import sys
@@ -51,6 +53,30 @@ class Model:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.arrays = state
+
+
+def watch_syncs(without: str) -> None:
+    """Tell each site once, on stderr, and let `without` sync nothing."""
+    told, sync = set[str](), os.fsync
+
+    def watched(descriptor: Any) -> None:
+        site = _site()
+        if site not in told:
+            told.add(site)
+            os.write(2, f"site {site}\n".encode())
+        if site != without:
+            sync(descriptor)
+
+    vars(os)["fsync"] = watched
+
+
+def _site() -> str:
+    """The statement outside `disk` because of which it syncs."""
+    frame = sys._getframe(2)
+    while frame.f_code.co_filename.endswith(("/disk.py", "/contextlib.py")) and frame.f_back is not None:
+        frame = frame.f_back
+    code = frame.f_code
+    return f"{code.co_name}: {linecache.getline(code.co_filename, frame.f_lineno).strip()}"
 
 
 def say(step: int) -> None:
@@ -141,7 +167,7 @@ def two_ranks(root: Path) -> None:
         assert [None, None] == list(among(2, root, work, keep=Last(2)))
 
 
-STORIES = {
+PARTS = {
     "a run": [a_run, a_resumed_one, its_successor],
     "a store": [a_store],
     "two ranks": [two_ranks],
@@ -150,5 +176,6 @@ STORIES = {
 
 if __name__ == "__main__":
     small_sizes()
+    watch_syncs("".join(sys.argv[3:]))
     with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):
-        {each.__name__: each for story in STORIES.values() for each in story}[sys.argv[2]](Path(sys.argv[1]))
+        {each.__name__: each for story in PARTS.values() for each in story}[sys.argv[2]](Path(sys.argv[1]))

@@ -31,7 +31,7 @@ from workers import PR_SET_PDEATHSIG
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
-RANK_KILLS, DRILL_KILLS, DIGITS_KILLS = 100, 20, 500  # of a round
+RANK_KILLS, DRILL_KILLS, DIGITS_KILLS = 100, 20, 250  # of a round
 NO_TESTS = 5  # pytest's exit code
 
 
