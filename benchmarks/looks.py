@@ -1,93 +1,84 @@
-"""What it costs a save to look whether weights are finite: pairs of saves, with and without the look."""
+"""What it costs a save to look whether weights are finite: pairs of saves in one process, with and without the look.
+
+    chrt -f 10 python benchmarks/looks.py --sizes 2048 --rounds 10
+
+The order changes from pair to pair. Real-time priority keeps other programs' work on the processors out of it.
+"""
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import process_time
-from typing import Any
 from unittest.mock import patch
 
-import ours
-from contender import Contender, Saved
-from harness import Column, Results, options, turns
-from holdfast import Every, Run
+import torch
+from torch import nn
+
+from harness import MIB, options, scratch
+from holdfast import Every, Last, Run
 from holdfast.state import finite
-from ours import ALL
-from subject import Watch, contest
+from subject import TENSORS, Watch
+
+FIGURES = ("loop waits, s", "durable, s", "processor, s")
 
 
-class Background(ours.Background):
-    """A run's saves beside the loop."""
+class Model:
+    """Parameters of that size, in a run that saves whenever it is told to."""
 
-    def looks_turn(self) -> dict[str, Any]:
-        figures = self.save_turn()
-        return {**figures, "cpu_s": self.cpu_s}
+    def __init__(self, size_mib: int, path: Path, *, background: bool) -> None:
+        items = size_mib * MIB // 4 // TENSORS
+        self.model = nn.ParameterList([nn.Parameter(torch.randn(items)) for _ in range(TENSORS)])
+        self.run = Run(path, {"model": self.model}, every=Every(steps=1), keep=Last(1), background=background)
 
-    def save(self, path: Path) -> Saved:
-        before = process_time()
-        saved = super().save(path)
-        self.cpu_s = process_time() - before
-        return saved
-
-
-class Synchronous(Background):
-    """A run whose saves the loop waits for."""
-
-    def prepare(self) -> None:
-        Contender.prepare(self)
-        self.run = Run(self.home / "run", self.live.objects(), every=Every(steps=1), keep=ALL, background=False)
-        self.run.__enter__()
-
-    def save(self, path: Path) -> Saved:
-        before, watch = process_time(), Watch()
-        self.run.safe_point()
-        saved = Saved(watch(), watch())
-        self.cpu_s = process_time() - before
-        return saved
+    def save(self, *, look: bool) -> tuple[float, ...]:
+        """Change all weights and save them; return the `FIGURES` of it."""
+        with torch.no_grad():
+            for parameter in self.model:
+                parameter.add_(1e-3)
+        with patch.object(finite, "can_look", return_value=look):
+            before, watch = process_time(), Watch()
+            self.run.safe_point()
+            wait_s = watch()
+            self.run.wait()
+            return wait_s, watch(), process_time() - before
 
 
-class Blind(Synchronous):
-    """The same, with no look: only a benchmark has that."""
-
-    def prepare(self) -> None:
-        patch.object(finite, "can_look", return_value=False).start()
-        super().prepare()
-
-
-class BlindBackground(Background):
-    def prepare(self) -> None:
-        patch.object(finite, "can_look", return_value=False).start()
-        super().prepare()
+def measured(size_mib: int, pairs: int, path: Path, *, background: bool) -> Mapping[bool, Sequence[tuple[float, ...]]]:
+    """The figures of each save, with the look and without."""
+    found: dict[bool, list[tuple[float, ...]]] = {True: [], False: []}
+    model = Model(size_mib, path, background=background)
+    with model.run:
+        model.save(look=True)  # the first one touches the memory
+        for pair in range(pairs):
+            for look in (True, False) if pair % 2 else (False, True):
+                found[look].append(model.save(look=look))
+    return found
 
 
-WITH, WITHOUT = "with the look", "without"
-PAIRS = {
-    "looks": {WITH: Background, WITHOUT: BlindBackground},
-    "looks_synchronous": {WITH: Synchronous, WITHOUT: Blind},
-}
-COLUMNS = [
-    Column("loop waits, s", "wait_s", digits=4),
-    Column("x without", "wait_s", over=(WITHOUT, "wait_s")),
-    Column("durable, s", "durable_s"),
-    Column("x without", "durable_s", over=(WITHOUT, "durable_s")),
-    Column("processor, s", "cpu_s"),
-    Column("x without", "cpu_s", over=(WITHOUT, "cpu_s")),
-]
-NOTES = """
-Medians (smallest to largest) of the rounds after the first. All of the state are parameters and moments. Ratios are
-formed within a round.
-"""
+def rows(found: Mapping[bool, Sequence[tuple[float, ...]]]) -> list[str]:
+    """Medians, and the ratio within pairs: its median and its quartiles."""
+    lines = []
+    for place, figure in enumerate(FIGURES):
+        looked, blind = ([each[place] for each in found[look]] for look in (True, False))
+        ratios = sorted(one / other for one, other in zip(looked, blind, strict=True))
+        low, _, high = statistics.quantiles(ratios, n=4)
+        medians = f"{statistics.median(looked):.3f} | {statistics.median(blind):.3f}"
+        lines.append(f"| {figure} | {medians} | {statistics.median(ratios):.3f} ({low:.3f} to {high:.3f}) |")
+    return lines
 
 
 def main() -> None:
-    given = options("looks", sizes=[2048], rounds=15, doc=__doc__)
-    for table, pair in PAIRS.items():
-        with Results(table, given) as results:
-            for size in given.sizes:
-                with contest(pair, given, size) as ring:
-                    for turn in turns(ring, given.rounds, "looks_turn"):
-                        results.add(size, turn)
-            results.publish(COLUMNS, NOTES)
+    given = options("looks", sizes=[2048], rounds=10, doc=__doc__)
+    for size in given.sizes:
+        for background in (False, True):
+            with scratch(given.scratch) as place:
+                found = measured(size, given.rounds, place / "run", background=background)
+            print(
+                f"### {size:,} MiB, {'in the background' if background else 'the loop waits'}, {given.rounds} pairs\n"
+            )
+            print("\n".join(["| | with the look | without | ratio (quartiles) |", "|---|---|---|---|", *rows(found)]))
 
 
 if __name__ == "__main__":
