@@ -102,7 +102,7 @@ class ForeignLeaf:
                 )
             data = _read(self._place)
             return _gathered(data, self.shape, self._stride, self.itemsize) if self._stride else data
-        found = bytearray(self.size_bytes)
+        found = _room(self.size_bytes)
         for piece in self._place:
             data = _read(piece.find())
             box = Box(piece.at, piece.shape)
@@ -127,7 +127,7 @@ def _size(place: Place) -> int:
 def _read(place: Place) -> bytearray:
     if not isinstance(place, Region):
         return bytearray(place)
-    data, at = bytearray(place.size), 0
+    data, at = _room(place.size), 0
     for piece in place.pieces():
         data[at : at + len(piece)] = piece
         at += len(piece)
@@ -138,7 +138,7 @@ def _gathered(data: bytearray, shape: Sequence[int], stride: Sequence[int], item
     """Return the items in C order."""
     if item == 16:  # no machine word: two halves, one after the other
         shape, stride, item = (*shape, 2), (*(2 * step for step in stride), 1), 8
-    found, count = bytearray(math.prod(shape) * item), shape[-1]
+    found, count = _room(math.prod(shape) * item), shape[-1]
     source, target = (memoryview(each).cast("B").cast(_WORDS[item]) for each in (data, found))
     for number, index in enumerate(itertools.product(*map(range, shape[:-1]))):
         start = sum(each * step for each, step in zip(index, stride, strict=False))
@@ -151,6 +151,17 @@ def _gathered(data: bytearray, shape: Sequence[int], stride: Sequence[int], item
 
 
 _WORDS: dict[int, Literal["B", "H", "I", "Q"]] = {1: "B", 2: "H", 4: "I", 8: "Q"}
+
+
+def _room(size_bytes: int) -> bytearray:
+    """
+    Raises:
+        StoreError: there is not so much memory.
+    """
+    try:
+        return bytearray(size_bytes)
+    except MemoryError as error:
+        raise StoreError(f"{size_bytes >> 20} MiB of a tensor do not fit into memory") from error
 
 
 def _memory_bytes() -> int:
