@@ -6,6 +6,7 @@ import pickle
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from pathlib import Path
+from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -56,7 +57,7 @@ def test_a_pickle_of_plain_data_has_the_tree_of_its_value(value, protocol):
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_common_containers_and_numbers_of_numpy_are_known(protocol):
     """They occur in most checkpoints."""
-    value = {
+    value: dict[str, Any] = {
         "default": defaultdict(list, a=[1]),
         "counter": Counter("abca"),
         "set": {1, 2},
