@@ -22,7 +22,7 @@ KINDS = {
     "orbax_manager": ("complete, not verifiable", 7, None, False),
     "orbax_zarr": ("complete, not verifiable", None, None, False),
     "lightning": ("complete, CRC-32 holds", 6, 1, True),
-    "hugging_face": ("complete, not verifiable", 2, 1, True),
+    "hugging_face": ("complete, not verifiable", 2, 0.5, True),
     "hugging_face_shards": ("complete, not verifiable", None, None, True),
 }
 NOT_READ = {  # nothing of the checkpoint depends on these files, or their format has no end
@@ -77,14 +77,14 @@ def test_a_cut_file_of_a_framework_is_reported(written, tmp_path, kind):
     for file in [each for each in ([path] if path.is_file() else sorted(path.rglob("*"))) if each.is_file()]:
         if file.name in NOT_READ:
             continue
-        whole = file.read_bytes()
+        whole = file.read_bytes().rstrip(b"\n")  # of JSON; nobody misses it
         for length in {0, len(whole) // 2, len(whole) - 1}:
-            made = corpus.copied(path, tmp_path / f"{cut}{path.suffix}")
-            where = made if made.is_file() else made / file.relative_to(path)
-            where.write_bytes(whole[:length])
             is_packed = "d" in file.parts[-2:-1] or file.parent.name.startswith("params.") or file.parent.name == "step"
             if is_packed and length:
                 continue  # values between frames: docs/foreign.md names this limit
+            made = corpus.copied(path, tmp_path / f"{cut}{path.suffix}")
+            where = made if made.is_file() else made / file.relative_to(path)
+            where.write_bytes(whole[:length])
             assert [*Foreign(made).problems()], (file, length)
             cut += 1
     assert cut
