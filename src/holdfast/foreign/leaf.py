@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -14,6 +14,7 @@ from ..errors import Damaged, StoreError
 from ..state.codec import ITEMSIZE
 from ..store.boxes import Box, stretches
 from ..store.format import hasher
+from .limits import READ_BYTES
 from .region import Region
 
 REPEATED, REPEATED_BYTES = 16, 1 << 20  # a view may be so many times larger than the bytes under it
@@ -81,8 +82,21 @@ class ForeignLeaf:
     def digest(self) -> str:
         """What our own checkpoints would record for these bytes; they are read for it."""
         found = hasher()
-        found.update(self.read())
+        for chunk in self.chunks():
+            found.update(chunk)
         return found.hexdigest()
+
+    def chunks(self) -> Iterator[bytearray]:
+        """Yield the bytes in C order, a mebibyte at a time; only a leaf in one piece is not read as a whole for it.
+
+        Raises:
+            Damaged, StoreError: as `read`.
+        """
+        if isinstance(self._place, Region) and not self._stride and not self.lacking():
+            yield from map(bytearray, self._place.pieces())
+            return
+        data = self.read()
+        yield from (data[start : start + READ_BYTES] for start in range(0, len(data), READ_BYTES))
 
     def read(self) -> bytearray:
         """Return the bytes in C order, in fresh memory.
