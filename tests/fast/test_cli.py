@@ -260,7 +260,7 @@ def test_missing_and_foreign_places_get_one_line_and_exit_3(command, tmp_path):
     """Also a directory that another program calls checkpoints, and another program's manifest.json."""
     foreign = tmp_path / "foreign"
     (foreign / "checkpoints").mkdir(parents=True)
-    (foreign / "checkpoints/epoch=1.ckpt").write_text("x")
+    (foreign / "checkpoints/epoch=1.index").write_text("x")
     (foreign / "manifest.json").write_text("{}")
     (tmp_path / "file").write_text("x")
     more = {"diff": [foreign], "prune": ["--keep", "Last(1)"], "export": ["-o", tmp_path / "m.npz"]}

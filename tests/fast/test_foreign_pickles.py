@@ -83,7 +83,7 @@ def test_nothing_that_a_pickle_names_is_called_or_imported(tmp_path, protocol):
     before = {*sys.modules}
     node, _ = described(data)
     assert not harm.exists()
-    assert {*sys.modules} == before
+    assert not {name for name in {*sys.modules} - before if not name.startswith("encodings.")}  # of Python's own text
     assert "posix.mkdir" in spelled(node)
     assert str(harm) in spelled(node)
     assert ["posix.mkdir", "print"] == imports(pickles.read(io.BytesIO(data), ""))["would import"]

@@ -110,7 +110,8 @@ def spelled(error: OSError) -> str:
 @click.pass_context
 def commands(ctx: click.Context) -> None:
     """Look at runs and tend them. RUN is a run's directory, a checkpoint's, or a copy of either. The directory of a
-    submission or a supervisor stands for its run.
+    submission or a supervisor stands for its run. ls, show, verify, diff and export also read what other programs
+    wrote: .pt, safetensors, Hugging Face, DCP, Orbax, Keras.
 
     Exit codes: 0 done, 1 failed or different, 2 wrong use, 3 not found, 4 damaged, 6 the scheduler refused, 7 no space.
     8 the command failed for good, 9 superseded, 11 a script loses work, 12 unreadable now, 75 stopped: run me again.

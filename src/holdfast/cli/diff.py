@@ -54,11 +54,15 @@ def command(a: str, b: str, exempt: tuple[str, ...], quick: bool, everything: bo
                 f"a: {first.path} ({first.name})",
                 f"b: {second.path} ({second.name})",
                 *([f"left out: {', '.join(exempt)}"] if exempt else []),
-                *([_shared(names)] if names else []),
+                *([_shared(names.pairs)] if names else []),
                 *(limited(found, None if everything else MOST) or ["identical"]),
                 *_explained(found),
             ]
-            report(facts | {"by_name": names, "differences": [*map(_difference, found)]}, lines, as_json=as_json)
+            report(
+                facts | {"by_name": names and names.pairs, "differences": [*map(_difference, found)]},
+                lines,
+                as_json=as_json,
+            )
     except HoldfastError as error:
         return told(str(error), max(error.exit_code, TROUBLE))
     except OSError as error:

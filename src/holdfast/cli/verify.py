@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ..errors import Damaged, NotFound, StoreError
+from ..foreign.checkpoint import Folder
 from ..store.checkpoint import Checkpoint, Problem
 from ..store.format import MANIFEST
 from ..store.locate import Location
@@ -56,7 +57,11 @@ def _results(here: Here, step: int | str | None, tell: Tell, *, cold: bool) -> l
 
 def _single(place: Location, step: int | str) -> Checkpoint:
     """Return one checkpoint, even if its manifest is damaged: the user asks for exactly that."""
-    found = {} if place.single else {checkpoint.path.name: checkpoint for checkpoint in place.checkpoints()}
+    found = (
+        {}
+        if place.single or isinstance(place, Folder)
+        else {checkpoint.path.name: checkpoint for checkpoint in place.checkpoints()}
+    )
     named = [checkpoint for name, checkpoint in found.items() if step in (name, int(name.split("-")[1]))]
     return named[-1] if named else place.select(step)
 

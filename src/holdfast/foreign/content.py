@@ -52,7 +52,7 @@ class Content(NamedTuple):
     @property
     def step(self) -> int | None:
         found = self.number("global_step", "step", "iteration", "iter", "steps", "num_steps", "update")
-        named = _named(self.files, r"(?:^|(?:step|iter|checkpoint|ckpt)[=_-]?)(\d{1,15})(?!\d)")
+        named = _named(self.files, r"(?:^|(?:step|iter|checkpoint|ckpt)[=_-]?)(\d{1,15})(?=\D*$)")
         return int(found) if found is not None and abs(found) < 1e18 else named
 
     @property

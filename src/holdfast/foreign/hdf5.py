@@ -86,8 +86,8 @@ def _check_length(region: Region) -> None:
     if at is None:
         raise Damaged(f"{region.path}: no whole HDF5 file")
     end = struct.unpack_from("<Q", head, at)[0]
-    if end > region.size:
-        raise Damaged(f"{region.path}: cut: {region.size} bytes of {end}")
+    if not at < end <= region.size:
+        raise Damaged(f"{region.path}: {region.size} bytes long, and its header says {end}; it is cut, or damaged")
 
 
 def _datasets(region: Region) -> Iterator[tuple[Step, tuple[str, tuple[int, ...], Any]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -14,6 +14,7 @@ from ..errors import Damaged, StoreError
 from ..state.codec import ITEMSIZE
 from ..store.boxes import Box, stretches
 from ..store.format import hasher
+from .limits import READ_BYTES
 from .region import Region
 
 REPEATED, REPEATED_BYTES = 16, 1 << 20  # a view may be so many times larger than the bytes under it
@@ -81,8 +82,21 @@ class ForeignLeaf:
     def digest(self) -> str:
         """What our own checkpoints would record for these bytes; they are read for it."""
         found = hasher()
-        found.update(self.read())
+        for chunk in self.chunks():
+            found.update(chunk)
         return found.hexdigest()
+
+    def chunks(self) -> Iterator[bytearray]:
+        """Yield the bytes in C order, a mebibyte at a time; only a leaf in one piece is not read as a whole for it.
+
+        Raises:
+            Damaged, StoreError: as `read`.
+        """
+        if isinstance(self._place, Region) and not self._stride and not self.lacking():
+            yield from map(bytearray, self._place.pieces())
+            return
+        data = self.read()
+        yield from (data[start : start + READ_BYTES] for start in range(0, len(data), READ_BYTES))
 
     def read(self) -> bytearray:
         """Return the bytes in C order, in fresh memory.
@@ -102,7 +116,7 @@ class ForeignLeaf:
                 )
             data = _read(self._place)
             return _gathered(data, self.shape, self._stride, self.itemsize) if self._stride else data
-        found = bytearray(self.size_bytes)
+        found = _room(self.size_bytes)
         for piece in self._place:
             data = _read(piece.find())
             box = Box(piece.at, piece.shape)
@@ -127,7 +141,7 @@ def _size(place: Place) -> int:
 def _read(place: Place) -> bytearray:
     if not isinstance(place, Region):
         return bytearray(place)
-    data, at = bytearray(place.size), 0
+    data, at = _room(place.size), 0
     for piece in place.pieces():
         data[at : at + len(piece)] = piece
         at += len(piece)
@@ -138,7 +152,7 @@ def _gathered(data: bytearray, shape: Sequence[int], stride: Sequence[int], item
     """Return the items in C order."""
     if item == 16:  # no machine word: two halves, one after the other
         shape, stride, item = (*shape, 2), (*(2 * step for step in stride), 1), 8
-    found, count = bytearray(math.prod(shape) * item), shape[-1]
+    found, count = _room(math.prod(shape) * item), shape[-1]
     source, target = (memoryview(each).cast("B").cast(_WORDS[item]) for each in (data, found))
     for number, index in enumerate(itertools.product(*map(range, shape[:-1]))):
         start = sum(each * step for each, step in zip(index, stride, strict=False))
@@ -151,6 +165,17 @@ def _gathered(data: bytearray, shape: Sequence[int], stride: Sequence[int], item
 
 
 _WORDS: dict[int, Literal["B", "H", "I", "Q"]] = {1: "B", 2: "H", 4: "I", 8: "Q"}
+
+
+def _room(size_bytes: int) -> bytearray:
+    """
+    Raises:
+        StoreError: there is not so much memory.
+    """
+    try:
+        return bytearray(size_bytes)
+    except MemoryError as error:
+        raise StoreError(f"{size_bytes >> 20} MiB of a tensor do not fit into memory") from error
 
 
 def _memory_bytes() -> int:

@@ -6,11 +6,12 @@ from typing import BinaryIO
 
 from ..errors import StoreError
 
-TEXT_BYTES = 256 << 20  # of a pickle, or of a JSON text: far more than any that describes tensors
+TEXT_BYTES = 64 << 20  # of a JSON text: far more than any that describes tensors
+PICKLE_BYTES = 128 << 20
 DIRECTORY_BYTES = 16 << 20  # of a zip file's directory: about 200,000 members
 INFLATED_BYTES = 1 << 30  # of all compressed members of one file
 VALUES = 1_000_000  # in one state, with those that a pickle repeats
-OPCODES = 8_000_000  # of one pickle: about ten seconds
+OPCODES = 4_000_000  # of one pickle: some seconds
 READ_BYTES = 1 << 20  # at once, of bytes that are only checked
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import Damaged, StoreError
-from .limits import OPCODES, TEXT_BYTES, Bounded
+from .limits import OPCODES, PICKLE_BYTES, Bounded
 
 
 class Name(NamedTuple):
@@ -55,7 +55,7 @@ def read(file: BinaryIO, where: object) -> Any:
         StoreError: it is larger than this reads.
     """
     machine = _Machine()
-    bounded: Any = Bounded(file, TEXT_BYTES, where)
+    bounded: Any = Bounded(file, PICKLE_BYTES, where)
     try:
         for number, (opcode, argument, _) in enumerate(pickletools.genops(bounded)):
             if number >= OPCODES:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from ..errors import Damaged, StoreError
 from ..legible import is_text
 from ..state.codec import ITEMSIZE, UNSOUND
@@ -118,9 +120,12 @@ class Tree:
         """Return the node of a mapping; of equal keys the last counts."""
         if tag == DICT and all(type(key) is str and is_text(key) for key, _ in pairs):
             return {DICT: {key: self.node(each, (*path, quoted(key))) for key, each in dict(pairs).items()}}
-        found: dict[str, Any] = {}
+        keys: dict[bytes, tuple[Any, Any]] = {}
         for key, each in pairs:
             node = self.node(key, (*path, "key"))
+            keys[msgspec.json.encode(node)] = node, each
+        found: dict[str, Any] = {}
+        for node, each in keys.values():
             text = simple(node)
             part = unused(quoted(text if isinstance(text, str) else spelled(node)), found)
             found[part] = [node, self.node(each, (*path, part))]
@@ -139,9 +144,14 @@ class Tree:
 
     def leaf(self, path: Step, dtype: str, shape: tuple[int, ...], place: Place | Sequence[Piece]) -> Any:
         """Add a leaf of items in C order; return its node."""
-        key = unused("/".join(path) or "value", self.leaves)
+        key = self._key(path)
         self.leaves[key] = ForeignLeaf(key, dtype, shape, place)
         return {"leaf": key}
+
+    def _key(self, path: Step) -> str:
+        key = unused("/".join(path) or "value", self.leaves)
+        self._spend(len(key) // _TEXT)
+        return key
 
     def tensor(self, path: Step, storage: Storage, offset: int, shape: Sequence[int], stride: Sequence[int]) -> Any:
         """Add items of a storage, or find the leaf that has the same ones; return the node."""
@@ -153,7 +163,7 @@ class Tree:
         steps = tuple(step if extent > 1 else 1 for extent, step in zip(shape, stride, strict=True))
         same = (storage.key, storage.dtype, offset, *shape, "of", *steps)
         if same not in self._same:
-            key = self._same[same] = unused("/".join(path) or "value", self.leaves)
+            key = self._same[same] = self._key(path)
             item, place = ITEMSIZE[storage.dtype], storage.place
             reach = sum((extent - 1) * step for extent, step in zip(shape, stride, strict=True)) + 1
             used = slice(offset * item, (offset + (reach if math.prod(shape) else 0)) * item)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ..errors import Damaged, StoreError
-from .limits import DIRECTORY_BYTES, INFLATED_BYTES, READ_BYTES, TEXT_BYTES
+from .limits import DIRECTORY_BYTES, INFLATED_BYTES, PICKLE_BYTES, READ_BYTES
 from .region import Region
 
 _LOCAL = struct.Struct("<4s5H3I2H")  # the header before each member
@@ -42,7 +42,7 @@ class Zip:
         member = self.members.get(name)
         if member is None:
             raise Damaged(f"{self.region.path}: no member {name!r}")
-        if member.size > TEXT_BYTES:
+        if member.size > PICKLE_BYTES:
             raise StoreError(f"{self.region.path}: {name}: {member.size >> 20} MiB of text, more than is read")
         data = b"".join(map(bytes, self._pieces(member)))
         if len(data) != member.size or (self.has_crc and zlib.crc32(data) != member.crc):

@@ -19,21 +19,38 @@ class Beginnings(NamedTuple):
     b: str
 
 
-def alignment(a: Collection[str], b: Collection[str]) -> list[Beginnings]:
-    """Return the beginnings without which most names are equal; of several such pairs the shortest.
+class Alignment(NamedTuple):
+    """Which tensors are compared: their names in a checkpoint, and the name, of a's kind, that a difference gets."""
 
-    Further pairs follow where all of the other names under two beginnings are the same. No name is in two pairs.
+    pairs: list[Beginnings]
+    a: dict[str, str]
+    b: dict[str, str]
+
+
+def alignment(a: Collection[str], b: Collection[str]) -> Alignment:
+    """Leave out the beginnings without which most names are equal; of several such pairs the shortest.
+
+    Further pairs follow where all of the other names under two beginnings are the same. Names that have no counterpart
+    are compared, too, if they begin as one of the pairs does.
     """
-    found: list[Beginnings] = []
-    while pair := _best(a, b):
-        under = {name[len(pair.a) :] for name in a if name.startswith(pair.a)}
-        beside = {name[len(pair.b) :] for name in b if name.startswith(pair.b)}
-        if found and under != beside:
+    pairs: list[Beginnings] = []
+    left, beside, in_a, in_b = {*a}, {*b}, dict[str, str](), dict[str, str]()
+    while pair := _best(left, beside):
+        rests, others = _under(pair.a, left), _under(pair.b, beside)
+        if pairs and rests != others:
             break
-        found.append(pair)
-        a = {name for name in a if not name.startswith(pair.a)}
-        b = {name for name in b if not name.startswith(pair.b)}
-    return found
+        pairs.append(pair)
+        in_a |= {pair.a + rest: pair.a + rest for rest in rests & others}
+        in_b |= {pair.b + rest: pair.a + rest for rest in rests & others}
+        left, beside = left - in_a.keys(), beside - in_b.keys()
+    for pair in pairs or [Beginnings("", "")]:
+        in_a |= {pair.a + rest: pair.a + rest for rest in _under(pair.a, left)}
+        in_b = {pair.b + rest: pair.a + rest for rest in _under(pair.b, beside)} | in_b
+    return Alignment(pairs or [Beginnings("", "")], in_a, in_b)
+
+
+def _under(beginning: str, names: Collection[str]) -> set[str]:
+    return {name[len(beginning) :] for name in names if name.startswith(beginning)}
 
 
 def _best(a: Collection[str], b: Collection[str]) -> Beginnings | None:

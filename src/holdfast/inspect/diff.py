@@ -20,7 +20,7 @@ from ..state import nodes
 from ..store.checkpoint import Checkpoint
 from ..store.parts import own_key, top
 from ..store.stored import Stored, StoredPieces
-from .alignment import Beginnings, alignment
+from .alignment import Alignment, alignment
 from .distance import Distance, distance, in_ulps, ulps
 from .tensors import Tensor, chosen
 
@@ -68,8 +68,7 @@ def compare(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = (), *, read: b
     if shared is None:
         found = [*_positions(a, b), *_trees(a, b), *_leaves(a, b, read=read), *_files(a, b)]
     else:
-        in_a, in_b = ({getattr(each, side): each.a for each in shared} for side in ("a", "b"))
-        found = [*_each(_tensors(a, in_a), _tensors(b, in_b), _tensor_pair)]
+        found = [*_each(_tensors(a, shared.a), _tensors(b, shared.b), _tensor_pair)]
     if read:
         for checkpoint in (a, b):
             checkpoint.check_layout()
@@ -77,16 +76,16 @@ def compare(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = (), *, read: b
     return _sources(each for each in found if not _is_exempt(each, exempt))
 
 
-def by_name(a: Checkpoint, b: Checkpoint) -> list[Beginnings] | None:
-    """Return the beginnings of names if only tensors of the same names can be compared; None: everything can be."""
+def by_name(a: Checkpoint, b: Checkpoint) -> Alignment | None:
+    """Return which tensors belong together if only those can be compared; None: everything can be."""
     if not isinstance(a, Foreign) and not isinstance(b, Foreign):
         return None
     mine, other = _all_tensors(a), _all_tensors(b)
-    shared = alignment(mine, other) or [Beginnings("", "")]
+    shared = alignment(mine, other)
     if not (isinstance(a, Foreign) and isinstance(b, Foreign) and a.content.format == b.content.format):
         return shared
     by_keys, by_names = a.leaves().keys() & b.leaves().keys(), mine.keys() & other.keys()
-    return None if shared == [("", "")] and len(by_keys) >= len(by_names) else shared
+    return None if shared.pairs == [("", "")] and len(by_keys) >= len(by_names) else shared
 
 
 def _all_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
@@ -95,14 +94,9 @@ def _all_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     return {tensor.name: tensor for tensor in chosen(checkpoint, None).tensors}
 
 
-def _tensors(checkpoint: Checkpoint, beginnings: Mapping[str, str]) -> dict[str, Tensor]:
-    """Return the tensors under these beginnings, by the names that they have in a: `beginnings` maps ours to those."""
-    found: dict[str, Tensor] = {}
-    for name, tensor in _all_tensors(checkpoint).items():
-        beginning = next((each for each in beginnings if name.startswith(each)), None)
-        if beginning is not None:
-            found[beginnings[beginning] + name[len(beginning) :]] = tensor
-    return found
+def _tensors(checkpoint: Checkpoint, names: Mapping[str, str]) -> dict[str, Tensor]:
+    """Return the tensors with these names, by the names that a difference gets."""
+    return {names[name]: tensor for name, tensor in _all_tensors(checkpoint).items() if name in names}
 
 
 def _tensor_pair(name: str, a: Tensor, b: Tensor) -> Iterator[Difference]:
