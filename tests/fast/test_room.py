@@ -110,7 +110,7 @@ def test_what_a_purge_takes_soon_is_named(tmp_path):
     assert purged(root, 30, time.time()) is None
     age(root / "run.json", 23)
     age(root / "checkpoints/step-000000001/model.safetensors", 25)
-    told = purged(root, 30, time.time())
+    told = purged(root, 30, time.time()) or ""
     assert "2 files of the run are nearly as old: first goes checkpoints/step-000000001/model.safetensors" in told
     checked = invoke("doctor", root, "--purge-days", 30)
     assert f"warning  purge: {told.partition('; ')[0]}" in checked.stdout
