@@ -156,8 +156,6 @@ class Session:
 
             directory = None if asked is True or settings.is_drilled() else asked
             self.board = Board(self.path, directory, only=self.attempt.number)
-            if self.options.private:
-                disk.make_private(self.board.directory)
             self.around.callback(self.show_board)
             self.show_board()
 
@@ -165,6 +163,8 @@ class Session:
         """Update the board from the journal. A board that cannot be written does not stop the training."""
         try:
             if self.board is not None:
+                if self.options.private:
+                    disk.make_private(self.board.directory)
                 self.board.update()
         except OSError as error:
             self.board = None
