@@ -28,7 +28,7 @@ from ..store.shards import Abandoned, Staged
 from ..store.store import Facts
 from ..terminal import warn
 from ..threads import Latch
-from . import drilled, settings
+from . import drilled
 from .ranks import require_one_place
 from .readback import ReadBack
 from .windows import Order
@@ -36,7 +36,6 @@ from .writer import BeforeEach, Writer
 
 if TYPE_CHECKING:
     from .pace import Pace
-    from .room import Room
     from .session import Session
 
 PERIODIC = ("new best", "due")  # reasons for which a full disk is no error
@@ -81,7 +80,6 @@ class Saves:
         self._last = session.progress.mark()  # the moment of the last save
         self._point = 0  # the safe point of the last save, as counted by windows
         self._asked = False  # by run.save() inside a loop
-        self._room: Room | None = None
         self._cramped = False  # a warning has reported that memory is too short for a snapshot
 
     def restore(self, checkpoint: Checkpoint, *, ours: bool) -> None:
@@ -320,13 +318,7 @@ class Saves:
             attempt.flush()
         if self._session.mirrors is not None:
             self._session.mirrors.committed()
-        if self._session.is_stopping or settings.is_drilled():
-            return
-        if self._room is None:
-            from .room import Room  # no run that dies before its first save needs it
-
-            self._room = Room(self._session.store, self._session.options.keep)
-        self._room.look()
+        self._session.look_for_room()
 
     # Land -------------------------------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ from .windows import MOST_POINTS, Windows
 if TYPE_CHECKING:
     from ..board import Board
     from .mirrors import Mirrors
+    from .room import Room
     from .standing import Standing
     from .witness import Witness
 
@@ -65,6 +66,7 @@ class Session:
         self.left = False  # its block has ended, or without a block its outermost loop
         self.over: Stopped | None = None  # it has stopped, and does nothing more
         self.board: Board | None = None
+        self.room: Room | None = None
         self._document: dict[str, Any] | None = None
         self.restoring_s = 0.0  # since when, by the monotonic clock
         self.flushed_s = self.noted_s = self.began_s = time.monotonic()  # when readers were shown the journal
@@ -169,6 +171,16 @@ class Session:
         except OSError as error:
             self.board = None
             warn(f"the board is not kept up any more: {error}; Board({str(self.path)!r}).update() makes it whole")
+
+    def look_for_room(self) -> None:
+        """Warn, after a save, if the next ones will not fit."""
+        if self.is_stopping or settings.is_drilled():
+            return
+        if self.room is None:
+            from .room import Room  # no run that dies before its first save needs it
+
+            self.room = Room(self.store, self.options.keep)
+        self.room.look()
 
     def show(self) -> None:
         """Show the journal to readers of a running run, with a small delay."""
