@@ -19,7 +19,7 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeGuard
 
-from . import disk
+from . import disk, modes
 from .pages import PAGE, Data, address, copy, pages
 from .threads import Hook, WorkerPool, nothing
 
@@ -67,7 +67,7 @@ def write(
         FileExistsError: the name is in use.
         OSError: the file may exist, incomplete.
     """
-    mode = disk.own_mode(path, disk.FILE_MODE)
+    mode = modes.own(path, disk.FILE_MODE)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     writing = _Writing(descriptor, hasher, before_each)
     try:

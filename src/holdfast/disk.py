@@ -15,18 +15,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from . import modes
+
 Chunk = bytes | bytearray | memoryview
 
 FILE_MODE, DIRECTORY_MODE = 0o666, 0o777  # less the process's umask
 
-_OTHERS = 0o077  # all rights of the group and of other users
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 _NO_SUCH_FLAG = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)  # on NFS, some FUSE file systems and old kernels
 _renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-
-
-_heeded: dict[str, Path] = {}  # a directory -> the path whose mode says whether others may see what is made in it
 
 
 class NotPlain(OSError):
@@ -64,7 +62,7 @@ def write(path: Path, chunks: Iterable[Chunk], mode: int = FILE_MODE) -> None:
         FileExistsError: the name is in use.
         OSError: the file may exist, incomplete.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, own_mode(path, mode))
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, modes.own(path, mode))
     try:
         for chunk in chunks:
             _write_all(descriptor, chunk)
@@ -138,7 +136,7 @@ def link(source: Path, target: Path) -> None:
 
 
 def make_dir(path: Path) -> None:
-    path.mkdir(own_mode(path, DIRECTORY_MODE))
+    path.mkdir(modes.own(path, DIRECTORY_MODE))
 
 
 def remove_file(path: Path) -> None:
@@ -235,7 +233,7 @@ def replacing(path: Path, mode: int = FILE_MODE) -> Iterator[Callable[[Chunk], N
 def _create_locked(path: Path, mode: int) -> int:
     """Create a file and lock it; the kernel drops the lock when this process ends, however it ends."""
     while True:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, own_mode(path, mode))
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, modes.own(path, mode))
         with suppress(OSError):  # without locks, no file is ever treated as abandoned
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
@@ -268,31 +266,6 @@ def _if_abandoned(path: Path, act: Callable[[], None]) -> bool:
     return True
 
 
-def heed_mode(directory: Path, of: Path | None = None) -> None:
-    """From now on create in `directory` nothing for other users while its own mode, or that `of` a file, denies them.
-
-    That mode may change at any time; whoever changes it need not tell the other processes.
-    """
-    _heeded[os.path.abspath(directory)] = Path(os.path.abspath(of or directory))
-
-
-def is_private(path: Path) -> bool:
-    """Whether the mode of `path` denies other users everything; also if that cannot be found out."""
-    try:
-        return not os.stat(path).st_mode & _OTHERS
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-
-
-def own_mode(path: Path, mode: int) -> int:
-    """Return `mode`, without the rights of other users inside a private directory of `heed_mode`."""
-    here = Path(os.path.abspath(path))
-    around = [of for place, of in [*_heeded.items()] if here.is_relative_to(place)]
-    return mode & ~_OTHERS if any(map(is_private, around)) else mode
-
-
 def make_private(directory: Path) -> None:
     """Keep all other users out of `directory`, which is created if need be, and of all that is in it.
 
@@ -302,16 +275,22 @@ def make_private(directory: Path) -> None:
     if not directory.is_dir():
         make_dirs(directory.parent)
         with suppress(FileExistsError):
-            directory.mkdir(DIRECTORY_MODE & ~_OTHERS)
-    heed_mode(directory)
+            directory.mkdir(DIRECTORY_MODE & ~modes.OTHERS)
+    modes.heed(directory)
     directory = Path(os.path.realpath(directory))  # below it no link is followed
-    if is_private(directory):
+    if modes.is_private(directory):
         return
     for folder, folders, files in os.walk(directory):
         for name in (*folders, *files):
             with suppress(PermissionError, FileNotFoundError, NotPlain):  # another user's; a link; gone meanwhile
                 close_to_others(Path(folder, name))
     close_to_others(directory)  # last: if this is cut short, the next call begins again
+
+
+def close_if_private(path: Path) -> None:
+    """Close to others what another program has written in a private directory of `modes.heed`."""
+    if not modes.own(path, modes.OTHERS):
+        close_to_others(path)
 
 
 def close_to_others(path: Path) -> None:
@@ -324,7 +303,7 @@ def close_to_others(path: Path) -> None:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags) if is_dir else open_plain(path)
     try:
-        os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode) & ~_OTHERS)
+        os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode) & ~modes.OTHERS)
     finally:
         os.close(descriptor)
 

@@ -19,7 +19,7 @@ import holdfast
 SOURCE = Path(holdfast.__file__).parent
 
 LAYERS = [  # imports point to earlier lines only; rooms of one line do not know each other
-    {"errors", "threads", "legible", "channel"},
+    {"errors", "threads", "legible", "channel", "modes"},
     {"rules", "disk", "pages"},
     {"bulk"},
     {"journal", "retention", "interval", "young_daly", "terminal", "provenance", "job", "state", "children"},

@@ -3,7 +3,7 @@
 import os
 import stat
 
-from holdfast import disk
+from holdfast import disk, modes
 from holdfast.store.attempt import join
 from holdfast.store.store import Store
 from stores import having, put
@@ -14,19 +14,27 @@ def closed(root):
     return all(not path.lstat().st_mode & 0o077 for path in (root, *root.rglob("*")) if not path.is_symlink())
 
 
+def by_another_program(store):
+    """A checkpoint whose files somebody else writes."""
+    with store.directory(step=3) as path:
+        (path / "folder").mkdir(0o777)
+        (path / "folder/file").write_bytes(b"x")
+
+
 def test_a_private_run_stays_private_in_every_process(tmp_path, monkeypatch):
     """What begins it, joins it, goes on with it or pins in it creates nothing for other users."""
     before = os.umask(0)
     try:
-        monkeypatch.setattr(disk, "_heeded", {})
+        monkeypatch.setattr(modes, "_heeded", {})
         store = having(tmp_path / "run", 1, private=True)
         assert closed(tmp_path / "run")
         for act in (
             lambda: Store(tmp_path / "run").pin(1),
             lambda: disk.make_dir(join(tmp_path / "run", 1, store.attempt.run).room / "of-a-rank"),
             lambda: put(Store(tmp_path / "run", take_over=True), 2),
+            lambda: by_another_program(Store(tmp_path / "run", take_over=True)),
         ):
-            monkeypatch.setattr(disk, "_heeded", {})  # as a process that has just begun
+            monkeypatch.setattr(modes, "_heeded", {})  # as a process that has just begun
             act()
             assert closed(tmp_path / "run")
     finally:
@@ -35,9 +43,9 @@ def test_a_private_run_stays_private_in_every_process(tmp_path, monkeypatch):
 
 def test_a_mode_that_cannot_be_asked_for_counts_as_private(tmp_path, monkeypatch):
     """Nothing is opened to others because a disk did not answer."""
-    monkeypatch.setattr(disk, "_heeded", {})
+    monkeypatch.setattr(modes, "_heeded", {})
     (tmp_path / "run").mkdir(0o755)
-    disk.heed_mode(tmp_path / "run")
+    modes.heed(tmp_path / "run")
     real = os.stat
 
     def fails(path, **named):

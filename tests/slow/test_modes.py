@@ -1,6 +1,8 @@
 """Modes: what a run creates has the modes that umask and directories ask for; a private run is its user's alone."""
 
+import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Every, Last, Run
+from holdfast import Every, Last, Run, owner
 from holdfast.store.store import Store
 from stores import flip, invoke
 from supervised import Supervised
@@ -165,8 +167,8 @@ def train(root, epochs):
                 toy.learn(batch)
     return toy.value
 
-train(words[0] + "-warm", 1)
-train(words[0] + "-warm", 2)
+train(f"{words[0]}-warm-{uid}-{words[1]}", 1)
+train(f"{words[0]}-warm-{uid}-{words[1]}", 2)
 become()
 print(train(words[0], int(words[1])))
 """
@@ -184,11 +186,11 @@ def become():  # after everything was imported: Python itself may lie where othe
 """
 
 
-def as_user(uid, place, code, *words, mask=0o002):
+def as_user(uid, place, code, *words, mask=0o002, within=()):
     """What a process says that becomes another user, of the group, where the code says `become()`."""
     path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.run(
-        [sys.executable, "-c", AS_USER + code, *map(str, (uid, GROUP, mask, *words))],
+        [*within, sys.executable, "-c", AS_USER + code, *map(str, (uid, GROUP, mask, *words))],
         cwd=place,
         capture_output=True,
         text=True,
@@ -243,3 +245,23 @@ def test_another_users_directory_is_not_made_private(shared):
     done = as_user(BOB, shared, code, shared / "run")
     assert "another user's directory" in done.stderr
     assert list((shared / "run").iterdir()) == []
+
+
+HIDES = """
+import json, subprocess
+from holdfast import owner
+subprocess.run(["mount", "-t", "proc", "-o", "hidepid=2", "proc", "/proc"], check=True)
+owner.me()
+become()
+found = json.loads(words[0])
+print(owner._process(found["pid"]), owner.proven_gone(found, lambda: 0.0))
+print(owner.proven_gone(found | {"pid": 4_000_000}, lambda: 0.0))
+"""
+
+
+@needs_root
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare")
+def test_a_process_that_proc_hides_is_not_proven_dead(shared):
+    """Clusters mount /proc so that it shows one's own processes only: a colleague's living attempt is refused."""
+    told = as_user(BOB, shared, HIDES, json.dumps(owner.me()), within=("unshare", "-m"))
+    assert told.stdout.splitlines() == ["None False", "True"], told.stderr

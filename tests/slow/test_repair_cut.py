@@ -3,6 +3,9 @@
 And a run that is repaired ends as one that was never hurt.
 """
 
+import errno
+import itertools
+import os
 import random
 import shutil
 from collections import Counter
@@ -14,6 +17,7 @@ import messes
 from faults import Memory, door, scratched
 from holdfast import Every, Last, Run
 from holdfast.doctor.repair import repair
+from holdfast.errors import HoldfastError
 from holdfast.store.store import Store
 from messes import PLANTS, built, name, run_id
 from stores import put, whole
@@ -89,6 +93,48 @@ def test_a_repair_that_is_cut_anywhere_is_finished_by_the_next():
     counts = cut_short(STRIDE)
     assert counts["opened"] > 15
     assert counts["killed"] == counts["the cord"] > 40
+
+
+class BlindFor:
+    """A disk that answers the nth look, and the ten after it, with an error: it cannot be read for a while."""
+
+    looks = True
+
+    def __init__(self, nth):
+        self.seen, self.nth, self.struck = itertools.count(), nth, False
+
+    def __call__(self, call, perform):
+        if call.name == "look" and self.nth <= next(self.seen) < self.nth + 11:
+            self.struck = True
+            raise OSError(errno.EIO, os.strerror(errno.EIO), call.path)
+        return perform()
+
+
+def blind(stride: int) -> Counter[str]:
+    """Repair all messes on a disk that cannot be read for a while, from each `stride`-th look on."""
+    counts: Counter[str] = Counter()
+    while True:
+        nth = stride * counts["struck"]
+        with scratched("blind") as place:
+            root = place / "run"
+            messes.all_at_once(built(root))
+            before, act = contents(root), BlindFor(nth)
+            with door(act):
+                try:
+                    repair(root)
+                except (OSError, HoldfastError):
+                    counts["refused"] += 1
+            if not act.struck:
+                return counts
+            counts["struck"] += 1
+            assert before.items() <= contents(root).items(), nth
+            repair(root)
+            assert repair(root) == []
+
+
+def test_what_cannot_be_read_is_no_mess():
+    """A read that fails is no proof of anything: no whole checkpoint moves, and the next repair does the rest."""
+    assert blind(23)["struck"] > 5
 
 
 def train(root, cut=None):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from .. import disk, journal
+from .. import disk, journal, modes
 from . import events
 
 _NAME = "events.out.tfevents.{when:010d}.holdfast.{attempt:06d}"
@@ -78,7 +78,7 @@ class Board:
         # TensorBoard reads files in the order of their names, whatever the clocks show
         when = max(int(now), *(int(file.name.split(".")[3]) + 1 for file in files), 0)
         file = self.directory / _NAME.format(when=when, attempt=log.attempt)
-        disk.heed_mode(self.directory)
+        modes.heed(self.directory)
         disk.make_dirs(self.directory)
         disk.write(file, [events.header(now), events.start(now, first), *map(_scalars, lines)])
         self._file = file

@@ -13,6 +13,8 @@ from ..doctor import run as runs
 from ..doctor.check import Check, warning
 from ..doctor.mess import REMOVE, Mess
 from ..errors import NotFound, UsageError
+from ..run import settings
+from ..run.settings import PURGE_DAYS
 from ..store.claiming import strangers
 from ..store.locate import is_mirror, run_of
 from ..supervise import leftovers
@@ -23,9 +25,15 @@ from .shown import echo, echo_json
 @click.command()
 @click.argument("run", metavar="[RUN]", required=False, callback=options.no_address, shell_complete=options.directories)
 @click.option("--partition", metavar="NAME", help="Ask about this partition. Default: RUN's, else the cluster's own.")
+@click.option(
+    "--purge-days",
+    metavar="N",
+    type=click.FloatRange(min=0, min_open=True),
+    help=f"This site deletes files after N days. Default: {PURGE_DAYS}.",
+)
 @click.option("--repair", "mends", is_flag=True, help="Put RUN's directory right instead, and say what was done.")
 @options.as_json
-def command(run: str | None, partition: str | None, mends: bool, as_json: bool) -> int:
+def command(run: str | None, partition: str | None, purge_days: float | None, mends: bool, as_json: bool) -> int:
     """Look at the file system (of RUN, else of this folder), the scheduler, versions, and at what RUN's saves take.
 
     A line for each check: ok, warning or problem, and what to do. Nothing is left behind. Exit 1 if there is a problem.
@@ -41,7 +49,7 @@ def command(run: str | None, partition: str | None, mends: bool, as_json: bool) 
         _report(run, _repaired(Path(run)), as_json=as_json)
         return 0
     checks = []
-    for check in examine(run, partition):
+    for check in examine(run, partition, settings.purge_days() if purge_days is None else purge_days):
         checks.append(check)
         if not as_json:
             echo(f"{check.level:<9}{check.name}: {check.what}" + (f"; {check.todo}" if check.todo else ""))
@@ -50,16 +58,17 @@ def command(run: str | None, partition: str | None, mends: bool, as_json: bool) 
     return 1 if any(check.level == "problem" for check in checks) else 0
 
 
-def examine(run: str | None, partition: str | None) -> Iterator[Check]:
+def examine(run: str | None, partition: str | None, days: float | None = None) -> Iterator[Check]:
     """Yield all checks, in order."""
     known = None if run is None else runs.know(Path(run), measured.save_s(run))
     directory = Path(".") if known is None else known.run
     yield from files.examine(directory, 0 if known is None else 2 * known.size_bytes)
-    checks, settings = scheduler.examine(partition or (known.partition if known else None))
+    checks, found = scheduler.examine(partition or (known.partition if known else None))
     yield from checks
     yield from versions.examine()
     if known is not None:
-        yield from runs.examine(known, settings)
+        yield from runs.examine(known, found)
+        yield from runs.ageing(known.run, days)
         for each in _messes(known.directory):
             yield warning("mess", f"{each.path}: {each.what}", f"holdfast doctor --repair {run}")
 

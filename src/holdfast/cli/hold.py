@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .. import disk
+from .. import disk, modes
 from ..cluster import job_leader
 from ..cluster.hold import HOLD
 from ..errors import NotFound
@@ -42,7 +42,7 @@ def _change(run: str, *, held: bool, as_json: bool) -> None:
     """Write or remove the file `hold`, and report that. A second call changes nothing."""
     root = _directory(run)
     there = (root / HOLD).exists()
-    disk.heed_mode(root, of=root / JOURNAL if (root / JOURNAL).is_file() else None)
+    modes.heed(root, of=root / JOURNAL if (root / JOURNAL).is_file() else None)
     if held != there:
         disk.write(root / HOLD, []) if held else disk.remove_file(root / HOLD)
         disk.sync_dir(root)

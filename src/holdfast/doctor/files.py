@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .. import disk
-from ..cluster.ask import ask
+from ..cluster.quota import quotas
 from ..errors import ClusterError
 from .check import Check, ok, problem, warning
 
@@ -141,22 +140,23 @@ def _space(directory: Path, needed_bytes: int) -> Iterator[Check]:
 
 
 def _quota() -> Iterator[Check]:
-    """Check the output of quota(1), where it is installed. Other tools for quotas are not run."""
-    if shutil.which("quota") is None:
-        return
     try:
-        answer = ask(["quota", "--no-wrap", "--raw-grace", "--show-mntpoint", "--hide-device"])
+        found = quotas()
     except ClusterError as error:
         yield warning("quota", str(error), "the file server that keeps quotas does not answer")
         return
-    # Lines: mount point, blocks of 1 KiB, soft limit, hard limit, grace, files, ... A * means "over". Source: quota(1).
-    for place, *numbers in re.findall(r"^ *(\S+) +(\d+)\*? +(\d+)\*? +(\d+)\*?", answer.out, re.MULTILINE):
-        used, soft, hard = (int(number) << 10 for number in numbers)
-        limit = hard or soft
-        what = f"{place}: {used / 1e9:.3g} GB used of {limit / 1e9:.3g} GB"
-        if limit and used >= limit:
+    for each in found:
+        left = each.limit_bytes - each.used_bytes
+        what = f"{each.place}: {each.used_bytes / 1e9:.3g} GB used of {each.limit_bytes / 1e9:.3g} GB by {each.owner}"
+        if each.limit_bytes and left <= 0:
             yield problem("quota", what, "free some: nothing can be saved there")
-        elif limit and limit - used < LITTLE_BYTES:
+        elif each.limit_bytes and left < LITTLE_BYTES:
             yield warning("quota", what, "free some, or keep fewer checkpoints")
-        elif limit:
+        elif each.limit_bytes:
             yield ok("quota", what)
+        files = each.limit_files - each.used_files
+        what = f"{each.place}: {each.used_files} files of {each.limit_files} by {each.owner}"
+        if each.limit_files and files <= 0:
+            yield problem("quota of files", what, "remove some: nothing can be saved there")
+        elif each.limit_files and files < LITTLE_FILES:
+            yield warning("quota of files", what, "remove some; a checkpoint has a few files")

@@ -110,9 +110,14 @@ def _no_checkpoints(root: Path) -> Iterator[Mess]:
     """What has a checkpoint's name, and is none that could ever be read: it would block its step."""
     folder = root / "checkpoints"
     for path in (folder / name for name in children(folder) if parse_name(name) is not None):
-        if path.is_symlink() and not path.exists():
+        try:
+            has_manifest = is_checkpoint(path)
+            is_link = path.is_symlink() and not path.exists()
+        except OSError:  # the disk does not answer, or this user may not look: nobody knows
+            continue
+        if is_link:
             yield Mess(path, f"is a link to {os.readlink(path)}, which is gone", ASIDE, "dangling")
-        elif not is_checkpoint(path):
+        elif not has_manifest:
             yield Mess(path, f"has no {MANIFEST}: a copy that did not end", ASIDE, "no-manifest")
         elif (why := _incomplete(path)) is not None:
             yield Mess(path, why, ASIDE, "incomplete")

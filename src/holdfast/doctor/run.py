@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -13,10 +14,23 @@ from ..cluster.hold import HOLD
 from ..errors import StoreError
 from ..interval import enough_s, needed_s
 from ..run.pace import chosen_in
+from ..run.room import purged
 from ..store.locate import locate
 from ..young_daly import Chosen
 from .check import Check, ok, problem, warning
 from .scheduler import Settings
+
+
+def ageing(run: Path, days: float | None) -> Iterator[Check]:
+    """Check what a site's purge will take of a run, if it deletes files after so many days."""
+    if days is None:
+        return
+    told = purged(run, days, time.time())
+    if told is None:
+        yield ok("purge", f"no file of the run is nearly {days:g} days old")
+    else:
+        what, _, todo = told.partition("; ")
+        yield warning("purge", what, todo)
 
 
 class Known(NamedTuple):

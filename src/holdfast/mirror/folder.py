@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .. import bulk, disk
+from .. import bulk, disk, modes
 from ..errors import Damaged, NotFound
 from ..store import source
 from ..store.format import MANIFEST
@@ -29,7 +29,7 @@ class Folder:
         self.shown = str(root)
         self.atomic = True  # a link, or O_EXCL where there are no links: both are exclusive on NFS, too
         self._root, self._private = root, private
-        disk.heed_mode(root)
+        modes.heed(root)
 
     def close(self) -> None:
         pass

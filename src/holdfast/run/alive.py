@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from .. import disk, legible, owner
+from .. import disk, legible, modes, owner
 from ..children import processes, steps
 from ..children.steps import Claimed
 from ..cluster import job_leader
@@ -105,7 +105,7 @@ class Alive:
         """Find the supervisor, and tell it that the run opens. With `private`, close its files to other users."""
         directory = job_leader.supervisor()
         if directory is not None:
-            disk.heed_mode(directory, of=directory / SUPERVISOR)
+            modes.heed(directory, of=directory / SUPERVISOR)
         if directory is not None and private:
             _close(directory)
         self._slot = None if directory is None else claim(directory, rank, world)

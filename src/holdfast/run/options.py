@@ -20,6 +20,8 @@ from .mirror_options import Mirroring
 from .stop import Deadline
 from .weights import StartFrom
 
+LINKED = 0.5  # of the days after which a site deletes files: so old they are written anew instead of linked
+
 
 class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields would cost a millisecond of every start
     """The caller's arguments, as `Run` documents them."""
@@ -73,4 +75,7 @@ class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields wou
             from ..collective.store import CollectiveStore
 
             kind = partial(CollectiveStore, ranks=ranks)
-        return kind(self.path, keep=self.keep, take_over=self.take_over, private=self.private, whole=self.whole)
+        whole, days = self.whole, settings.purge_days()
+        if days is not None:  # a linked file is as old as its first checkpoint, and a purge takes it from all of them
+            whole = Whole(whole.checkpoints, min(whole.hours, LINKED * 24 * days))
+        return kind(self.path, keep=self.keep, take_over=self.take_over, private=self.private, whole=whole)

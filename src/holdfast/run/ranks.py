@@ -62,8 +62,11 @@ def here() -> Ranks:
 
 def facts(options: Any, tracked: Tracked, variables: Vars, drilled: object) -> dict[str, str]:
     """Return as text what must be equal on every rank: the caller's options, and the tracked objects."""
-    alike = "path keep every whole background start_from branch_from go_back overrides allow_fresh seed mirroring "
-    found = {name: str(getattr(options, name)) for name in (alike + "stop_on_nan").split()}
+    alike = (
+        "path keep every whole background start_from branch_from go_back overrides allow_fresh seed private mirroring "
+        "stop_on_nan"
+    )
+    found = {name: str(getattr(options, name)) for name in alike.split()}
     found |= {"accept": str(sorted(options.accept)), "probe": "none" if options.probe is None else "given"}
     found |= {"vars": str(sorted(variables.state_dict())), "drilled": str(drilled)}
     for name, target in tracked.objects.items():

@@ -324,6 +324,7 @@ class Saves:
             attempt.flush()
         if self._session.mirrors is not None:
             self._session.mirrors.committed()
+        self._session.look_for_room()
 
     # Land -------------------------------------------------------------------------------------------------------
 

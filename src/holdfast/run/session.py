@@ -42,6 +42,7 @@ from .windows import MOST_POINTS, Windows
 if TYPE_CHECKING:
     from ..board import Board
     from .mirrors import Mirrors
+    from .room import Room
     from .standing import Standing
     from .witness import Witness
 
@@ -67,6 +68,7 @@ class Session:
         self.left = False  # its block has ended, or without a block its outermost loop
         self.over: Stopped | None = None  # it has stopped, and does nothing more
         self.board: Board | None = None
+        self.room: Room | None = None
         self._document: dict[str, Any] | None = None
         self.restoring_s = 0.0  # since when, by the monotonic clock
         self.flushed_s = self.noted_s = self.began_s = time.monotonic()  # when readers were shown the journal
@@ -158,8 +160,6 @@ class Session:
 
             directory = None if asked is True or settings.is_drilled() else asked
             self.board = Board(self.path, directory, only=self.attempt.number)
-            if self.options.private:
-                disk.make_private(self.board.directory)
             self.around.callback(self.show_board)
             self.show_board()
 
@@ -167,10 +167,22 @@ class Session:
         """Update the board from the journal. A board that cannot be written does not stop the training."""
         try:
             if self.board is not None:
+                if self.options.private:
+                    disk.make_private(self.board.directory)
                 self.board.update()
         except OSError as error:
             self.board = None
             warn(f"the board is not kept up any more: {error}; Board({str(self.path)!r}).update() makes it whole")
+
+    def look_for_room(self) -> None:
+        """Warn, after a save, if the next ones will not fit."""
+        if self.is_stopping or settings.is_drilled():
+            return
+        if self.room is None:
+            from .room import Room  # no run that dies before its first save needs it
+
+            self.room = Room(self.store, self.options.keep)
+        self.room.look()
 
     def show(self) -> None:
         """Show the journal to readers of a running run, with a small delay."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ RUN_DIR = "HOLDFAST_RUN_DIR"
 DRILL = "HOLDFAST_DRILL"
 MAX_REQUEUES = "HOLDFAST_MAX_REQUEUES"
 RANKS_TIMEOUT_S = "HOLDFAST_RANKS_TIMEOUT_S"
+PURGE_DAYS = "HOLDFAST_PURGE_DAYS"
 ARGUMENTS = "arguments"  # in `accept`: a batch job with other arguments than the last one goes on with the run
 
 
@@ -90,6 +92,21 @@ def ranks_timeout_s() -> float:
     if not 0 < seconds < float("inf"):
         raise UsageError(f"{RANKS_TIMEOUT_S}={text}: a number of seconds above 0 is wanted")
     return seconds
+
+
+def purge_days() -> float | None:
+    """After how many days this site deletes files; None: it does not, or nobody has said so.
+
+    Raises:
+        UsageError: the value is no number of days.
+    """
+    text = os.environ.get(PURGE_DAYS)
+    if not text:
+        return None
+    with suppress(ValueError):
+        if 0 < (days := float(text)) < float("inf"):
+            return days
+    raise UsageError(f"{PURGE_DAYS}={text}: a number of days above 0 is wanted")
 
 
 def drilled() -> Drilled:

@@ -29,6 +29,7 @@ def make_durable(path: Path) -> dict[str, File]:
                 raise UsageError(f"{inside!r}: a file of a checkpoint has a name in UTF-8; give it another one")
             if not plain or not format.is_inside(inside):
                 raise UsageError(f"{inside}: a checkpoint holds plain files only, and its {MANIFEST} is Holdfast's")
+            disk.close_if_private(found)
         for name in sorted(names):
             disk.sync_file(Path(place) / name)
             files[(Path(place) / name).relative_to(path).as_posix()] = _entry(Path(place) / name)

@@ -11,7 +11,7 @@ import os
 import stat
 from pathlib import Path
 
-from .. import disk
+from .. import disk, modes
 from ..errors import UsageError
 
 OWN = ("attempts", "history", "quarantine", "pins")
@@ -25,7 +25,7 @@ def require(root: Path) -> None:
     Raises:
         UsageError: one is a link that is not followed.
     """
-    disk.heed_mode(root)
+    modes.heed(root)
     for name in OWN:
         refuse_link(root / name)
     checkpoints(root)

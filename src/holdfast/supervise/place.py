@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .. import disk, journal, owner
+from .. import disk, journal, modes, owner
 from ..cluster import chain, script
 from ..cluster.chain import Earlier
 from ..errors import NoSpace, UsageError
@@ -251,7 +251,7 @@ def called(command: Sequence[str]) -> str:
 def _enter(path: Path, begin: Event) -> SupervisorDirectory:
     try:
         disk.make_dirs(path)
-        disk.heed_mode(path, of=path / JOURNAL)  # a private run closes that file, and so all that comes after it
+        modes.heed(path, of=path / JOURNAL)  # a private run closes that file, and so all that comes after it
         with suppress(FileExistsError):
             disk.write(path / JOURNAL, [])
         disk.sync_dir(path)

@@ -42,6 +42,7 @@ class RunOptions(TypedDict, total=False):
     types: Iterable[type]
     seed: int | None
     take_over: bool
+    private: bool
     background: bool
     whole: Whole
     board: bool | str | os.PathLike[str]

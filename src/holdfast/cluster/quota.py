@@ -1,0 +1,48 @@
+"""Quota: what this user and its groups may still store, as quota(1) tells it. Other tools for quotas are not asked."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from typing import NamedTuple
+
+from .ask import ask
+
+_OF = re.compile(r"Disk quotas for (user|group) (\S+)")
+_LINE = re.compile(r"^ *(\S+)((?: +\d+\*?){6,})")
+
+
+class Quota(NamedTuple):
+    """A limit of 0 is none. A soft limit counts only where there is no hard one."""
+
+    owner: str  # "user ada", "group lab"
+    place: str  # the mount point
+    used_bytes: int
+    limit_bytes: int
+    used_files: int
+    limit_files: int
+
+
+def quotas() -> list[Quota]:
+    """Return the quotas of this user; none where quota(1) is not installed.
+
+    Raises:
+        ClusterError: the file server that keeps quotas does not answer.
+    """
+    if shutil.which("quota") is None:
+        return []
+    answer = ask(["quota", "--no-wrap", "--raw-grace", "--show-mntpoint", "--hide-device", "--user", "--group"])
+    found, owner = [], ""
+    for line in answer.out.splitlines():
+        if (of := _OF.match(line)) is not None:
+            owner = f"{of[1]} {of[2]}"
+        elif (told := _LINE.match(line)) is not None:
+            found.append(_quota(owner, told[1], [int(number.rstrip("*")) for number in told[2].split()]))
+    return found
+
+
+def _quota(owner: str, place: str, numbers: list[int]) -> Quota:
+    """Read blocks of 1 KiB, soft limit, hard limit, grace, then the same of files. Source: quota(1)."""
+    second = numbers[4:7] if len(numbers) >= 7 else numbers[3:6]  # without a time of grace some versions print none
+    (blocks, soft, hard), (files, soft_files, hard_files) = numbers[:3], second
+    return Quota(owner, place, blocks << 10, (hard or soft) << 10, files, hard_files or soft_files)

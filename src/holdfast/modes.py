@@ -1,0 +1,35 @@
+"""Modes: whether what is created in a directory is for this user alone. This module changes nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+OTHERS = 0o077  # all rights of the group and of other users
+
+_heeded: dict[str, Path] = {}  # a directory -> the path whose mode says whether others may see what is made in it
+
+
+def heed(directory: Path, of: Path | None = None) -> None:
+    """From now on create in `directory` nothing for other users while its own mode, or that `of` a file, denies them.
+
+    That mode may change at any time; whoever changes it need not tell the other processes.
+    """
+    _heeded[os.path.abspath(directory)] = Path(os.path.abspath(of or directory))
+
+
+def is_private(path: Path) -> bool:
+    """Whether the mode of `path` denies other users everything; also if that cannot be found out."""
+    try:
+        return not os.stat(path).st_mode & OTHERS
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+
+
+def own(path: Path, mode: int) -> int:
+    """Return `mode`, without the rights of other users inside a private directory of `heed`."""
+    here = Path(os.path.abspath(path))
+    around = [of for place, of in [*_heeded.items()] if here.is_relative_to(place)]
+    return mode & ~OTHERS if any(map(is_private, around)) else mode

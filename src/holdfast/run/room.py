@@ -1,0 +1,164 @@
+"""Room: whether the next checkpoints will fit, and whether a site's purge will take what the run keeps.
+
+Each is told once, before it happens. Nothing is deleted or refused because of it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from .. import retention
+from ..cluster.quota import Quota, quotas
+from ..errors import ClusterError, Damaged, NotFound
+from ..retention import CheckpointFacts
+from ..rules import Rule
+from ..store.store import Store
+from ..terminal import warn
+from . import settings
+
+AHEAD = 5  # checkpoints that have to fit
+WARNED = 0.75  # of the site's days: files that are older are told
+LOOK_S = 10.0  # between two looks
+ASK_S = 3600.0  # between two questions that may take a while
+
+
+class Need(NamedTuple):
+    """What the next saves need beside what is there, at their worst moment: before the last of them prunes."""
+
+    saves: int
+    bytes: int
+    files: int
+
+
+def need(facts: Sequence[CheckpointFacts], rule: Rule | None, fresh_bytes: int, files: int) -> Need:
+    """Foretell the next saves under `rule`: each as long after the last as that after the one before.
+
+    `fresh_bytes` and `files` are those of one checkpoint. Of what is pruned, no more than that counts as freed.
+    """
+    there, most, now = list(facts), 0, len(facts)
+    for _ in range(AHEAD if facts else 0):
+        there.append(_next(there))
+        most = max(most, len(there) - now)
+        kept = {each.name for each in there} if rule is None else retention.keep(there, rule)
+        there = [each for each in there if each.name in kept]
+    return Need(AHEAD, most * fresh_bytes, most * files)
+
+
+def _next(facts: Sequence[CheckpointFacts]) -> CheckpointFacts:
+    last, before = facts[-1], facts[-2] if len(facts) > 1 else facts[-1]
+    step = last.step + max(1, last.step - before.step)
+    epoch = None if last.epoch is None else last.epoch + last.epoch - (before.epoch or 0)
+    created = last.created + max(0.0, last.created - before.created)
+    return last._replace(name=f"{step} to come", step=step, epoch=epoch, created=created, pinned=False)
+
+
+def shortages(root: Path, wanted: Need, limits: Sequence[Quota]) -> Iterator[tuple[str, str]]:
+    """Yield what will not be enough for the next saves: what it is, and the sentence."""
+    told = f"the next {wanted.saves} saves need {_size(wanted.bytes)}"
+    facts = os.statvfs(root)
+    free = facts.f_bavail * facts.f_frsize
+    if free < wanted.bytes:
+        yield "space", f"{told}, and {_size(free)} are free"
+    if facts.f_files and facts.f_favail < wanted.files:
+        yield (
+            "files",
+            f"the next {wanted.saves} saves need {wanted.files} files, and there is room for {facts.f_favail}",
+        )
+    mount = _mount(root)
+    for limit in limits:
+        if limit.place == mount and limit.limit_bytes and limit.limit_bytes - limit.used_bytes < wanted.bytes:
+            left = _size(max(0, limit.limit_bytes - limit.used_bytes))
+            yield f"quota of {limit.owner}", f"{told}, and the quota of {limit.owner} has {left} left"
+        if limit.place == mount and limit.limit_files and limit.limit_files - limit.used_files < wanted.files:
+            files = max(0, limit.limit_files - limit.used_files)
+            what = f"the next {wanted.saves} saves need {wanted.files} files"
+            yield f"files of {limit.owner}", f"{what}, and the quota of {limit.owner} has {files} left"
+
+
+def purged(root: Path, days: float, now: float) -> str | None:
+    """Return which files of the run a purge will take soon; None if there are none.
+
+    A purge goes by the time of the last change or read; here the last change counts, which is never later. A linked
+    file has the time at which it was written, also in a new checkpoint.
+    """
+    old = []
+    for folder, _, names in os.walk(root):
+        for name in names:
+            with suppress(FileNotFoundError):  # removed meanwhile
+                old.append((os.lstat(path := Path(folder, name)).st_mtime, path))
+    old = [(at, path) for at, path in old if now - at > WARNED * days * 86400]
+    if not old:
+        return None
+    at, path = min(old)
+    due = datetime.fromtimestamp(at + days * 86400).astimezone()
+    many = f"{len(old)} files of the run are" if len(old) > 1 else "a file of the run is"
+    return (
+        f"this site deletes files after {days:g} days, and {many} nearly as old: first goes "
+        f"{path.relative_to(root)}, on {due:%Y-%m-%d}; copy the run to a place that lasts: holdfast copy {root} PLACE"
+    )
+
+
+class Room:
+    """Looks after each save, on rank 0."""
+
+    def __init__(self, store: Store, rule: Rule) -> None:
+        self._store, self._rule = store, rule
+        self._days = settings.purge_days()
+        self._told: set[str] = set()
+        self._limits: list[Quota] = []
+        self._looked_s = self._asked_s = -ASK_S
+
+    def look(self) -> None:
+        """Warn of what will be short. What cannot be found out is no reason to warn."""
+        root, now_s = self._store.root, time.monotonic()
+        if now_s < self._looked_s + LOOK_S:
+            return
+        self._looked_s = now_s
+        with suppress(OSError, Damaged, NotFound):
+            if now_s > self._asked_s + ASK_S:
+                self._asked_s = now_s
+                self._limits = _limits()
+                if self._days is not None and (text := purged(root, self._days, time.time())) is not None:
+                    self._tell("purge", text)
+            for what, text in shortages(root, wanted(self._store, self._rule), self._limits):
+                self._tell(what, f"{text}: free some, or keep fewer checkpoints")
+
+    def _tell(self, what: str, text: str) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            warn(f"{self._store.root}: {text}")
+
+
+def wanted(store: Store, rule: Rule | None) -> Need:
+    """Return what the next saves of this store need, if they are like the last one.
+
+    Raises:
+        NotFound, Damaged: there is no last one.
+    """
+    head = store.latest().head
+    links = sum(file.size_bytes for file in head.files.values() if file.links)
+    return need(store.facts(), rule, head.size_bytes - links, len(head.files) + 2)
+
+
+def _limits() -> list[Quota]:
+    try:
+        return quotas()
+    except ClusterError:
+        return []
+
+
+def _mount(path: Path) -> str:
+    place = Path(os.path.realpath(path))
+    while not os.path.ismount(place):
+        place = place.parent
+    return str(place)
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:.3g} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:.3g} MB"
