@@ -53,3 +53,11 @@ def _within(value: Any) -> Any:
             name += "~"
         found[name] = _within(each)
     return found
+
+
+def of_key(key: object) -> str:
+    """Return the text of a mapping's key. A number of more digits than Python prints is in hex."""
+    try:
+        return str(key)
+    except ValueError:
+        return hex(key) if isinstance(key, int) else type(key).__name__
