@@ -40,7 +40,9 @@ def mutated(data, most, seed):
     try:
         document = json.loads(data)
         path = luck.choice(list(hostile.places(document)))
-        made = json.dumps(hostile.changed(document, path, hostile.value_of(luck.randrange(len(hostile.ODD) + 2)))).encode()
+        made = json.dumps(
+            hostile.changed(document, path, hostile.value_of(luck.randrange(len(hostile.ODD) + 2)))
+        ).encode()
     except (ValueError, RecursionError, TypeError, LookupError):
         made = b""
     return made if 0 < len(made) <= most and luck.random() < 0.8 else atheris.Mutate(data, most)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import hostile_stores
-from hostile_stores import GOLDEN, mend, sealed
 from holdfast import journal
 from holdfast.apps import criu, gromacs, lammps
 from holdfast.apps import file as app_file
@@ -24,11 +23,12 @@ from holdfast.cli import defaults
 from holdfast.cluster import job_leader, lint
 from holdfast.errors import HoldfastError
 from holdfast.mirror import records, remote
-from holdfast.run import alive, relaunch
+from holdfast.run import alive
 from holdfast.store import format
 from holdfast.store.attempt import read_run
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.supervise import submission, witness
+from hostile_stores import GOLDEN, mend, sealed
 
 Reader = Callable[[bytes, Path], object]
 
@@ -271,4 +271,9 @@ def _misdeed(event: str, arguments: tuple[Any, ...]) -> str:
 
 
 def _is_inside(path: str) -> bool:
-    return os.path.abspath(path).startswith(_place[-1]) or path == os.devnull or path.endswith(".pyc") or "__pycache__" in path
+    return (
+        os.path.abspath(path).startswith(_place[-1])
+        or path == os.devnull
+        or path.endswith(".pyc")
+        or "__pycache__" in path
+    )

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+UNREADABLE = (ValueError, RecursionError)  # what decoders raise at JSON that Holdfast did not write, deep JSON included
+
 
 def is_text(text: str) -> bool:
     """Whether `text` has no lone surrogates."""
