@@ -1,7 +1,7 @@
 """python fuzz_process.py TARGET PLACE CORPUS SECONDS SEED FOUND: fuzz one kind of file, guided by coverage.
 
-It ends with another code than 0 at the first input that is a fault, and leaves that in FOUND. PLACE/counts gets how many
-inputs were tried, and how many of them read.
+It ends with another code than 0 at the first input that is a fault, and leaves that in FOUND. PLACE/counts gets how
+many inputs were tried, and how many of them were read.
 """
 
 import json

@@ -34,7 +34,7 @@ Reader = Callable[[bytes, Path], object]
 
 
 def _read(folder: Path) -> None:
-    """All that is asked of one checkpoint, and of a rank's view of it; one refusal does not hide the next."""
+    """All that is asked of one checkpoint, and of a rank's view of it; only the last refusal counts."""
     for rank in (None, 0, 1):
         with suppress(HoldfastError):
             checkpoint = Checkpoint(folder) if rank is None else Checkpoint(folder).as_rank(rank)
@@ -44,12 +44,12 @@ def _read(folder: Path) -> None:
                 lambda checkpoint: list(checkpoint.problems()),
                 lambda checkpoint: checkpoint.leaves(),
                 lambda checkpoint: checkpoint.handles(placeholders=True),
-                lambda checkpoint: checkpoint.load(placeholders=True),
                 lambda checkpoint: checkpoint.load(),
                 lambda checkpoint: checkpoint.load(mmap=True),
             ):
                 with suppress(HoldfastError):
                     ask(checkpoint)
+    Checkpoint(folder).load(placeholders=True)
 
 
 def manifest(data: bytes, place: Path) -> None:

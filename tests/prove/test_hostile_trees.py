@@ -1,4 +1,4 @@
-"""Odd checkpoints: any place of a valid manifest changed to anything, with its digest right. tests/fast has examples."""
+"""Odd checkpoints: a valid manifest changed at any place to anything, with its digest right."""
 
 import random
 import shutil
