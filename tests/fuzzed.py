@@ -27,8 +27,12 @@ from holdfast.run import alive
 from holdfast.store import format
 from holdfast.store.attempt import read_run
 from holdfast.store.checkpoint import Checkpoint
+from holdfast.state import codec
 from holdfast.supervise import submission, witness
 from hostile_stores import GOLDEN, mend, sealed
+
+for _framework in codec.LEAVES:  # a file may ask for these, and for no other: they are here before anybody watches
+    codec.adapter(_framework)
 
 Reader = Callable[[bytes, Path], object]
 
