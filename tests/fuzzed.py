@@ -24,10 +24,10 @@ from holdfast.cluster import job_leader, lint
 from holdfast.errors import HoldfastError
 from holdfast.mirror import records, remote
 from holdfast.run import alive
+from holdfast.state import codec
 from holdfast.store import format
 from holdfast.store.attempt import read_run
 from holdfast.store.checkpoint import Checkpoint
-from holdfast.state import codec
 from holdfast.supervise import submission, witness
 from hostile_stores import GOLDEN, mend, sealed
 
