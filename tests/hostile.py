@@ -12,6 +12,7 @@ import dataclasses
 import datetime as dt
 import enum
 import itertools
+import json
 import pathlib
 import random
 import signal
@@ -304,7 +305,12 @@ def resumed(root: Path, **options: Any) -> Outcome:
 
 def put(checkpoint: Path, path: Place, value: Any) -> None:
     """Put `value` at a place of the manifest, whose digest is right afterwards."""
-    rewrite(checkpoint, lambda fields: changed(fields, path, value))
+
+    def change(fields: dict[str, Any]) -> Any:
+        made = changed(fields, path, value)
+        return made if isinstance(made, dict) else json.dumps(made).encode()
+
+    rewrite(checkpoint, change)
 
 
 @contextmanager
