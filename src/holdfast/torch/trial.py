@@ -22,8 +22,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..errors import Damaged
 from ..state.sound import Whole, is_number, shaped, sound
-from .leaves import DTYPES, checked
-from .stored import is_stored_tensor
+from .leaves import DTYPES
+from .stored import is_stored_tensor, require_described
 
 
 class _Group(msgspec.Struct):
@@ -60,7 +60,7 @@ def require_optimizers(optimizer: Optimizer, stored: Any) -> None:
 def _require_moments(number: int, entry: Mapping[str, Any]) -> None:
     for name, value in entry.items():
         if is_stored_tensor(value):
-            checked(value)
+            require_described(value)
         if name == "step" and not (math.prod(value.shape) == 1 if is_stored_tensor(value) else is_number(value)):
             raise Damaged(f"an optimizer's state/{number}/step is no number")
 
