@@ -12,11 +12,13 @@ import dataclasses
 import datetime as dt
 import enum
 import itertools
+import json
 import pathlib
 import random
+import signal
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -303,4 +305,25 @@ def resumed(root: Path, **options: Any) -> Outcome:
 
 def put(checkpoint: Path, path: Place, value: Any) -> None:
     """Put `value` at a place of the manifest, whose digest is right afterwards."""
-    rewrite(checkpoint, lambda fields: changed(fields, path, value))
+
+    def change(fields: dict[str, Any]) -> Any:
+        made = changed(fields, path, value)
+        return made if isinstance(made, dict) else json.dumps(made).encode()
+
+    rewrite(checkpoint, change)
+
+
+@contextmanager
+def in_time(limit_s: int) -> Iterator[None]:
+    """Raise in the block when it takes longer."""
+
+    def ring(*_: Any) -> None:
+        raise TimeoutError(f"it takes longer than {limit_s} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(limit_s)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

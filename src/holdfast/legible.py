@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+UNREADABLE = (ValueError, RecursionError)  # what decoders raise at JSON that Holdfast did not write, deep JSON included
+
 
 def is_text(text: str) -> bool:
     """Whether `text` has no lone surrogates."""
@@ -53,3 +55,11 @@ def _within(value: Any) -> Any:
             name += "~"
         found[name] = _within(each)
     return found
+
+
+def of_key(key: object) -> str:
+    """Return the text of a mapping's key. A number of more digits than Python prints is in hex."""
+    try:
+        return str(key)
+    except ValueError:
+        return hex(key) if isinstance(key, int) else type(key).__name__

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.optim import lr_scheduler
 
 import hostile
 from holdfast import Run, load_into
 from holdfast.errors import Damaged, Mismatch, StoreError
 from holdfast.run.weights import StartFrom
+from holdfast.torch import schedulers
 from hostile import Outcome, put, resumed
 from hostile_stores import fields_of
 
@@ -153,6 +155,62 @@ def test_a_check_of_random_states_changes_no_generator(newest):
     assert before[0] == random.getstate()
     assert torch.equal(before[1], torch.get_rng_state())
     assert before[2] == str(np.random.get_state())
+
+
+def test_a_number_that_python_does_not_print_may_be_a_key(tmp_path):
+    """It has more digits than Python's limit; it is saved, restored, and saved again."""
+    table = {2**20000: 1, "generator": random.Random(1)}
+    for epochs in (1, 2):
+        with Run(tmp_path / "run", {"table": table}, vars={"counts": {-(2**20000): [0]}}) as run:
+            for _ in run.epochs(epochs):
+                table[2**20000] += 1
+        assert table[2**20000] == 1 + epochs
+
+
+class Halves:
+    """A schedule that is an object with attributes: torch stores and loads them."""
+
+    def __init__(self):
+        self.rate = 1.0
+
+    def __call__(self, epoch):
+        return self.rate / (1 + epoch)
+
+
+SCHEDULERS = {
+    "step": lambda each: lr_scheduler.StepLR(each, 2),
+    "several steps": lambda each: lr_scheduler.MultiStepLR(each, [1, 2]),
+    "cosine": lambda each: lr_scheduler.CosineAnnealingLR(each, 5),
+    "restarts": lambda each: lr_scheduler.CosineAnnealingWarmRestarts(each, 2),
+    "one cycle": lambda each: lr_scheduler.OneCycleLR(each, 0.1, total_steps=9),
+    "cyclic": lambda each: lr_scheduler.CyclicLR(each, 0.1, 0.2, scale_fn=Halves()),
+    "cyclic by name": lambda each: lr_scheduler.CyclicLR(each, 0.1, 0.2, mode="triangular2"),
+    "lambda": lambda each: lr_scheduler.LambdaLR(each, Halves()),
+    "factors": lambda each: lr_scheduler.MultiplicativeLR(each, lambda epoch: 0.9),
+    "linear": lr_scheduler.LinearLR,
+    "plateau": lr_scheduler.ReduceLROnPlateau,
+    "chained": lambda each: lr_scheduler.ChainedScheduler([lr_scheduler.LinearLR(each), lr_scheduler.StepLR(each, 2)]),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_twin_takes_what_a_scheduler_has_saved(name):
+    """The live scheduler is not touched, nor is the user's object in it."""
+    made = []
+    for _ in range(2):
+        parameter = nn.Parameter(torch.zeros(1))
+        made.append(SCHEDULERS[name](torch.optim.SGD([parameter], lr=0.1, momentum=0.9)))
+    saved, live = made
+    for _ in range(3):
+        saved.optimizer.step()
+        saved.step(*[1.0] * (name == "plateau"))
+    schedules = [*getattr(saved, "lr_lambdas", []), getattr(saved, "_scale_fn_custom", None)]
+    for each in schedules:
+        if isinstance(each, Halves):
+            each.rate = 0.5
+    before = repr(schedulers.capture(live))
+    assert [] == schedulers.differences(live, schedulers.capture(saved))
+    assert before == repr(schedulers.capture(live))
 
 
 WEIGHTS = [

@@ -20,6 +20,7 @@ import msgspec
 from .. import disk
 from ..children import processes
 from ..errors import UsageError
+from ..state.sound import Count, sound
 from . import wait
 from .program import ProgramCheckpoint, ProgramExit, Verdict, emptied
 
@@ -90,17 +91,27 @@ class Criu:
         return ProgramCheckpoint(sorted(path for path in self._images.iterdir() if path.is_file()), whole=True)
 
 
+def _sizes(checkpoint: Path) -> dict[str, Count]:
+    """Return the sizes of the files to which the program was appending, by their paths.
+
+    Raises:
+        Damaged: Holdfast did not write them.
+    """
+    try:
+        data = (checkpoint / SIZES).read_bytes()
+    except FileNotFoundError:
+        raise UsageError(f"{checkpoint}: holds no dump of CRIU; another program's? Give another --run") from None
+    with sound(f"{checkpoint / SIZES}"):
+        return msgspec.json.decode(data, type=dict[str, Count])
+
+
 def _cut_back(checkpoint: Path) -> None:
     """Truncate the program's files to the sizes that they had when it was dumped.
 
     Raises:
         UsageError: one does not exist any more, or is shorter.
     """
-    try:
-        sizes = msgspec.json.decode((checkpoint / SIZES).read_bytes(), type=dict[str, int])
-    except FileNotFoundError:
-        raise UsageError(f"{checkpoint}: holds no dump of CRIU; another program's? Give another --run") from None
-    for name, size_bytes in sizes.items():
+    for name, size_bytes in _sizes(checkpoint).items():
         there = os.stat(name).st_size if os.path.isfile(name) else -1
         if there < size_bytes:
             had = "is gone" if there < 0 else f"has {there} bytes"

@@ -229,6 +229,6 @@ def _handling(trap: Trap) -> list[ShellCommand]:
 
 def _trap(command: ShellCommand) -> Trap | None:
     words = [word for word in command.words if word != "--"]
-    if words[0] != "trap" or len(words) < 3 or words[1] in ("-", "-l", "-p"):
+    if words[:1] != ["trap"] or len(words) < 3 or words[1] in ("-", "-l", "-p"):
         return None
     return Trap(command.line, words[1], tuple(sbatch.signal_name(word) for word in words[2:]))

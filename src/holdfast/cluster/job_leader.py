@@ -74,7 +74,7 @@ def supervisor(environment: Mapping[str, str] = os.environ) -> Path | None:
         return None
     try:
         facts, written_s = _ANNOUNCED.decode(place.read_bytes()), place.stat().st_mtime
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *legible.UNREADABLE):
         return None
     if facts.restart_count != here.restart_count or owner.proven_gone(facts.owner, lambda: written_s):
         return None
@@ -106,7 +106,7 @@ def take_refused(directory: Path) -> str:
     try:
         why = msgspec.json.decode((directory / REFUSED).read_bytes(), type=dict[str, str]).get("why", "")
         disk.remove_file(directory / REFUSED)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *legible.UNREADABLE):
         return ""
     return why
 
@@ -142,7 +142,7 @@ def run_of(directory: Path) -> Path | None:
     """Return the run's path as reported to this supervisor; None before that."""
     try:
         return _path(msgspec.json.decode((directory / RUN_HERE).read_bytes(), type=dict[str, str])["run"])
-    except (OSError, msgspec.DecodeError, KeyError):
+    except (OSError, KeyError, *legible.UNREADABLE):
         return None
 
 

@@ -21,6 +21,7 @@ from ..children.warden import Streams
 from ..data.order import key
 from ..errors import ChildError, StoreError
 from ..journal import Event
+from ..legible import UNREADABLE
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
 from ..store.store import Store
@@ -163,7 +164,7 @@ class Follow:
             return
         *whole, self._rest = (self._rest + self._file.readall()).split(b"\n")
         for line in whole:
-            with suppress(msgspec.DecodeError):  # empty, or incomplete
+            with suppress(*UNREADABLE):  # empty, or incomplete
                 self._take(msgspec.json.decode(line))
 
     def saving(self) -> str | None:

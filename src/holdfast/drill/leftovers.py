@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from .. import disk
+from ..legible import UNREADABLE
 
 NAMES = {"first": "undisturbed run 1", "second": "undisturbed run 2", "killed": "the killed run"}
 DIRECTORY = "opened"
@@ -57,6 +58,6 @@ def _lines(path: Path) -> list[Mapping[str, Any]]:
         return []
     found = []
     for line in path.read_bytes().split(b"\n"):
-        with suppress(msgspec.DecodeError):  # cut off by a kill
+        with suppress(*UNREADABLE):  # cut off by a kill
             found.append(msgspec.json.decode(line))
     return found

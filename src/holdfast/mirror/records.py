@@ -139,7 +139,7 @@ def run_of(data: bytes, where: object) -> str:
     try:
         data.decode()  # msgspec looks only at the fields that it takes
         return _RUNS.decode(data).run
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except legible.UNREADABLE as error:
         raise Damaged(f"{where}: not what Holdfast wrote; this is no place for a run's copies") from error
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from ..errors import Damaged, StoreError
+from ..legible import UNREADABLE
 from ..store.format import parse_name
 from . import records
 from .copying import Copied, Copying
@@ -181,7 +182,7 @@ class Remote:
         if "-from" in files:
             try:
                 origin = records.ORIGINS.decode(self._record(path))
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except UNREADABLE as error:
                 raise Damaged(f"{self.place.shown}/{path}: not what Holdfast wrote; remove that file") from error
         return msgspec.structs.replace(claim, origin=origin, ended="-end" in files)
 
@@ -231,7 +232,7 @@ def _require_name(name: str) -> None:
 
 def _decoded(data: bytes, attempt: int) -> Claim:
     """Return a claim. One that cannot be read counts by its number, and nobody knows its owner."""
-    with suppress(msgspec.DecodeError, UnicodeDecodeError):
+    with suppress(*UNREADABLE):
         found = msgspec.json.decode(data, type=Claim)
         if found.attempt == attempt:
             return found

@@ -50,7 +50,7 @@ def claim(directory: Path, rank: int, world: int) -> Claimed | None:
         slot = Claimed(Path(found.steps), rank, world)
         with suppress(OSError):
             slot.listens(_listen(Path(found.stacks)))
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *legible.UNREADABLE):
         return None
     if _is_debugged():
         slot.debugged()

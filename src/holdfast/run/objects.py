@@ -12,6 +12,7 @@ from typing import Any
 from weakref import WeakSet
 
 from ..errors import NotFound
+from ..legible import of_key
 from ..state.captured import ATOMS, MUTABLE, Attributes
 from ..state.fill import whole
 from ..state.sound import sound
@@ -81,7 +82,7 @@ def handles_at(checkpoint: Checkpoint, path: str, types: Iterable[type] = ()) ->
     for step in steps:
         if isinstance(found, list | tuple | deque):
             found = dict(enumerate(found))
-        members = {str(key): member for key, member in found.items()} if isinstance(found, dict) else {}
+        members = {of_key(key): member for key, member in found.items()} if isinstance(found, dict) else {}
         if step not in members:
             raise NotFound(f"{checkpoint.path}: holds no {path!r}")
         found = members[step]

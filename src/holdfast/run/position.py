@@ -58,8 +58,8 @@ class Position(msgspec.Struct):
     current: str | None = None  # the loader in progress
     loaders: dict[str, dict[str, Any]] = {}  # name -> {"consumed", "done"} in this epoch
     feeds: dict[str, dict[str, Any]] = {}  # name -> last position of its feed, in any epoch
-    targets: dict[str, Whole] = {}  # totals passed to epochs() and steps()
-    left: dict[str, Whole] = {}  # loops that `break` ended, with their totals
+    targets: dict[str, int] = {}  # totals passed to epochs() and steps()
+    left: dict[str, int] = {}  # loops that `break` ended, with their totals
     went_back: list[Count] = []
     first_epoch: Whole = 0
 

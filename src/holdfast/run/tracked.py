@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from ..errors import Mismatch, UsageError
-from ..legible import is_text
+from ..legible import is_text, of_key
 from ..state import codec, finite, generators, tree
 from ..state.captured import ATOMS, MUTABLE, Attributes, captured
 from ..state.fill import Act, Fill
@@ -180,7 +180,7 @@ def _self_restoring_objects(path: str, value: Any, within: frozenset[int] = froz
     around = within | {id(value)}
     for key, member in members:
         if type(member) not in ATOMS and id(member) not in around:
-            yield from _self_restoring_objects(f"{path}/{key}", member, around)
+            yield from _self_restoring_objects(f"{path}/{of_key(key)}", member, around)
 
 
 class Digests(NamedTuple):

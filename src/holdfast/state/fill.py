@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ..errors import Mismatch
+from ..legible import of_key
 from ..pages import same
 from . import codec
 from .captured import ATOMS, MAPPINGS, MUTABLE, Attributes, Own, fields_of, is_dataclass, is_named_tuple
@@ -189,7 +190,7 @@ class Fill:
 
 
 def _at(path: str, key: Any) -> str:
-    return f"{path}/{hex(key) if type(key) is int and key.bit_length() > 64 else key}"  # Python prints no huge number
+    return f"{path}/{of_key(key)}"
 
 
 def _list(fill: Fill, path: str, live: Any, stored: Any) -> Act:

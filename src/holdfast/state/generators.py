@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..legible import of_key
 from . import codec
 
 _KINDS = {"random.Random", "numpy.Generator", "numpy.RandomState", "torch.Generator"}
@@ -21,7 +22,7 @@ def within(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
         yield name, value
     elif depth < _DEEPEST and isinstance(value, Mapping):
         for key, each in value.items():
-            yield from within(f"{name}/{key}", each, depth + 1)
+            yield from within(f"{name}/{of_key(key)}", each, depth + 1)
     elif depth < _DEEPEST and isinstance(value, list | tuple | deque) and len(value) <= _LONGEST:
         for place, each in enumerate(value):
             yield from within(f"{name}/{place}", each, depth + 1)

@@ -290,6 +290,7 @@ def _seed(bits: Any) -> Any:
 def _generator(content: Any) -> Any:
     name, (state, seed) = content
     bits = BIT_GENERATORS[name](seed)
+    _require_whole(state)
     bits.state = state
     return np.random.Generator(bits)
 
@@ -298,7 +299,17 @@ def try_bits(state: Any) -> None:
     """Give a new bit generator the state, if it is one of NumPy's. An error means that the state is none of its."""
     kind = BIT_GENERATORS.get(state["bit_generator"])
     if kind is not None:
+        _require_whole(state)
         kind().state = state
+
+
+def _require_whole(state: Any) -> None:
+    """Require a bit generator's state to be of whole numbers: of others NumPy takes what it can."""
+    for value in state.values():
+        if isinstance(value, dict):
+            _require_whole(value)
+        elif not isinstance(value, int | str | np.integer) and getattr(value, "dtype", np.dtype("f4")).kind not in "iu":
+            raise TypeError(f"{type(value).__name__} is no whole number")
 
 
 def _legacy_state(generator: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 import msgspec
 
 from ..errors import UsageError
-from ..legible import is_text
+from ..legible import is_text, of_key
 from . import codec
 from .captured import fields_of, is_dataclass, is_named_tuple
 from .codec import Block, Node
@@ -82,7 +82,7 @@ _NO_STEP = _Step("", "")  # for a node without a container of its own
 
 def _part(step: Any) -> str:
     """Return the step as leaf keys contain it."""
-    return quoted(step if type(step) is str else step.part if type(step) is _Step else str(step))
+    return quoted(step if type(step) is str else step.part if type(step) is _Step else of_key(step))
 
 
 # keys whose spelling does not follow from their value: a set has no order, and an object may show its address
@@ -102,7 +102,7 @@ def _spelled(step: Any) -> str:
     if type(step) is _Step:
         return step.shown
     if not isinstance(step, str):
-        return f"[{step!r}]"
+        return f"[{of_key(step) if type(step) is int else repr(step)}]"
     import json
 
     return f"[{json.dumps(step, ensure_ascii=False)}]"

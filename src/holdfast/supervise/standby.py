@@ -21,6 +21,7 @@ import msgspec
 
 from ..children.child import Child
 from ..errors import HoldfastError, UsageError
+from ..legible import UNREADABLE
 from ..run.imports import ASKED
 from ..terminal import say
 from .evidence import memory
@@ -203,7 +204,7 @@ class Standby:
 
     def _imported_by(self) -> int | None:
         """Return the process that has written the list of its imports."""
-        with suppress(OSError, msgspec.DecodeError):
+        with suppress(OSError, *UNREADABLE):
             return _IMPORTED.decode(self._file.read_bytes()).pid
         return None
 

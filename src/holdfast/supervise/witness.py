@@ -75,7 +75,7 @@ class ProgressWitness:
         return Said(str(last["event"]), reason, _time([last]), error=_error(last), progressed=progressed)
 
     def _take_saves(self, events: Iterable[Event]) -> None:
-        self.save_s = max([self.save_s, *(event["save_s"] for event in events if event["event"] == "saved")])
+        self.save_s = max([self.save_s, *(event.get("save_s", 0.0) for event in events if event["event"] == "saved")])
 
 
 def _last(run: Path) -> tuple[int, list[Event]]:

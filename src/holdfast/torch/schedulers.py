@@ -48,7 +48,7 @@ def differences(scheduler: LRScheduler, stored: Any) -> list[str]:
         return [f"{type(stored).__name__} in the checkpoint, a scheduler here"]
     lines = _state_differences("", scheduler, stored)
     if not lines:
-        require_schedulers(scheduler, _completed(whole(stored), scheduler.state_dict()), _owned(scheduler))
+        require_schedulers(scheduler, _completed(whole(stored), scheduler.state_dict()))
     return lines
 
 
@@ -81,12 +81,6 @@ def _completed(stored: Any, live: Any) -> Any:
     if type(live) is list and type(stored) is list and len(live) == len(stored):
         return [_completed(there, here) for there, here in zip(stored, live, strict=True)]
     return stored
-
-
-def _owned(scheduler: Any) -> list[Any]:
-    """The objects of the script's to which a scheduler, or a part of it, refers."""
-    parts = [scheduler, *getattr(scheduler, "_schedulers", [])]
-    return [each for part in parts for each in vars(part).values() if isinstance(each, _SCRIPTS_OWN[-3:])]
 
 
 def _state_differences(path: str, scheduler: Any, stored: dict[str, Any]) -> list[str]:

@@ -34,6 +34,15 @@ def facts(value: object) -> TensorFacts | None:
     return TensorFacts(value.dtype, tuple(value.shape)) if is_stored_tensor(value) else None
 
 
+def require_described(stored: LeafReader) -> None:
+    """
+    Raises:
+        Damaged: its dtype, shape, stride and size contradict each other.
+    """
+    if not hasattr(type(stored), "pieces"):  # in pieces: their sizes lie with other ranks, and are checked at a read
+        checked(stored)
+
+
 class TensorRestore:
     """Stored leaves to be read into live tensors. `into` and `fresh` only record the request; `run` reads all."""
 
@@ -112,7 +121,7 @@ def differing(path: str, stored: object, live: object) -> list[str]:
         return []
     there, here = facts(stored), facts(live)
     if is_stored_tensor(stored):
-        checked(stored)
+        require_described(stored)
     if there is None or here is None:
         return [f"{path}: {type(stored).__name__} in the checkpoint, a tensor here"]
     if live.is_meta:

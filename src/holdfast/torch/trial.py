@@ -7,20 +7,23 @@ load_state_dict can tell is tried with a twin.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from copy import deepcopy
+import types
+import weakref
+from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 import msgspec
 import torch
+from torch import nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..errors import Damaged
 from ..state.sound import Whole, is_number, shaped, sound
-from .leaves import DTYPES, checked
-from .stored import is_stored_tensor
+from .leaves import DTYPES
+from .stored import is_stored_tensor, require_described
 
 
 class _Group(msgspec.Struct):
@@ -57,7 +60,7 @@ def require_optimizers(optimizer: Optimizer, stored: Any) -> None:
 def _require_moments(number: int, entry: Mapping[str, Any]) -> None:
     for name, value in entry.items():
         if is_stored_tensor(value):
-            checked(value)
+            require_described(value)
         if name == "step" and not (math.prod(value.shape) == 1 if is_stored_tensor(value) else is_number(value)):
             raise Damaged(f"an optimizer's state/{number}/step is no number")
 
@@ -132,8 +135,8 @@ def require_generators(generator: torch.Generator, state: Any) -> None:
         torch.Generator(generator.device).set_state(state)
 
 
-def require_schedulers(scheduler: LRScheduler, state: Any, owned: Iterable[Any]) -> None:
-    """Let a twin load `state`. `owned`: objects of the script's, which the twin shares.
+def require_schedulers(scheduler: LRScheduler, state: Any) -> None:
+    """Let a twin load `state`.
 
     Raises:
         Damaged: it cannot.
@@ -141,6 +144,22 @@ def require_schedulers(scheduler: LRScheduler, state: Any, owned: Iterable[Any])
     if not type(scheduler).__module__.startswith("torch.optim."):
         return
     require_kinds(scheduler.state_dict(), state, "a scheduler's state")
-    twin = deepcopy(scheduler, {id(each): each for each in owned})
+    twin = _twin(scheduler)
     with sound("a scheduler's state"):
         twin.load_state_dict(state)
+
+
+def _twin(value: Any) -> Any:
+    """A copy of a scheduler of torch's: what its load_state_dict changes in place is copied, all else is shared."""
+    if type(value) is list:
+        return [*map(_twin, value)]
+    if isinstance(value, LRScheduler):
+        made = object.__new__(type(value))
+        vars(made).update({name: _twin(each) for name, each in vars(value).items()})
+        return made
+    # the user's schedule, if it is an object with attributes: torch stores and loads these
+    is_object = callable(value) and not isinstance(value, _SHARED) and hasattr(value, "__dict__")
+    return copy(value) if is_object else value
+
+
+_SHARED = (type, types.FunctionType, types.MethodType, weakref.ReferenceType, Optimizer, nn.Module)
