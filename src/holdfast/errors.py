@@ -5,7 +5,8 @@ HoldfastError                  1
 ├─ StoreError                  1
 │  ├─ NotFound                 3   no committed checkpoint (at that step)
 │  ├─ Damaged                  4   a committed file is missing, short, or its digest differs, twice
-│  ├─ NoSpace                  7   the save does not fit; the store is as it was before
+│  ├─ DiskError                1   the file system refused or failed; what was committed before is unchanged
+│  │  └─ NoSpace               7   there is no space, or a quota is used up
 │  └─ Superseded               9   a later attempt owns the run; this one wrote nothing more
 ├─ Mismatch                    5   checkpoint and live objects disagree: key, shape, dtype, data position
 ├─ ClusterError                6   the scheduler refused or did not answer
@@ -48,7 +49,11 @@ class Damaged(StoreError):
     exit_code = 4
 
 
-class NoSpace(StoreError):
+class DiskError(StoreError):
+    pass
+
+
+class NoSpace(DiskError):
     exit_code = 7
 
 

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ..errors import Damaged, NotFound, StoreError
+from ..errors import Damaged, DiskError, NotFound
 from ..retention import CheckpointFacts
 from ..state import codec, tree
 from ..state.nodes import leaf_keys
@@ -277,7 +277,7 @@ class Checkpoint:
         this. `known`: what the manifest says, which is not read then.
 
         Raises:
-            StoreError: this user may not read a file, so that nothing is known about it.
+            DiskError: this user may not read a file, so that nothing is known about it.
         """
         try:
             if known is None:
@@ -285,7 +285,7 @@ class Checkpoint:
             else:
                 yield from problems.of_files(self.path, known, only, before_each, cold=cold)
         except PermissionError as error:
-            raise StoreError(f"{error.filename}: cannot be read: {error.strerror}") from error
+            raise DiskError(f"{error.filename or self.path}: cannot be read: {error.strerror}") from error
 
     def _problems(self, only: Collection[str] | None, before_each: Hook, *, cold: bool) -> Iterator[Problem]:
         seen = self
@@ -319,7 +319,7 @@ class Checkpoint:
         `files`: those that one process has committed.
 
         Raises:
-            StoreError: this user may not read them.
+            DiskError: this user may not read them.
         """
         path = self.path / MANIFEST
         try:
@@ -335,7 +335,7 @@ class Checkpoint:
         except Damaged as error:
             yield problems.of_whole(path, error)
         except PermissionError as error:
-            raise StoreError(f"{error.filename}: cannot be read: {error.strerror}") from error
+            raise DiskError(f"{error.filename or self.path}: cannot be read: {error.strerror}") from error
 
 
 def _mapped(stored: Iterable[Stored]) -> dict[str, Any]:
