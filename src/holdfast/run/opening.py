@@ -76,8 +76,9 @@ def _begin_here(session: Session, start_from: StartFrom | None) -> None:
     if session.leads:
         _track(session)
         document()  # runs git now and caches its answer: the first save starts no process
-        session.saves.expect(_cost_of_saving(session))
-        session.saves.recall(session.earlier_logs)
+        with session.attempt.acting("read what earlier attempts noted"):
+            session.saves.expect(_cost_of_saving(session))
+            session.saves.recall(session.earlier_logs)
         for log in session.earlier_logs:
             log.forget()
     if session.mirrors is not None:

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import NoSpace, Stopped, UsageError
+from ..errors import DiskError, Stopped, UsageError
 from ..job import job
 from ..provenance import document
 from ..state import rng
@@ -175,7 +175,7 @@ class Session:
             if now_s - self.noted_s > min(note_s, self.saves.note_s(now_s)):
                 self.record("at")
                 self.noted_s = now_s
-            with suppress(NoSpace):  # the lines are kept, and written the next time
+            with suppress(DiskError):  # the lines are kept, and written the next time
                 self.attempt.show()
             self.show_board()
             self.flushed_s = time.monotonic()
@@ -250,6 +250,7 @@ class Session:
         self.around.close()
         self.display.close()
         self.saves.release()
+        self.attempt.leave()
 
     def require_alive(self) -> None:
         """
