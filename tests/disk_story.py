@@ -279,21 +279,21 @@ class Bench:
         self.start = place / "start" / "run"
         self.start.parent.mkdir()
         assert Story(self.start).tell(FIRST).error is None
-        root, act = self._fresh(), Struck(place, Kind(ALL, refuse(0)), -1, lasting=False)
+        root, act = self.fresh(), Struck(place, Kind(ALL, refuse(0)), -1, lasting=False)
         with struck(act):
             told = Story(root, act).tell()
         assert told.end is not None, told.error
         self.wanted = told.end._replace(metrics=lines(root))
         self.wanted_saves = due(root)
 
-    def _fresh(self) -> Path:
+    def fresh(self) -> Path:
         folder = self.place / str(next(self._count))
         folder.mkdir()
         return copied(self.start, folder / "run")
 
     def trial(self, kind: Kind, nth: int, *, lasting: bool) -> Struck:
         """One fault, and all that must hold whatever it was."""
-        root = self._fresh()
+        root = self.fresh()
         act = Struck(root, kind, nth, lasting=lasting)
         try:
             with struck(act):

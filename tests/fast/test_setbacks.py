@@ -8,7 +8,7 @@ import pytest
 import faults
 from disk_faults import EveryThread, turned
 from faults import door, links
-from holdfast import Every, Last, Run, Store, disk
+from holdfast import Every, Last, Run, Stopped, Store, disk
 from holdfast.errors import DiskError
 from holdfast.rules import Whole
 from holdfast.run.setbacks import MOST_PASSED
@@ -141,3 +141,23 @@ def test_a_run_may_be_entered_again_when_its_last_line_could_not_be_written(tmp_
     faulty.code = 0
     train(tmp_path, faulty, {}, steps=9)
     assert 9 == Store(tmp_path).latest().step
+
+
+def test_a_stop_whose_state_is_saved_exits_with_75_also_without_its_last_line(tmp_path, monkeypatch, capsys):
+    """The state is what counts: the job is run again."""
+    real = disk.append
+
+    def broken(path, data, *, sync):
+        if b'"event":"stop"' in data:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        real(path, data, sync=sync)
+
+    with pytest.raises(Stopped), Run(tmp_path, {"toy": Frozen()}, every=Every(steps=2)) as run:
+        for _ in run.steps(9):
+            if run.step == 4:
+                monkeypatch.setattr(disk, "append", broken)
+                run._session.stop.reason = "SIGTERM"
+    monkeypatch.undo()
+    assert 5 == Store(tmp_path).latest().step
+    assert [] == events(tmp_path, "stop")
+    assert "only the journal's last line is missing: run me again all the same" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import pytest
 
+from clock_jumps import JUMPS, enumerate_jumps
 from disk_story import KINDS, bench, enumerate_faults  # noqa: F401  a fixture
 
 FAULTS = {
@@ -37,3 +38,9 @@ def test_a_fault_at_any_operation_ends_in_the_same_bits(bench, tally, kind, last
     survived = enumerate_faults(bench, KINDS[kind], lasting=lasting)
     fault = f"{FAULTS[kind]}, at an operation of a start, a save or a prune{' and three steps on' * lasting}"
     tally(fault, tried=survived)
+
+
+@pytest.mark.parametrize("jump", JUMPS)
+def test_a_clock_that_jumps_at_any_look_changes_nothing(bench, tally, jump):  # noqa: F811
+    """The same saves, the same checkpoints, the same bits."""
+    tally(f"{jump.capitalize()}, at a look at it", tried=enumerate_jumps(bench, jump))

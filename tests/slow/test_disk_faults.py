@@ -2,6 +2,7 @@
 
 import pytest
 
+from clock_jumps import JUMPS, enumerate_jumps
 from disk_story import KINDS, bench, enumerate_faults  # noqa: F401  a fixture
 
 STRIDE = 23
@@ -14,3 +15,9 @@ def test_a_fault_here_and_there_ends_in_the_same_bits(bench, kind, lasting):  # 
     if lasting and not KINDS[kind].lasting:
         pytest.skip("makes no outage")
     assert enumerate_faults(bench, KINDS[kind], lasting=lasting, stride=STRIDE) > 0
+
+
+@pytest.mark.parametrize("jump", JUMPS)
+def test_a_clock_that_jumps_changes_nothing(bench, jump):  # noqa: F811
+    """The same saves, the same checkpoints, the same bits."""
+    assert enumerate_jumps(bench, jump, stride=STRIDE) > 0

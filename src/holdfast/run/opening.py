@@ -72,7 +72,8 @@ def _begin_here(session: Session, start_from: StartFrom | None) -> None:
         _begin_fresh(session, start_from)
     else:
         _restore_own(session, checkpoint, session.origin.memory)
-    session.job_clock.begin(fresh=checkpoint is None)
+    with session.attempt.acting("begin"):
+        session.job_clock.begin(fresh=checkpoint is None)
     if session.leads:
         _track(session)
         document()  # runs git now and caches its answer: the first save starts no process

@@ -337,7 +337,12 @@ class Session:
 
         Then wait for the mirrors, within their limits: a process that is killed meanwhile has ended in order.
         """
-        self.attempt.close(event, **self.here._asdict(), **facts)
+        try:
+            self.attempt.close(event, **self.here._asdict(), **facts)
+        except DiskError as error:
+            if event != "stop":
+                raise
+            warn(f"{error}. The state is saved, only the journal's last line is missing: run me again all the same")
         if self.mirrors is not None:
             self.mirrors.drain(self.job_clock.gone_by())
 
