@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 
 import pytest
 
@@ -9,9 +10,10 @@ import faults
 from disk_faults import EveryThread, turned
 from faults import door, links
 from holdfast import Every, Last, Run, Stopped, Store, disk
-from holdfast.errors import DiskError
+from holdfast.errors import DiskError, NoSpace
 from holdfast.rules import Whole
 from holdfast.run.setbacks import MOST_PASSED
+from holdfast.store.refusal import refused
 from toy import events
 from unchanged import Frozen, rest
 
@@ -161,3 +163,39 @@ def test_a_stop_whose_state_is_saved_exits_with_75_also_without_its_last_line(tm
     assert 5 == Store(tmp_path).latest().step
     assert [] == events(tmp_path, "stop")
     assert "only the journal's last line is missing: run me again all the same" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        (
+            errno.ENOSPC,
+            NoSpace,
+            r"no space left to save: [\d,]+ bytes are free.*; free some, or keep fewer checkpoints",
+        ),
+        (errno.EDQUOT, NoSpace, r"the disk quota is used up.*[\d,]+ bytes are free.*`quota -s`"),
+        (
+            errno.EIO,
+            DiskError,
+            r"Input/output error \(.*/checkpoints\); the disk, or the connection to it, fails.*dmesg",
+        ),
+        (errno.EROFS, DiskError, r"Read-only file system .*; mount it for writing"),
+        (errno.ESTALE, DiskError, r"Stale file handle .*; .*mount it again"),
+        (errno.EACCES, DiskError, r"Permission denied .*; give this user the right to write there"),
+    ],
+    ids=lambda each: errno.errorcode.get(each, "") if isinstance(each, int) else "",
+)
+def test_what_the_system_refused_is_one_line_that_says_what_to_do(tmp_path, code, kind, words):
+    """What failed, where, and what to do next; a quota is told from a full disk."""
+    error = refused(tmp_path, "save", OSError(code, os.strerror(code), str(tmp_path / "checkpoints")))
+    assert kind is type(error)
+    assert re.fullmatch(rf"{re.escape(str(tmp_path))}: .*{words}.*", str(error))
+
+
+def test_a_full_disk_without_inodes_is_told_as_that(tmp_path, monkeypatch):
+    """Bytes are free, and no file can be made; where the number of files has no limit, nothing is said of it."""
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(disk, "free", lambda path: disk.Free(5000, 0))
+    assert "5,000 bytes are free, and no inodes: each file needs one" in str(refused(tmp_path, "save", full))
+    monkeypatch.setattr(disk, "free", lambda path: disk.Free(5000, None))
+    assert "no space left to save: 5,000 bytes are free; free some" in str(refused(tmp_path, "save", full))

@@ -135,9 +135,12 @@ class Committing:
                 attempts.set_aside(attempt, self.root / "checkpoints" / str(name), "unsynced")
             for path in {*self._failed, partial}:
                 disk.remove_tree(path)
-            self._failed = {partial}  # NFS may make it, and report an error
-            disk.make_dir(partial)
             self._failed.clear()
+            try:
+                disk.make_dir(partial)
+            except OSError:
+                self._failed.add(partial)  # NFS may have made it all the same
+                raise
         return partial
 
     def give_up(self, partial: Path) -> None:
