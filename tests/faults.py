@@ -34,7 +34,7 @@ class Crash(BaseException):
 class Call(NamedTuple):
     """One change, about to be made."""
 
-    name: str  # one of CHANGES, or "look"
+    name: str  # one of CHANGES, or "look", or "read"
     path: str = ""  # what it makes, removes, renames or links
     target: str = ""  # of a rename or a link
     descriptor: int = -1  # of a write, an fsync or an allocation
@@ -73,10 +73,19 @@ def _open(path, flags, *args, **named):
     return _looked(path, perform)
 
 
-def _looked(path, perform):
+def _looked(path, perform, asked="looks", call=None):
     """Reads are told only to a script that asks for them."""
-    looks = getattr(_here.get(), "looks", False)
-    return _sent(Call("look", str(path)), perform) if looks else perform()
+    told = getattr(_here.get(), asked, False)
+    return _sent(call or Call("look", str(path)), perform) if told else perform()
+
+
+def _more(name):
+    """A look that a script hears of only if it asks for all reads."""
+    return lambda path=".", *args, **named: _looked(path, lambda: _real[name](path, *args, **named), "reads")
+
+
+def _preadv(descriptor, *args):
+    return _looked("", lambda: _real["preadv"](descriptor, *args), "reads", Call("read", descriptor=descriptor))
 
 
 def _renameat2(_, source, __, target, flag):
@@ -104,6 +113,10 @@ def _fallocate(descriptor, mode, offset, size):
 _STANDINS = {
     "listdir": lambda path=".": _looked(path, lambda: _real["listdir"](path)),
     "stat": lambda path, **named: _looked(path, lambda: _real["stat"](path, **named)),
+    "lstat": _more("lstat"),
+    "scandir": _more("scandir"),
+    "statvfs": _more("statvfs"),
+    "preadv": _preadv,
     "open": _open,
     "write": _two("write", lambda fd, data: Call("write", descriptor=fd, data=data)),
     "pwrite": _two("pwrite", lambda fd, data, offset: Call("write", descriptor=fd, data=data, offset=offset)),

@@ -236,7 +236,7 @@ def a_reader_ahead():
     from holdfast.run.readback import ReadBack
 
     at_work = AtWork()
-    ahead = ReadBack(Shelf(at_work), print)
+    ahead = ReadBack(Shelf(at_work))
 
     def act():
         ahead.begin(ahead.over)

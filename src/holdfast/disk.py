@@ -14,6 +14,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from . import modes
 
@@ -340,10 +341,22 @@ def empty_shared(descriptor: int) -> None:
     os.ftruncate(descriptor, 0)
 
 
+class Free(NamedTuple):
+    """What this user may still use of a file system."""
+
+    size_bytes: int
+    inodes: int | None  # files and directories; None: it has no limit
+
+
+def free(path: Path) -> Free:
+    """Return what is left on the file system of `path`. Quotas are not counted."""
+    facts = os.statvfs(path)
+    return Free(facts.f_bavail * facts.f_frsize, facts.f_favail if facts.f_files else None)
+
+
 def free_bytes(path: Path) -> int:
     """Return the bytes that this user may still write on the file system of `path`."""
-    facts = os.statvfs(path)
-    return facts.f_bavail * facts.f_frsize
+    return free(path).size_bytes
 
 
 def forget_cached(path: Path) -> None:

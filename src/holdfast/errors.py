@@ -5,8 +5,9 @@ HoldfastError                  1
 ├─ StoreError                  1
 │  ├─ NotFound                 3   no committed checkpoint (at that step)
 │  ├─ Damaged                  4   a committed file is missing, short, or its digest differs, twice
-│  ├─ Unreadable              12   a file of a checkpoint cannot be read now; nothing says that it is damaged
-│  ├─ NoSpace                  7   the save does not fit; the store is as it was before
+│  ├─ DiskError                1   the file system refused or failed; what was committed before is unchanged
+│  │  ├─ NoSpace               7   there is no space, or a quota is used up
+│  │  └─ Unreadable           12   a file of a checkpoint cannot be read now; nothing says that it is damaged
 │  └─ Superseded               9   a later attempt owns the run; this one wrote nothing more
 ├─ Mismatch                    5   checkpoint and live objects disagree: key, shape, dtype, data position
 ├─ ClusterError                6   the scheduler refused or did not answer
@@ -50,7 +51,11 @@ class Damaged(StoreError):
     exit_code = 4
 
 
-class Unreadable(StoreError):
+class DiskError(StoreError):
+    pass
+
+
+class Unreadable(DiskError):
     """`files`: those that could not be read, each with the host where; empty on ranks that only learned of it."""
 
     exit_code = 12
@@ -60,7 +65,7 @@ class Unreadable(StoreError):
         self.files = [*files]
 
 
-class NoSpace(StoreError):
+class NoSpace(DiskError):
     exit_code = 7
 
 

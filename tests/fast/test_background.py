@@ -18,7 +18,7 @@ import pytest
 
 from faults import BROKEN, FULL, door, requests
 from holdfast import Best, Every, Last, Run, Stopped, Store
-from holdfast.errors import NoSpace, StoreError, Superseded, UsageError
+from holdfast.errors import DiskError, NoSpace, Superseded, UsageError
 from holdfast.run import session as session_room
 from holdfast.run.writer import Writer
 from holdfast.state import snapshot
@@ -287,7 +287,7 @@ def test_a_full_disk_lets_the_loop_go_on_loudly(tmp_path, capsys):
 
 def test_the_error_of_a_save_that_was_asked_for_surfaces_at_the_next_safe_point(tmp_path):
     """With its own type; what was saved before stays."""
-    for (code, kind), nth in itertools.product([(FULL, NoSpace), (BROKEN, StoreError)], (0, 3, 6)):
+    for (code, kind), nth in itertools.product([(FULL, NoSpace), (BROKEN, DiskError)], (0, 3, 6)):
         path, hold, passed = tmp_path / f"{code} {nth}", Hold(nth, code), []
         with asked_of(code, nth), pytest.raises(kind) as raised, held(path, hold, every=None) as run:
             for step in run.steps(5):

@@ -16,7 +16,7 @@ import pytest
 
 from collective import among, failed, frozen, kinds, put, read, same, small, state
 from faults import Memory, door, failing, scratched
-from holdfast.errors import NoSpace, StoreError, Superseded
+from holdfast.errors import DiskError, NoSpace, StoreError, Superseded
 from holdfast.rules import Last
 from holdfast.store import claiming
 from holdfast.store.checkpoint import Checkpoint
@@ -24,7 +24,7 @@ from holdfast.store.store import Store
 from stores import steps
 
 WORLD, STRIDE = 3, 5
-WAYS = list(itertools.product([(errno.ENOSPC, NoSpace), (errno.EIO, StoreError)], [1, 2]))  # errors, checkpoints kept
+WAYS = list(itertools.product([(errno.ENOSPC, NoSpace), (errno.EIO, DiskError)], [1, 2]))  # errors, checkpoints kept
 
 
 class Kind(NamedTuple):

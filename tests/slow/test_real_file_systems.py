@@ -1,5 +1,8 @@
 """Real file systems, made for the test: full ones, and one that may only be read."""
 
+import os
+import re
+import shutil
 import subprocess
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,14 +11,18 @@ import numpy as np
 import pytest
 
 from faults import requests
-from holdfast import bulk, disk
+from holdfast import Every, Run, bulk, disk
 from holdfast.errors import NoSpace, StoreError
 from holdfast.rules import Best, Last
 from holdfast.store.store import Store
 from needed import missing, needs
 from stores import listing, mounted, put, steps, whole
+from toy import events
+from unchanged import Frozen
 
 pytestmark = needs("mount", "umount", root=True)
+
+NUMBERS = r"needs ([\d,]+) bytes and ([\d,]+) are free"
 
 
 @contextmanager
@@ -83,3 +90,60 @@ def test_a_read_only_mount_is_read_and_never_written(tmp_path):
         ):
             with pytest.raises(StoreError, match="ead-only"):
                 write()
+
+
+def filled(place):
+    """Use up what is left."""
+    with pytest.raises(OSError, match="No space"), open(place / "filler", "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1 << 16))
+    return place / "filler"
+
+
+def without_inodes(place):
+    """Use up all inodes."""
+    folder = place / "filler"
+    folder.mkdir()
+    with pytest.raises(OSError, match="No space"):
+        for number in range(10**6):
+            (folder / str(number)).touch()
+    return folder
+
+
+@pytest.mark.parametrize(("fill", "lacks"), [(filled, "bytes"), (without_inodes, "inodes")])
+def test_when_space_returns_saving_resumes_by_itself(tmp_path, capsys, fill, lacks):
+    """Training goes on meanwhile. The numbers that are told are those of the file system."""
+    with mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=16m,nr_inodes=200", "holdfast") as place:
+        fillers, told = [], []
+        with Run(place / "run", {"toy": Frozen()}, every=Every(steps=2), keep=Last(2)) as run:
+            for _ in run.steps(12):
+                if run._session.saves.flight is not None:
+                    run._session.saves.writer._ended.wait()
+                told.append(capsys.readouterr().err)
+                if run.step == 3:
+                    fillers = [fill(place)]
+                if run.step == 7:
+                    (shutil.rmtree if fillers[0].is_dir() else os.remove)(fillers.pop())
+        assert [2, 8, 10, 12] == [event["step"] for event in events(place / "run", "saved")]
+        assert [4, 6] == [event["step"] for event in events(place / "run", "save_failed")]
+        assert not list(Store(place / "run").latest().problems(cold=True))
+    said = "".join(told)
+    if lacks == "inodes":
+        assert re.search(r"no space left to save: [\d,]+ bytes are free, and no inodes: each file needs one", said)
+    else:
+        need, free = (int(number.replace(",", "")) for number in re.search(NUMBERS, said).groups())
+        assert need > free == 0
+
+
+def test_the_numbers_of_a_save_that_does_not_fit_agree(tmp_path):
+    """What is needed is more than what is free, and what is free is what the file system says."""
+    with mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=4m", "holdfast") as place:
+        store = Store(place / "run")
+        store.save({"w": bytes(1000)}, step=1)
+        state = {"w": bytes((3 << 20) + (1 << 19))}  # it would fit, without anything to spare
+        with pytest.raises(NoSpace) as told:
+            store.save(state, step=2)
+        need, free = (int(number.replace(",", "")) for number in re.search(NUMBERS, str(told.value)).groups())
+        facts = os.statvfs(place)
+        assert need > free == facts.f_bavail * facts.f_frsize > len(state["w"])
+        store.close()

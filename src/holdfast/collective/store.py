@@ -10,13 +10,12 @@ from typing import Any
 
 import msgspec
 
-from ..errors import Damaged, NotFound, UsageError
+from ..errors import Damaged, DiskError, NotFound, UsageError
 from ..ranks import Ranks, giving
 from ..rules import Rule
 from ..state import tree
 from ..state.codec import uncollected
 from ..state.snapshot import Arena
-from ..store import attempt as attempts
 from ..store.attempt import Attempt, join
 from ..store.checkpoint import Checkpoint
 from ..store.format import Name
@@ -104,10 +103,10 @@ class CollectiveStore(Store):
                 self.not_finite = save.write(staged, facts, hooks)
             except Exception:
                 if self.ranks.rank == 0:
-                    attempts.clean_up(save.partial)
+                    self.give_up(save.partial)
                 raise
             self.parent = str(name)
-            with suppress(DamagedSince) if self.ranks.rank else self.telling():
+            with suppress(DamagedSince, DiskError, NotFound) if self.ranks.rank else self.telling():
                 save.apply_rule(hooks.leave)
         return self.shelf.checkpoint(name)
 

@@ -78,7 +78,10 @@ class Bests:
     def _beats(self, metrics: Measured) -> bool:
         measured = [rule for rule in self._rules if rule.metric in metrics]
         if measured and self._ranked is None:
-            facts = self._committed()
+            try:
+                facts = self._committed()
+            except OSError:  # the disk fails: rather a save too many than a best one that nobody keeps
+                return True
             best = {each.name: each for rule in self._rules for each in retention.ranked(rule, facts)[: rule.n]}
             self._ranked = list(best.values())  # the others cannot change the result, and this runs at every step
         return any(retention.beats(metrics[rule.metric], rule, self._ranked or ()) for rule in measured)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import NoSpace
+from ..errors import DiskError
 from . import imports
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def done(session: Session) -> None:
     """Journal that the first step is done, and how old the process was then."""
     if session.leads:
         session.record("first_step", process_s=round(_age_s(), 3))
-        with suppress(NoSpace):  # the line is kept, and written the next time
+        with suppress(DiskError):  # the line is kept, and written the next time
             session.attempt.show()
         imports.tell()
 

@@ -116,7 +116,7 @@ def _place(error: BaseException) -> str:
 def _land_quietly(session: Session) -> None:
     """Wait for the save in flight: it is valid, however the block ended."""
     try:
-        session.saves.land()
+        session.saves.land(last_chance=True)
     except NotFinite:
         return  # it is saved, and was told
     except Exception as error:

@@ -83,12 +83,14 @@ def _begin_here(session: Session, source: str, reports: Mapping[str, weights.Rep
         _begin_fresh(session, source, reports)
     else:
         _restore_own(session, checkpoint, session.origin.memory)
-    session.job_clock.begin(fresh=checkpoint is None)
+    with session.attempt.acting("begin"):
+        session.job_clock.begin(fresh=checkpoint is None)
     if session.leads:
         _track(session)
         document()  # runs git now and caches its answer: the first save starts no process
-        session.saves.expect(_cost_of_saving(session))
-        session.saves.recall(session.earlier_logs)
+        with session.attempt.acting("read what earlier attempts noted"):
+            session.saves.expect(_cost_of_saving(session))
+            session.saves.recall(session.earlier_logs)
         for log in session.earlier_logs:
             log.forget()
     if session.mirrors is not None:

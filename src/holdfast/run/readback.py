@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from functools import partial
 
 from ..store.lineage import Link
+from ..store.problems import Problem
 from ..store.shards import Abandoned
 from ..store.store import Store
 from ..threads import Latch, Worker
@@ -21,17 +22,22 @@ class ReadBack:
     Nothing waits for it; the next save reads the files that the thread did not.
     """
 
-    def __init__(self, store: Store, tell: Callable[[str], None]) -> None:
-        self.found_damage = False  # since the last save began
-        self._store, self._tell = store, tell
+    def __init__(self, store: Store) -> None:
+        self._damage: Problem | None = None  # found since the last save began
+        self._store = store
         self._reader: Worker | None = None
         self.over = Latch()  # set when the time between two saves ends
 
     def give_way(self) -> Latch:
         """Stop reading after the present piece: a save begins. Return what `begin` needs when that save has ended."""
         self.over.set()
-        self.over, self.found_damage = Latch(), False
+        self.over, self._damage = Latch(), None
         return self.over
+
+    def take_damage(self) -> Problem | None:
+        """Return what was found damaged since the last save began; once."""
+        found, self._damage = self._damage, None
+        return found
 
     def begin(self, over: Latch) -> None:
         """Read, unless the next save has begun. Errors are ignored: the save reads these files again."""
@@ -55,6 +61,5 @@ class ReadBack:
 
         with suppress(Exception):  # the save that links the file meets the same error and reports it
             problem = self._store.read_back_early(links, still_idle)
-            if problem is not None:
-                self._tell(f"{problem}; the next save writes it anew")
-                self.found_damage = not over.is_set()
+            if not over.is_set():
+                self._damage = problem

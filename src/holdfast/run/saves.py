@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from .. import interval, retention
-from ..errors import NoSpace
+from ..errors import Damaged, DiskError
 from ..journal import Log
 from ..rules import Auto, Every
 from ..state.codec import Block
@@ -31,6 +31,7 @@ from ..threads import Latch
 from . import drilled, unsound
 from .ranks import require_one_place
 from .readback import ReadBack
+from .setbacks import Setbacks
 from .windows import Order
 from .writer import BeforeEach, Writer
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from .pace import Pace
     from .session import Session
 
-PERIODIC = ("new best", "due")  # reasons for which a full disk is no error
+PERIODIC = ("new best", "due")  # reasons for which a disk that fails is no error
 BACKGROUND = ("asked", *PERIODIC)  # reasons for which the loop does not wait
 LEFT = 2  # checkpoints that a stop does not prune: the next save does, so that a stop need not wait for a read-back
 WARM_BYTES = 64 << 20  # least size of a state whose snapshots are worth the preparation
@@ -74,12 +75,13 @@ class Saves:
         self.count = 0  # saves that this attempt has begun
         self.save_s = 0.0  # the longest save so far
         self.writer, self.arena = Writer(), Arena()
-        self.readback = ReadBack(session.store, session.tell)
+        self.readback = ReadBack(session.store)
         self.pace = _pace(session)
+        self.setbacks = Setbacks(session)
         self._durable_s = 0.0  # when the save in flight was durable
         self._last = session.progress.mark()  # the moment of the last save
         self._point = 0  # the safe point of the last save, as counted by windows
-        self._asked = False  # by run.save() inside a loop
+        self._wanted: str | None = None  # why to save at the next safe point: run.save(), or to make up for a save
         self._cramped = False  # a warning has reported that memory is too short for a snapshot
         self._not_finite = False  # the weights of the newest checkpoint are not finite, which was told
 
@@ -102,25 +104,28 @@ class Saves:
 
     def ask(self) -> None:
         """Save at the next safe point."""
-        self._asked = True
+        self._wanted = "asked"
 
     def reason(self, metrics: Measured, order: Order | None, epoch: int | None, *, final: bool) -> str | None:
         """Return why to save at this safe point, or None. `order`: what rank 0 orders all ranks to do."""
         if final:
             return "the end"
-        if self._asked:
-            return "asked"
         session = self._session
+        problem = self.readback.take_damage()
+        if problem is not None and self.setbacks.damaged(problem) and self._every() is not None:
+            self._wanted = self._wanted or "due"
+        if self._wanted is not None:
+            return self._wanted
         if session.aim is not None and session.here in session.aim.saves:
             return "due"
         if not drilled.is_past(session) and session.metrics.best.is_new(metrics):
             return "new best"
         every = self._every()
-        if order is not None and _by_clock(every):  # by that of rank 0
-            due = order.save
-        else:
-            damaged = self.readback.found_damage and session.ranks.alone and every is not None
-            due = damaged or self._is_due(every, epoch)
+        # by the clock of rank 0
+        due = order.save if order is not None and _by_clock(every) else self._is_due(every, epoch)
+        if due and self.setbacks.passes_over():
+            self._last = session.progress.mark(epoch)
+            return None
         return "due" if due else None
 
     def is_time(self) -> bool:
@@ -200,10 +205,10 @@ class Saves:
     def save(self, reason: str, metrics: Measured, epoch: int | None = None, *, at_once: bool = False) -> None:
         """Commit the state, in the background where the reason allows it; not with `at_once`.
 
-        If the disk is full, a periodic save warns and the loop continues.
+        If the disk is full or fails, a periodic save warns and the loop continues.
 
         Raises:
-            NoSpace: the disk is full, and the save is not periodic: a stop, the end, or a request of the caller.
+            DiskError: the disk is full or fails, and the save is not periodic: a stop, the end, or a request.
             StoreError: the error of the previous save, if that ran in the background.
         """
         session, began = self._session, time.monotonic()
@@ -214,7 +219,7 @@ class Saves:
         self.land()
         if reason == "the end":
             session.store.read_anew()  # no later save would find damage that came since
-        self._asked = False
+        self._wanted = None
         background = session.options.background and reason in BACKGROUND and not at_once
         try:
             staged = self._stage(background=background)
@@ -256,7 +261,7 @@ class Saves:
             if flight.snapshot is not None:
                 flight.snapshot.copy()  # the writer follows the copy; if it is interrupted, that save fails
         except BaseException:
-            self._asked = True  # the next safe point saves what is missing
+            self._wanted = "asked"  # the next safe point saves what is missing
             raise
         return beside
 
@@ -307,8 +312,8 @@ class Saves:
 
     def _journal(self, flight: Flight, checkpoint: Checkpoint, save_s: float) -> None:
         """Journal a committed save."""
-        attempt, snapshot = self._session.attempt, flight.snapshot
-        with attempt.acting("save"):  # a later attempt may have pruned it already
+        attempt, snapshot, size_bytes = self._session.attempt, flight.snapshot, 0
+        with suppress(DiskError), attempt.acting("save"):  # a later attempt may have pruned it already
             size_bytes = checkpoint.size_bytes
         stall_s = save_s if snapshot is None else snapshot.copied_s - flight.began_s
         attempt.record(
@@ -320,7 +325,7 @@ class Saves:
             size_bytes=size_bytes,
             reason=flight.reason,
         )
-        with suppress(NoSpace):  # the line is kept, and written with the next one
+        with suppress(DiskError):  # the line is kept, and written with the next one
             attempt.flush()
         if self._session.mirrors is not None:
             self._session.mirrors.committed()
@@ -332,7 +337,7 @@ class Saves:
         """Wait for the save in flight, and take its outcome.
 
         Raises:
-            StoreError: the save failed; NoSpace only if that save or this call was the last chance.
+            StoreError: the save failed; DiskError only if that save or this call was the last chance.
             NotFinite: it is committed, its weights are not finite, and the run has `stop_on_nan`.
         """
         flight = self.flight
@@ -350,20 +355,20 @@ class Saves:
             found = outcome()
             if found is None:  # Ctrl-C came before the save began
                 self.saved = flight.before
-            elif self.pace is not None:
-                self.pace.landed(flight, self._durable_s)
+            else:
+                if self.pace is not None:
+                    self.pace.landed(flight, self._durable_s)
+                self.setbacks.saved(flight.name)
         except BaseException as error:
             if self.writer.in_flight:  # a second Ctrl-C ended only the waiting
                 raise
             self.saved = flight.before
-            spared = isinstance(error, NoSpace) and flight.reason in PERIODIC and not last_chance
+            spared = isinstance(error, (DiskError, Damaged)) and flight.reason in PERIODIC and not last_chance
             if not spared and not isinstance(error, Abandoned):
                 raise
-            if str(error):  # otherwise a newer save replaced it
-                self._asked = self._asked or not spared  # the next safe point saves what was missing
-                if self._session.leads:
-                    warn(f"step {flight.name.step} is not saved, and training goes on: {error}")
-                self._session.attempt.record("save_failed", step=flight.name.step, error=str(error))
+            # without words: a newer save replaced it
+            if str(error) and self.setbacks.failed(flight.name, error, before=flight.before):
+                self._wanted = self._wanted or flight.reason
         finally:
             if not self.writer.in_flight:
                 self.flight = None

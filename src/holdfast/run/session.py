@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import disk
-from ..errors import NoSpace, Stopped, UsageError
+from ..errors import DiskError, Stopped, UsageError
 from ..job import job
 from ..provenance import document
 from ..state import rng
@@ -192,7 +192,7 @@ class Session:
             if now_s - self.noted_s > min(note_s, self.saves.note_s(now_s)):
                 self.record("at")
                 self.noted_s = now_s
-            with suppress(NoSpace):  # the lines are kept, and written the next time
+            with suppress(DiskError):  # the lines are kept, and written the next time
                 self.attempt.show()
             self.show_board()
             self.flushed_s = time.monotonic()
@@ -267,6 +267,7 @@ class Session:
         self.around.close()
         self.display.close()
         self.saves.release()
+        self.attempt.leave()
 
     def require_alive(self) -> None:
         """
@@ -354,7 +355,12 @@ class Session:
 
         Then wait for the mirrors, within their limits: a process that is killed meanwhile has ended in order.
         """
-        self.attempt.close(event, **self.here._asdict(), **facts)
+        try:
+            self.attempt.close(event, **self.here._asdict(), **facts)
+        except DiskError as error:
+            if event != "stop":
+                raise
+            warn(f"{error}. The state is saved, only the journal's last line is missing: run me again all the same")
         if self.mirrors is not None:
             self.mirrors.drain(self.job_clock.gone_by())
 

@@ -42,12 +42,15 @@ def finished_s(session: Session) -> float | None:
 
 def at_the_end(session: Session) -> str:
     """Return one line for the end of a run: steps, attempts and repeated steps."""
-    logs = journal.logs(session.path)
-    attempts = sum(log.restored is not None for log in logs)
-    again = redone(logs)
     position = session.position
     said = "finished" if position.finished() or not position.targets else "ended before its loop did"
     steps = _count(position.step, "step")
+    try:
+        logs = journal.logs(session.path)
+        again = redone(logs)
+    except OSError:  # all is saved, and the disk fails now
+        return f"{said}: {steps}"
+    attempts = sum(log.restored is not None for log in logs)
     # Where the run came from a place, journals of earlier attempts stayed elsewhere.
     all_here = [log.attempt for log in logs] == [*range(1, session.attempt.number + 1)]
     counted = f" in {_count(attempts, 'attempt')}" if all_here else f"; this was attempt {session.attempt.number}"

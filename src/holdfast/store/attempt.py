@@ -19,10 +19,13 @@ from typing import Any
 import msgspec
 
 from .. import disk, journal, owner
-from ..errors import Damaged, NoSpace, NotFound, StoreError, Superseded, UsageError
+from ..errors import Damaged, DiskError, NotFound, StoreError, Superseded, UsageError
 from ..journal import Event, Log
 from . import places
 from .format import MANIFEST, parse_name
+from .refusal import refused
+
+_over: set[tuple[Path, int]] = set()  # attempts that this process has ended, also if it could not write that down
 
 JOIN_S = 10.0  # how long a process waits to see another one's file; longer than network file systems cache a directory
 
@@ -71,6 +74,10 @@ class Attempt:
         self.record(event, **facts)
         self.flush(sync=True)
 
+    def leave(self) -> None:
+        """Note that this process does nothing more for the attempt, even if its closing line could not be written."""
+        _over.add((self.root, self.number))
+
     @contextmanager
     def acting(self, what: str) -> Iterator[None]:
         """Translate OS errors into Holdfast's exceptions.
@@ -82,9 +89,9 @@ class Attempt:
             raise UsageError(
                 f"{self.root}: attempt {self.number} is process {self._pid}'s; its forked children only read"
             )
-        places.refuse_link(self.room.parent)
-        places.refuse_link(self.room)
         try:
+            places.refuse_link(self.room.parent)
+            places.refuse_link(self.room)
             yield
         except OSError as error:
             raise self._meaning(what, error) from error
@@ -95,7 +102,13 @@ class Attempt:
     @property
     def fenced(self) -> bool:
         """Whether a later attempt has fenced this one, or has begun to: it takes the journal out of the room first."""
-        return not os.path.lexists(self.journal)
+        try:
+            os.lstat(self.journal)
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:  # what cannot be looked at is not known to be gone
+            pass
+        return False
 
     def require(self) -> None:
         """Raise Superseded if a later attempt owns the run."""
@@ -106,20 +119,12 @@ class Attempt:
         return Superseded(f"{self.root}: attempt {self.number} was superseded by a later one; it writes nothing more")
 
     def _meaning(self, what: str, error: OSError) -> StoreError:
-        if error.errno in (errno.ENOENT, errno.ESTALE) and not self.room.parent.is_dir():
-            return StoreError(f"{self.root}: cannot {what}: the run's directory is gone")
-        if error.errno in (errno.ENOENT, errno.ESTALE) and self.fenced:
-            return self._superseded()
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return NoSpace(f"{self.root}: no space left to {what}; free some, or keep fewer checkpoints")
-        if error.errno == errno.EXDEV:
-            return StoreError(
-                f"{self.root}: cannot {what}: its checkpoints lie on another file system than its attempts, and are "
-                "moved between the two; link the run's whole directory there instead"
-            )
-        return StoreError(
-            f"{self.root}: cannot {what}: {os.strerror(error.errno or 0)} ({error.filename or self.room})"
-        )
+        with suppress(OSError):  # what cannot be looked at is not known to be gone
+            if error.errno in (errno.ENOENT, errno.ESTALE) and not self.room.parent.is_dir():
+                return DiskError(f"{self.root}: cannot {what}: the run's directory is gone; put it back, or mount it")
+            if error.errno in (errno.ENOENT, errno.ESTALE) and self.fenced:
+                return self._superseded()
+        return refused(self.root, what, error)
 
 
 class Joined(Attempt):
@@ -127,6 +132,11 @@ class Joined(Attempt):
 
     def record(self, event: str, /, **facts: Any) -> None:
         del event, facts  # no event is kept, so the other methods have nothing to write
+
+
+def is_over(root: Path, number: int) -> bool:
+    """Whether this process had that attempt, and has left it."""
+    return (root, number) in _over
 
 
 def join(root: Path, number: int, run: str) -> Attempt:
@@ -203,15 +213,17 @@ def publish(attempt: Attempt, partial: Path, name: str) -> Path:
     disk.sync_dir(partial)  # sync all names before the rename, because the rename may reach the disk first
     try:
         disk.rename_new(partial, target)
-    except FileExistsError as error:
-        attempt.require()
-        if is_checkpoint(target):
-            raise UsageError(f"{target} is already committed; checkpoints are immutable") from error
-        set_aside(attempt, target, "no-manifest")  # a directory without a manifest would block this step permanently
-        disk.rename_new(partial, target)
-    except FileNotFoundError:
-        if not _mine(target, attempt):  # NFS may repeat a rename that succeeded, and then report that its target exists
-            raise
+    except OSError as error:
+        # NFS may repeat a rename that succeeded, and then report the second try's error
+        if os.path.lexists(partial) or not _mine(target, attempt):
+            if not isinstance(error, FileExistsError):
+                raise
+            attempt.require()
+            if is_checkpoint(target):
+                raise UsageError(f"{target} is already committed; checkpoints are immutable") from error
+            # a directory without a manifest would block this step permanently
+            set_aside(attempt, target, "no-manifest")
+            disk.rename_new(partial, target)
     disk.sync_dir(target.parent)
     disk.sync_dir(attempt.room)
     return target
@@ -240,6 +252,14 @@ def clean_up(path: Path) -> None:
         disk.remove_tree(path)
     except OSError:
         return
+
+
+def clean_up_room(attempt: Attempt) -> None:
+    """Remove what earlier deletions of this attempt could not."""
+    with suppress(OSError):
+        for child in children(attempt.room):
+            if child.startswith("deleting-"):
+                clean_up(attempt.room / child)
 
 
 def set_aside(attempt: Attempt, path: Path, why: str) -> Path:

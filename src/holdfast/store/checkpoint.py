@@ -300,7 +300,7 @@ class Checkpoint:
             else:
                 yield from problems.of_files(self.path, known, only, before_each, cold=cold)
         except PermissionError as error:
-            raise Unreadable(f"{error.filename}: cannot be read: {error.strerror}") from error
+            raise Unreadable(f"{error.filename or self.path}: cannot be read: {error.strerror}") from error
 
     def _problems(self, only: Collection[str] | None, before_each: Hook, *, cold: bool) -> Iterator[Problem]:
         seen = self
@@ -350,7 +350,7 @@ class Checkpoint:
         except Damaged as error:
             yield problems.of_whole(path, error)
         except PermissionError as error:
-            raise Unreadable(f"{error.filename}: cannot be read: {error.strerror}") from error
+            raise Unreadable(f"{error.filename or self.path}: cannot be read: {error.strerror}") from error
 
 
 def _mapped(stored: Iterable[Stored]) -> dict[str, Any]:

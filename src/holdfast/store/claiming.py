@@ -6,7 +6,8 @@ import errno
 import os
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from .. import disk, journal, legible, owner
 from ..errors import StoreError, Superseded, UsageError
 from ..journal import Log
 from . import places
-from .attempt import Attempt, children, read_run, to_quarantine
+from .attempt import Attempt, children, clean_up, is_over, read_run, to_quarantine
 
 _MOST_ROUNDS = 1000  # how often to empty a directory into which an old process keeps writing
 
@@ -57,34 +58,53 @@ def claim(
         earlier = journal.logs(root)
         _refuse_strangers(root, _living(root, earlier), take_over=take_over)
         number = 1 + max([elsewhere.attempt, *(log.attempt for log in earlier), *taken])
-        attempt = _enter(root, number, run)
-        if attempt is not None:
-            break
+        attempt = Attempt(root, number, run)
+        with _left_on_failure(attempt):
+            if _enter(attempt):
+                break
     attempt.earlier = earlier
-    with attempt.acting("begin"):
+    with _left_on_failure(attempt), attempt.acting("begin"):
         _settle(attempt, take_over=take_over)
         disk.sync_dir(root / "checkpoints")  # makes a commit durable whose process died before syncing it
     return attempt
 
 
-def _enter(root: Path, number: int, run: str) -> Attempt | None:
+@contextmanager
+def _left_on_failure(attempt: Attempt) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        attempt.leave()
+        raise
+
+
+def _enter(attempt: Attempt) -> bool:
     """Create `attempts/<number>`, complete with the journal's first line, in one step.
 
-    Returns None if another process took this number, or removed the draft as stale while this one was suspended.
+    Returns False if another process took this number, or removed the draft as stale while this one was suspended.
     """
-    attempt = Attempt(root, number, run)
-    draft = root / "attempts" / f".claim-{uuid.uuid4().hex}"
-    begin = {"event": "begin", "attempt": number, "run": run, "owner": owner.me()}
+    draft = attempt.room.parent / f".claim-{uuid.uuid4().hex}"
+    begin = journal.lines([{"event": "begin", "attempt": attempt.number, "run": attempt.run, "owner": owner.me()}])
     disk.make_dir(draft)
     try:
-        disk.write(draft / attempt.journal.name, [journal.lines([begin])])
+        disk.write(draft / attempt.journal.name, [begin])
         disk.sync_dir(draft)
         disk.rename_new(draft, attempt.room)
-    except (FileExistsError, FileNotFoundError):
-        disk.remove_tree(draft)
-        return None
+    except OSError as error:
+        if not _holds(attempt.journal, begin):  # NFS may repeat a rename that succeeded, and report the second try
+            clean_up(draft)
+            if isinstance(error, FileExistsError | FileNotFoundError):
+                return False
+            raise
     disk.sync_dir(attempt.room.parent)
-    return attempt
+    return True
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    try:
+        return path.read_bytes() == data
+    except OSError:
+        return False
 
 
 def _settle(attempt: Attempt, *, take_over: bool) -> None:
@@ -179,18 +199,20 @@ def _living(root: Path, logs: Iterable[Log]) -> list[Log]:
 
 def strangers(root: Path) -> list[Log]:
     """Attempts without a closing line whose process may be alive; `claim` refuses while there are any."""
-    return [log for log in _living(root, journal.logs(root)) if _is_stranger(log)]
+    return [log for log in _living(root, journal.logs(root)) if _is_stranger(root, log)]
 
 
-def _is_stranger(log: Log) -> bool:
+def _is_stranger(root: Path, log: Log) -> bool:
     if log.closed or owner.precedes(log.owner):
+        return False
+    if owner.is_me(log.owner) and is_over(root, log.attempt):
         return False
     return not log.owner or owner.is_me(log.owner) or not owner.proven_gone(log.owner, partial(_last_seen, log))
 
 
 def _refuse_strangers(root: Path, logs: list[Log], *, take_over: bool) -> None:
     for log in logs:
-        if not take_over and _is_stranger(log):
+        if not take_over and _is_stranger(root, log):
             here = " (this very process)" if owner.is_me(log.owner) else ""
             raise UsageError(
                 f"{root}: attempt {log.attempt} may still be running: {owner.describe(log.owner)}{here}. "

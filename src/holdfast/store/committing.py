@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from .. import disk
-from ..errors import Damaged, NoSpace, NotFound, StoreError, UsageError
+from ..errors import Damaged, DiskError, NoSpace, NotFound, UsageError
 from ..provenance import document
 from ..rules import Best, Rule, parts
 from ..terminal import warn
@@ -21,6 +21,7 @@ from . import claiming, divided, format, pruning
 from .attempt import Attempt
 from .checkpoint import Checkpoint
 from .format import MANIFEST, Leaf, Manifest, Name
+from .refusal import refused
 from .shards import Abandoned
 from .sharing import Sharing
 from .shelf import Shelf
@@ -75,6 +76,8 @@ class Committing:
         self.not_finite: Sequence[str] = ()  # weights of that checkpoint with numbers that are not: the first of them
         self._turn = threading.RLock()  # one thread at a time claims or writes
         self.copies: Copies = NoCopies()
+        self._failed: set[Path] = set()  # directories of saves that failed, and could not be removed
+        self._unsure: str | None = None  # its commit failed, perhaps after the rename: it may be there, not durable
         self._elsewhere = claiming.Elsewhere()
 
     # -- owning ---------------------------------------------------------------------------------------------------
@@ -131,26 +134,40 @@ class Committing:
         with self.acting(attempt, "save"):
             if attempts.is_checkpoint(self.root / "checkpoints" / str(name)):
                 attempt.require()  # without this check the directory may be a later attempt's
-                raise UsageError(f"{self.root}: {name} is already committed; checkpoints are immutable")
-            disk.remove_tree(partial)
-            disk.make_dir(partial)
+                if str(name) != self._unsure:
+                    raise UsageError(f"{self.root}: {name} is already committed; checkpoints are immutable")
+                attempts.set_aside(attempt, self.root / "checkpoints" / str(name), "unsynced")
+            for path in {*self._failed, partial}:
+                disk.remove_tree(path)
+            self._failed.clear()
+            try:
+                disk.make_dir(partial)
+            except OSError:
+                self._failed.add(partial)  # NFS may have made it all the same
+                raise
         return partial
+
+    def give_up(self, partial: Path) -> None:
+        """Remove the directory of a save that failed; if the disk does not let us, the next save does."""
+        self._unsure = partial.name
+        self._failed.add(partial)
+        attempts.clean_up(partial)
 
     def finish(self, name: Name, partial: Path, fill: Callable[[Path], Manifest]) -> Manifest:
         """Let `fill` complete the directory and return its manifest; then commit. On an error remove the directory."""
         attempt = self.claim()
-        with self.acting(attempt, "save"):
-            try:
+        try:
+            with self.acting(attempt, "save"):
                 manifest = fill(partial)
                 disk.write(partial / MANIFEST, [format.encode(manifest)])
                 path = attempts.publish(attempt, partial, str(name))
-            except Exception:
-                attempts.clean_up(partial)
-                raise
-            self.parent, self.not_finite = str(name), manifest.not_finite
-            self.point()
-            if manifest.ranks is None:
-                self.sharing.remember(path, manifest.created, manifest.files, manifest.leaves)
+                self.parent, self.not_finite = str(name), manifest.not_finite
+                self.point()
+                if manifest.ranks is None:
+                    self.sharing.remember(path, manifest.created, manifest.files, manifest.leaves)
+        except Exception:
+            self.give_up(partial)
+            raise
         return manifest
 
     def manifest(
@@ -184,19 +201,20 @@ class Committing:
     def require_space(self, need: int) -> None:
         """
         Raises:
-            NoSpace: fewer than `need` bytes are free, even after removing all that the rule does not keep.
+            NoSpace: `need` bytes, and some to spare, are not free, even after removing all that the rule does not keep.
         """
+        need += _SPARE_BYTES
         free = disk.free_bytes(self.root)
-        if need + _SPARE_BYTES > free and self.keep is not None:
+        if need > free and self.keep is not None:
             with suppress(Damaged):  # the newest is damaged, so nothing was removed
                 # the rule may not have been applied to the last save, if a stop interrupted it
                 if self.prune_but(self.keep):
                     free = disk.free_bytes(self.root)
-                if need + _SPARE_BYTES > free and self.copies.spared():
+                if need > free and self.copies.spared():
                     self.copies.give_way()
                     self.prune_but(self.keep)
                     free = disk.free_bytes(self.root)
-        if need + _SPARE_BYTES > free:
+        if need > free:
             raise NoSpace(
                 f"{self.root}: the checkpoint needs {need:,} bytes and {free:,} are free; nothing was written. "
                 "Free some space, or keep fewer checkpoints"
@@ -212,11 +230,16 @@ class Committing:
 
     @contextmanager
     def telling(self) -> Iterator[None]:
-        """Warn, instead of failing, if a file was damaged after it was read. The next save rewrites that file."""
+        """Warn, instead of failing, if older checkpoints cannot be removed: the new one is committed.
+
+        A file that was damaged after it was read is written anew by the next save.
+        """
         try:
             yield
         except pruning.DamagedSince as error:
             warn(f"{error}; the next save writes it anew")
+        except (DiskError, NotFound) as error:
+            warn(f"{error}. The new checkpoint is saved; older ones are removed after a later save")
 
     def prune_but(
         self, rule: Rule, spared: Collection[str] = (), leave: Callable[[], int] = lambda: 0
@@ -280,9 +303,9 @@ class Committing:
 
 
 @contextmanager
-def writing(root: Path) -> Iterator[None]:
+def writing(root: Path, what: str = "write here") -> Iterator[None]:
     """Raise an OSError in the block as a StoreError."""
     try:
         yield
     except OSError as error:
-        raise StoreError(f"{root}: cannot write here: {error.strerror}") from error
+        raise refused(root, what, error) from error

@@ -97,6 +97,7 @@ def discard(attempt: Attempt, doomed: Sequence[Checkpoint]) -> list[Checkpoint]:
     """Delete them and record it in the journal. Return those that existed."""
     removed = [checkpoint for checkpoint in doomed if _discarded(attempt, checkpoint)]
     attempt.record("pruned", names=[checkpoint.path.name for checkpoint in removed])
+    attempts.clean_up_room(attempt)
     return removed
 
 

@@ -99,7 +99,15 @@ class Sharing:
         return {} if lineage is None or self._linkless else self._divided.divide(leaves, lineage, self.whole, taken)
 
     def _lineage_of(self, parent: str | None) -> Lineage | None:
-        """The lineage from `parent`; None if that is missing, pinned, damaged, or a link to another checkpoint."""
+        """The lineage from `parent`; None if that is missing, pinned, damaged, or a link to another checkpoint.
+
+        None as well if a look at it fails: then everything is written.
+        """
+        with suppress(OSError):
+            return self._sound_lineage(parent)
+        return None
+
+    def _sound_lineage(self, parent: str | None) -> Lineage | None:
         if parent is None or parent == self._barren or self.whole.checkpoints == 1:
             return None
         checkpoint = self._shelf.checkpoint(parent)

@@ -64,7 +64,8 @@ class Store(Committing):
         self.root = Path(root).absolute()  # absolute, because the caller may change its working directory
         if not isinstance(whole, Whole):
             raise UsageError(f"whole={whole!r}: give a value, as in Whole(checkpoints=20, hours=24)")
-        require_run(self.root)
+        with writing(self.root, "open the run"):
+            require_run(self.root)
         shelf = Shelf(self.root)
         super().__init__(shelf, Sharing(shelf, whole, self.ranks), keep, take_over=take_over, private=private)
 

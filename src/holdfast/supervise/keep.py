@@ -13,7 +13,7 @@ from ..apps.program import Program
 from ..apps.program import ProgramCheckpoint as Written
 from ..apps.take import Look, looks, take
 from ..children import processes
-from ..errors import Damaged, NoSpace, NotFound, StoreError, UsageError
+from ..errors import Damaged, DiskError, NotFound, StoreError, UsageError
 from ..rules import Last
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST, Name
@@ -41,7 +41,7 @@ class Kept:
         self.store = Store(root, keep=KEEP)
         self.store.claim()
         self._program = program
-        self._complaint = ""
+        self._told_of: int | None = None  # the errno of a disk that fails, told once
         self._told = False  # whether we warned that files never settle
         self.begin()
 
@@ -183,10 +183,11 @@ class Kept:
     def _commit_if_it_fits(self, found: Written, now: dict[Path, Look]) -> int | None:
         try:
             return self._commit(found, now)
-        except NoSpace as error:  # the next one may fit, and the program still runs
-            if str(error) != self._complaint:
+        except DiskError as error:  # the next one may succeed, and the program still runs
+            code = getattr(error.__cause__, "errno", 0)
+            if code != self._told_of:
                 warn(f"{error}; the program goes on")
-            self._complaint = str(error)
+            self._told_of = code
             return None
 
     def _commit(self, found: Written, now: dict[Path, Look], note: str | None = None) -> int | None:
@@ -209,7 +210,7 @@ class Kept:
             say(f"{self.store.root}: kept the checkpoint of step {step}")
         else:
             step = newest
-        self._done, self._complaint, self._restless = now, "", 0
+        self._done, self._told_of, self._restless = now, None, 0
         self._new_s, self.look_s = None, LOOK_S
         return step
 

@@ -1,0 +1,92 @@
+"""Setbacks: saves that failed, or whose bytes were damaged on the way to the disk: what is retried, and what is told.
+
+After damage the next safe point saves once more. If that is damaged, too, saves become rarer: on a disk that damages
+what it writes, each of them leaves a checkpoint in quarantine/ that takes space.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ..errors import Damaged, StoreError
+from ..store import format
+from ..store.problems import Problem
+from ..store.shards import Abandoned
+from ..terminal import say, warn
+from .resume import set_aside
+
+if TYPE_CHECKING:
+    from .session import Session
+
+MOST_PASSED = 7  # due saves that are passed over at most, between two that are tried
+_QUIET = 2  # so many saves in a row without known damage: the disk is trusted again
+_ADVICE = "if that goes on, saves become rarer: look at the system's log (dmesg), and save to another disk"
+
+
+class Setbacks:
+    """Counts failures and damage of one attempt's saves. On several ranks all count alike."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._failed = 0  # saves in a row that failed
+        self._damaged = 0  # checkpoints that were found damaged, since the disk was last trusted
+        self._quiet = 0  # saves since the last damage
+        self._passing = 0  # due saves still to be passed over
+
+    def failed(self, name: format.Name, error: BaseException, before: format.Name | None) -> bool:
+        """Tell and journal that a save failed. Return whether the next safe point is to make up for it."""
+        session, advice = self._session, ""
+        self._failed += 1
+        told, again = _is_told(self._failed), False
+        if isinstance(error, Damaged | Abandoned):  # its own files, or those that it was to link
+            told, again = self._count_damage(), self._damaged == 1 or isinstance(error, Abandoned)
+        if isinstance(error, Damaged):
+            advice = self._set_aside(name, before)
+        if told and session.leads:
+            warn(f"step {name.step} is not saved, and training goes on: {error}{advice}")
+        session.attempt.record("save_failed", step=name.step, error=str(error))
+        return again
+
+    def damaged(self, problem: Problem) -> bool:
+        """Count, and tell, damage of the last checkpoint. Return whether the next safe point is to save."""
+        if self._count_damage():
+            self._session.tell(f"{problem}; the next save writes it anew; {_ADVICE}")
+        return self._damaged == 1 and self._session.ranks.alone
+
+    def saved(self, name: format.Name) -> None:
+        """Note that a save succeeded."""
+        if self._failed:
+            say(f"{self._session.path}: step {name.step} is saved; {self._failed} before it failed")
+        self._failed = 0
+        self._quiet += 1
+        if self._quiet > _QUIET:
+            self._damaged = self._passing = 0
+
+    def passes_over(self) -> bool:
+        """Whether to let this due save pass."""
+        if self._passing == 0:
+            return False
+        self._passing -= 1
+        return True
+
+    def _count_damage(self) -> bool:
+        """Return whether to tell it."""
+        self._damaged, self._quiet = self._damaged + 1, 0
+        self._passing = min(MOST_PASSED, 2 ** (self._damaged - 1) - 1)
+        return _is_told(self._damaged)
+
+    def _set_aside(self, name: format.Name, before: format.Name | None) -> str:
+        """Move a checkpoint to quarantine/ that was damaged when it was read back after its commit."""
+        store = self._session.store
+        if store.parent != str(name):
+            return ""
+        store.parent = None if before is None else str(before)
+        with suppress(StoreError):  # then the next start moves it
+            set_aside(store, store.shelf.checkpoint(name), "damaged", "damaged on its way to the disk")
+        return f"; what the disk holds is not what was written; it is in quarantine/; {_ADVICE}"
+
+
+def _is_told(count: int) -> bool:
+    """Of a row the first, the second, the fourth, the eighth."""
+    return count & (count - 1) == 0
