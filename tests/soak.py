@@ -155,6 +155,7 @@ def soaked(seed: int, hours: float, count: int | None, only: str = "") -> Iterat
                 "seed": seed,
                 "minutes": round((time.monotonic() - began) / 60, 1),
                 "count": count,
+                "only": only,
                 "kinds": found,
             }
         number += 1
@@ -166,6 +167,7 @@ def line(found: dict[str, Any]) -> str:
     tests = sum(kind["cases"] for name, kind in told.items() if name not in SERIES)
     series = "".join(f", {told[name]['cases']:,} {name}{_spread(told[name])}" for name in SERIES if name in told)
     size = f"a small one, --count {found['count']}" if found["count"] else "whole"
+    size = f"only {found['only']!r}" if found["only"] else size
     return (
         f"{found['date']}, commit {found['commit']}, seed {found['seed']}, {found['minutes']} minutes ({size}): "
         f"{tests} tests of tests/prove{series}; not tried: {_all(told, 'untried')}; failed: {_all(told, 'failed')}."
