@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from typing import Any
 
 import numpy as np
 import pytest
@@ -159,7 +160,7 @@ def test_a_check_of_random_states_changes_no_generator(newest):
 
 def test_a_number_that_python_does_not_print_may_be_a_key(tmp_path):
     """It has more digits than Python's limit; it is saved, restored, and saved again."""
-    table = {2**20000: 1, "generator": random.Random(1)}
+    table: dict[object, Any] = {2**20000: 1, "generator": random.Random(1)}
     for epochs in (1, 2):
         with Run(tmp_path / "run", {"table": table}, vars={"counts": {-(2**20000): [0]}}) as run:
             for _ in run.epochs(epochs):
