@@ -50,9 +50,9 @@ class ForeignLeaf:
 
     @property
     def size_bytes(self) -> int:
-        known = isinstance(self._place, Region | bytes) and self.dtype not in ITEMSIZE
-        if known:  # bytes, or a type that we do not know
-            return _size(self._place)  # type: ignore[arg-type]
+        """The size of its items; of a type that we do not know, that of its bytes, if they lie in one place."""
+        if self.dtype not in ITEMSIZE:
+            return _size(self._place) if isinstance(self._place, Region | bytes) else 0
         return math.prod(self.shape) * self.itemsize
 
     def renamed(self, key: str) -> ForeignLeaf:
