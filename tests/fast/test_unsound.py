@@ -15,6 +15,7 @@ from torch import nn
 
 from holdfast import Best, Every, Last, Run, Store, journal
 from holdfast.errors import NotFinite, UsageError
+from holdfast.mirror.records import copy_of
 from holdfast.rules import Whole
 from run_ranks import among_threads
 from stores import invoke
@@ -244,6 +245,15 @@ def test_the_newest_without_is_read_back_before_older_ones_go(tmp_path):
     with pytest.raises(Exception, match="no older checkpoint was removed"):
         done(training)
     assert "step-000000002" in names(tmp_path)
+
+
+def test_a_mirror_knows_it_from_the_manifest_of_a_copy(tmp_path):
+    """Its rule is applied to copies alone."""
+    done(train(tmp_path, objects(), 2, spoiled=(2,)))
+    for step, finite in ((1, True), (2, False)):
+        path = Store(tmp_path)[step].path
+        copy = copy_of((path / "manifest.json").read_bytes(), 1, path.name, path)
+        assert finite is copy.facts().finite is Store(tmp_path)[step].facts().finite
 
 
 def test_ls_and_show_say_which(tmp_path):

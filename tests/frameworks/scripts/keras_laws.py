@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from holdfast import Every, Store
-from holdfast.errors import Mismatch, UsageError
+from holdfast.errors import Mismatch, NotFinite, UsageError
 from holdfast.keras import Holdfast, export
 from holdfast.keras.state import optimizers
 from holdfast.state import rng
@@ -321,6 +321,25 @@ if keras.backend.backend() == "tensorflow":
     made = Late()
     made.compile("adam")
     refused("Build the model before", Mismatch, lambda: fit(made, Holdfast("late"), epochs=3))
+
+
+class Diverges(keras.callbacks.Callback):
+    """Spoils a moving statistic in the first epoch, which is none of a save's business, and a weight in the second."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        norm, kernel = self.model.layers[1].moving_variance, self.model.layers[0].kernel
+        norm.assign(np.full(norm.shape, np.inf, "float32"))
+        if epoch == 1:
+            kernel.assign(np.full(kernel.shape, np.nan, "float32"))
+
+
+# Weights that are not finite: the trainable variables are known, and with stop_on_nan the run ends.
+made = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3), keras.layers.BatchNormalization()])
+made.compile("sgd", "mse")
+ours = Holdfast("diverged", every=Every(epochs=1), background=False, stop_on_nan=True)
+with pytest.raises(NotFinite, match="has infinite or NaN numbers in model/"):
+    made.fit(x, np.tile(y[:, None], 3), batch_size=4, epochs=4, callbacks=[Diverges(), ours], verbose=0)
+assert [bool(each.head.not_finite) for each in Store("diverged").checkpoints()] == [False, True]
 
 with open("result.json", "w") as file:
     json.dump("all laws hold", file)
