@@ -6,6 +6,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -200,16 +201,15 @@ def as_user(uid, place, code, *words, mask=0o002, within=()):
 
 
 @pytest.fixture
-def shared(tmp_path):
-    """A directory of a group, that other users can reach."""
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.stat().st_uid == os.geteuid() and folder != Path("/") and not folder.stat().st_mode & 0o001:
-            folder.chmod(folder.stat().st_mode | 0o011)
-    place = tmp_path / "shared"
-    place.mkdir()
-    os.chown(place, -1, GROUP)
-    place.chmod(0o2775)
-    return place
+def shared():
+    """A directory of a group, that other users can reach: pytest's own are for this user alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        place = Path(folder, "shared")
+        place.mkdir()
+        os.chown(place, -1, GROUP)
+        place.chmod(0o2775)
+        yield place
 
 
 @needs_root
