@@ -5,6 +5,7 @@ HoldfastError                  1
 ├─ StoreError                  1
 │  ├─ NotFound                 3   no committed checkpoint (at that step)
 │  ├─ Damaged                  4   a committed file is missing, short, or its digest differs, twice
+│  │  └─ Untrusted             4   a manifest is not signed by the key that was to have signed it
 │  ├─ Unreadable              12   a file of a checkpoint cannot be read now; nothing says that it is damaged
 │  ├─ NoSpace                  7   the save does not fit; the store is as it was before
 │  └─ Superseded               9   a later attempt owns the run; this one wrote nothing more
@@ -47,6 +48,10 @@ class NotFound(StoreError):
 
 class Damaged(StoreError):
     exit_code = 4
+
+
+class Untrusted(Damaged):
+    pass
 
 
 class Unreadable(StoreError):

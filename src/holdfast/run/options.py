@@ -14,6 +14,7 @@ from ..data.feed import MOVES
 from ..errors import UsageError
 from ..ranks import ALONE, Ranks
 from ..rules import Auto, Every, Rule, Whole
+from ..store.signing import Signer
 from ..store.store import Store
 from . import settings
 from .mirror_options import Mirroring
@@ -46,6 +47,7 @@ class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields wou
     whole: Whole
     board: bool | str | os.PathLike[str]
     mirroring: Mirroring | None
+    signer: Signer | None
 
     def __post_init__(self) -> None:
         if not isinstance(self.keep, Rule):
@@ -71,4 +73,4 @@ class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields wou
             from ..collective.store import CollectiveStore
 
             kind = partial(CollectiveStore, ranks=ranks)
-        return kind(self.path, keep=self.keep, take_over=self.take_over, whole=self.whole)
+        return kind(self.path, keep=self.keep, take_over=self.take_over, whole=self.whole, signer=self.signer)

@@ -24,6 +24,7 @@ from .format import MANIFEST, Leaf, Manifest, Name
 from .shards import Abandoned
 from .sharing import Sharing
 from .shelf import Shelf
+from .signing import Signer
 
 _SPARE_BYTES = 1 << 20  # of the manifest's fixed part, directories and the journal
 
@@ -71,6 +72,7 @@ class Committing:
         self.parent: str | None = None  # name of the checkpoint before the next one
         self._turn = threading.RLock()  # one thread at a time claims or writes
         self.copies: Copies = NoCopies()
+        self.signer: Signer | None = None  # signs the manifests
         self._elsewhere = claiming.Elsewhere()
 
     # -- owning ---------------------------------------------------------------------------------------------------
@@ -138,7 +140,7 @@ class Committing:
         with self.acting(attempt, "save"):
             try:
                 manifest = fill(partial)
-                disk.write(partial / MANIFEST, [format.encode(manifest)])
+                disk.write(partial / MANIFEST, [format.encode(manifest, self.signer)])
                 path = attempts.publish(attempt, partial, str(name))
             except Exception:
                 attempts.clean_up(partial)

@@ -16,7 +16,7 @@ from ..pages import Data
 from ..state.codec import ITEMSIZE, SAFETENSORS, Block
 from ..state.snapshot import Arena, Image, Snapshot
 from ..threads import Hook
-from .format import File, Leaf, hasher, in_file, joined_digest, shard_stem
+from .format import XXH3, File, Leaf, hasher, in_file, joined_digest, kind_of, shard_stem
 from .lineage import LINK_BYTES, Link
 
 SHARD_BYTES = 1 << 30
@@ -138,6 +138,7 @@ class Staged(NamedTuple):
     links: Sequence[Link] = ()
     snapshot: Snapshot | None = None
     whole: Mapping[str, Block] | None = None  # the whole leaves, if some are divided in `leaves`
+    kind: str = XXH3  # of the digests
 
     @property
     def size_bytes(self) -> int:
@@ -178,7 +179,7 @@ def write(path: Path, staged: Staged, index: int, before_each: Hook) -> Written:
     shard = staged.shards[index]
     sizes = [len(shard.header), *(staged.leaves[key].data.nbytes for key in shard.keys)]
     runs = _runs(shard, staged.leaves) if staged.snapshot is None else _copied(staged, staged.snapshot, index, sizes)
-    digests = bulk.write(path / shard.name, runs, sum(sizes), hasher, before_each)
+    digests = bulk.write(path / shard.name, runs, sum(sizes), hasher(staged.kind), before_each)
     offset = sizes[0]
     leaves = {}
     for key, found in zip(shard.keys, digests[1:], strict=True):
@@ -188,7 +189,7 @@ def write(path: Path, staged: Staged, index: int, before_each: Hook) -> Written:
             block.kind, block.dtype, tuple(block.shape), shard.name, offset, size, found, dict(block.attrs)
         )
         offset += size
-    return Written(File(offset, joined_digest(digests)), leaves)
+    return Written(File(offset, joined_digest(digests, staged.kind)), leaves)
 
 
 def _copied(staged: Staged, snapshot: Snapshot, index: int, sizes: Sequence[int]) -> Sequence[Extent | Data]:
@@ -217,9 +218,10 @@ def copy(source: Path, target: Path, link: Link) -> None:
     """
     leaves = sorted(link.leaves.values(), key=in_file)
     sizes = [leaves[0].offset, *(leaf.size_bytes for leaf in leaves)]
+    kind = kind_of(link.file.digest)
     with open(disk.open_plain(source), "rb") as file:
         whole = sum(sizes) == os.fstat(file.fileno()).st_size
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)) if whole else memoryview(b"")
-        digests = bulk.write(target, [Extent(data, sizes)], sum(sizes), hasher) if whole else []
-    if joined_digest(digests) != link.file.digest:
+        digests = bulk.write(target, [Extent(data, sizes)], sum(sizes), hasher(kind)) if whole else []
+    if joined_digest(digests, kind) != link.file.digest:
         raise Stale(f"{source} is damaged: its leaves, unchanged since, are written anew")

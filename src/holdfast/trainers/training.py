@@ -48,6 +48,7 @@ class RunOptions(TypedDict, total=False):
     mirror: Mirror
     without: Place | Collection[Place]
     drain: float
+    signed: str | os.PathLike[str] | None
 
 
 _finished: set[Path] = set()  # runs that this process has finished
