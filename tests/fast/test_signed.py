@@ -285,6 +285,8 @@ def test_show_and_verify_say_who_signed(saved, key):
     assert f"by key {name}" in shown
     facts = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
     assert name == facts["signed"]
+    listed = subprocess.run([*command[:3], "ls", str(saved)], capture_output=True, text=True, check=True).stdout
+    assert 3 == listed.count(f"signed by {name[:15]}")
     found = json.loads(verify(saved, key, "--json").stdout)
     assert [name] * 3 == [each["signed"] for each in found["checkpoints"]]
 

@@ -14,7 +14,6 @@ from ..store import divided
 from ..store.checkpoint import Checkpoint
 from ..store.format import Manifest
 from ..store.locate import run_of
-from ..store.signing import Key
 from ..store.stored import Stored, StoredLeaf, is_piece
 from . import options
 from .brought import There, brought
@@ -58,7 +57,7 @@ def facts(checkpoint: Checkpoint) -> dict[str, Any]:
         "name": checkpoint.name,
         **{name: getattr(m, name) for name in copied},
         "ranks": m.world,
-        "signed": Key(bytes.fromhex(m.key)).fingerprint if m.key else None,
+        "signed": m.signer,
         "document": m.document,
         **{name: nodes.plain(nodes.at(tree, "holdfast", name)) for name in OWN.values()},
         "files": {name: file.size_bytes for name, file in m.files.items()},
@@ -104,8 +103,8 @@ def _origin(m: Manifest) -> Iterator[tuple[str, str]]:
         yield "ranks", f"{m.world}; {own} leaves are one rank's own, {pieces} are pieces"
     yield "attempt", f"{m.attempt} of run {m.run}"
     yield "parent", m.parent or "none"
-    if m.key:
-        yield "signed", f"by key {Key(bytes.fromhex(m.key)).fingerprint}; holdfast verify --key checks that"
+    if m.signer:
+        yield "signed", f"by key {m.signer}; holdfast verify --key checks that"
     if m.metrics:
         yield "metrics", numbers(m.metrics)
     if m.note:

@@ -72,8 +72,9 @@ def verified(
     problems: list[Problem] = []
     unreadable = None
     try:
-        _ = checkpoint.head  # of copies at a place `find` reads all but the signature
         problems = [*find(checkpoint, cold=cold)]
+        if not problems:
+            _ = checkpoint.head  # of copies at a place `find` reads all but the signature
     except (NotFound, FileNotFoundError):
         if not (checkpoint.path / MANIFEST).exists():
             return None

@@ -119,6 +119,11 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         return Name(self.step, self.phase)
 
     @property
+    def signer(self) -> str | None:
+        """The fingerprint of the key that is said to have signed it; None: it is not signed."""
+        return Key(bytes.fromhex(self.key)).fingerprint if self.key else None
+
+    @property
     def kind(self) -> str:
         """The algorithm of all its digests."""
         return SHA256 if self.key else XXH3
