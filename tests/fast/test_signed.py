@@ -258,7 +258,10 @@ def test_all_ranks_refuse_a_checkpoint_that_is_not_signed(tmp_path, key, monkeyp
     again = among(2, lambda rank: train_rank(run, rank, steps=12, signed=key))
     assert whole != again
     assert not [each for each in again if isinstance(each, BaseException)]
+    view = Store(run).latest().signed_by(public_key(key.with_suffix(".pub"))).as_rank(1)
+    assert not [*view.problems(cold=True)]
     seal(run / "checkpoints" / "step-000000012", as_it_is, unsigned)
+    assert [*view.problems(cold=True)]  # it reads the manifest anew
     refused = among(2, lambda rank: train_rank(run, rank, steps=16, signed=key))
     assert [Untrusted, Untrusted] == [type(each) for each in refused]
 
