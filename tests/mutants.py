@@ -52,7 +52,7 @@ EQUIVALENT = {
     "publish: without disk.sync_dir(attempt.room)": _OWN_ROOM,
     "sealed: without disk.sync_dir(partial)": _ANOTHER_MACHINE,
     "sealed: disk.sync_dir(partial) before disk.write(partial / name, [data])": _ANOTHER_MACHINE,
-    "make_durable: files[(Path(place) / name).relative_to(path).as_posix()] = _entry(Path(place) / name)"
+    "make_durable: files[(Path(place) / name).relative_to(path).as_posix()] = _entry(Path(place) / name, kind)"
     " before disk.sync_file(Path(place) / name)": "the digest is of the same bytes before and after they are flushed",
     "publish: disk.sync_dir(attempt.room) before disk.sync_dir(target.parent)": "save has not returned before both",
     "write: writing.go_direct(THREADS) before _preallocate(descriptor, size, path)": _ALONE,

@@ -5,6 +5,7 @@ HoldfastError                  1
 ├─ StoreError                  1
 │  ├─ NotFound                 3   no committed checkpoint (at that step)
 │  ├─ Damaged                  4   a committed file is missing, short, or its digest differs, twice
+│  │  └─ Untrusted             4   a manifest is not signed by the key that was to have signed it
 │  ├─ DiskError                1   the file system refused or failed; what was committed before is unchanged
 │  │  ├─ NoSpace               7   there is no space, or a quota is used up
 │  │  └─ Unreadable           12   a file of a checkpoint cannot be read now; nothing says that it is damaged
@@ -49,6 +50,10 @@ class NotFound(StoreError):
 
 class Damaged(StoreError):
     exit_code = 4
+
+
+class Untrusted(Damaged):
+    pass
 
 
 class DiskError(StoreError):

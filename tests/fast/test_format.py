@@ -23,16 +23,19 @@ from collective import Divided, put, whole
 from faults import scratched
 from holdfast.collective import division
 from holdfast.collective.store import CollectiveStore
-from holdfast.errors import Damaged, HoldfastError, StoreError
+from holdfast.errors import Damaged, HoldfastError, StoreError, Untrusted
 from holdfast.ranks import Ranks
 from holdfast.store import format, lineage, shards
 from holdfast.store.checkpoint import Checkpoint
+from holdfast.store.signing import Signer, public_key
 from holdfast.store.store import Facts, Store
 from rank_threads import everywhere
+from signatures import key_pair
 
 GOLDENS = Path(__file__).parents[1] / "golden"
 GOLDEN = GOLDENS / "one-process" / "step-000000007-end"
 GOLDEN_OF_RANKS = GOLDENS / "two-ranks" / GOLDEN.name
+GOLDEN_SIGNED = GOLDENS / "signed" / GOLDEN.name
 
 
 def golden_state() -> dict[str, Any]:
@@ -82,7 +85,7 @@ def adapted(step: int) -> dict[str, Any]:
     return {"adapters": adapters, "backbone": {name: np.arange(300) for name in "ab"}}
 
 
-def write_golden_of_ranks(path: Path) -> None:
+def write_golden_of_ranks(path: Path, signer: Signer | None = None) -> None:
     """As `write_golden`:
     each rank has taken files over, and what all have alike is divided by other measures than at first."""
     facts = Facts(
@@ -90,7 +93,7 @@ def write_golden_of_ranks(path: Path) -> None:
     )
 
     def work(ranks: Ranks) -> Path:
-        store = CollectiveStore(base / "run", ranks=ranks)
+        store = CollectiveStore(base / "run", ranks=ranks, signer=signer)
         for step in (5, 6):
             put(store, golden_of_rank(ranks.rank) | adapted(step), step, facts=Facts(document={}))
         return put(store, golden_of_rank(ranks.rank) | adapted(7), 7, facts=facts).path
@@ -128,9 +131,23 @@ def test_the_golden_checkpoint_is_read_bit_for_bit():
     assert not list(golden.problems())
 
 
-def test_the_golden_checkpoint_of_two_ranks_is_read_bit_for_bit():
+def test_the_golden_signed_checkpoint_is_signed_by_its_key_and_no_other(tmp_path):
+    """All of its digests are SHA-256, in the parts of both ranks, too."""
+    key = key_pair(tmp_path).with_suffix(".pub")
+    checkpoint = Checkpoint(GOLDEN_SIGNED, key=public_key(key))
+    assert not list(checkpoint.problems())
+    manifest = checkpoint.manifest
+    digests = [*(file.digest for file in manifest.files.values()), *(leaf.digest for leaf in manifest.leaves.values())]
+    assert {64} == {len(digest) for digest in digests}
+    assert any(file.links for file in manifest.files.values())
+    with pytest.raises(Untrusted):
+        Checkpoint(GOLDEN_SIGNED, key=public_key(key_pair(tmp_path, seed=2).with_suffix(".pub"))).load()
+
+
+@pytest.mark.parametrize("golden", [GOLDEN_OF_RANKS, GOLDEN_SIGNED], ids=["plain", "signed"])
+def test_the_golden_checkpoint_of_two_ranks_is_read_bit_for_bit(golden):
     """Each rank gets the state that it saved; without a rank it is rank 0's. A sharded array comes back whole."""
-    checkpoint = Checkpoint(GOLDEN_OF_RANKS)
+    checkpoint = Checkpoint(golden)
     more = adapted(7)
     for rank in range(2):
         assert same(checkpoint.as_rank(rank).load(), whole(golden_of_rank(rank) | more))
@@ -466,3 +483,5 @@ def test_names_sort_as_the_run_went(step, phase):
 if __name__ == "__main__":
     write_golden(GOLDEN)
     write_golden_of_ranks(GOLDEN_OF_RANKS)
+    with scratched("key") as folder:
+        write_golden_of_ranks(GOLDEN_SIGNED, Signer(key_pair(folder)))

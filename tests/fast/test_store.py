@@ -391,9 +391,9 @@ def test_a_manifest_is_decoded_once(root, monkeypatch):
     decoded: list[str] = []
     decode = format.decode
 
-    def counted(data: bytes, path: Path) -> Any:
+    def counted(data: bytes, path: Path, *key: Any) -> Any:
         decoded.append(path.parent.name)
-        return decode(data, path)
+        return decode(data, path, *key)
 
     monkeypatch.setattr(format, "decode", counted)
     for keep in (Last(11), Last(9) | Best("acc", max)):

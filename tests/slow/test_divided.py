@@ -151,7 +151,7 @@ def test_a_snapshot_holds_only_what_changed(small, tmp_path):
 def test_a_save_decodes_no_manifest_however_many_files_it_links(small, monkeypatch, tmp_path):
     """A manifest of many pieces takes longer to decode than a small file takes to read."""
     buffer, decode, reads, linked = Buffer(), format.decode, [], []
-    monkeypatch.setattr(format, "decode", lambda data, path: reads.append(path) or decode(data, path))
+    monkeypatch.setattr(format, "decode", lambda data, path, *key: reads.append(path) or decode(data, path, *key))
     store = Store(tmp_path, keep=Last(2))
     for step in range(1, 11):
         checkpoint = store.save(buffer.state_dict(), step=step)

@@ -131,6 +131,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
         "age_s": age_s(head.created),
         "ranks": head.world,
         "not_finite": head.not_finite,
+        "signed": head.signer,
         "damaged": None,
     }
 
@@ -169,6 +170,7 @@ def _row(row: dict[str, Any]) -> list[object]:
     marks += [f"of {row['ranks']} ranks"] if row["ranks"] > 1 else []
     marks += [f"shares files of {name}" for name in row["shares_with"]]
     marks += [f"at {place}" for place in row["at"]]
+    marks += [f"signed by {row['signed'][:15]}"] if row["signed"] else []  # as much as tells keys apart
     return [
         row["name"] if row["directory"] == row["name"] else f"{row['name']} ({row['directory']})",
         row["step"],

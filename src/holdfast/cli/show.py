@@ -73,6 +73,7 @@ def facts(checkpoint: Checkpoint) -> dict[str, Any]:
         "name": checkpoint.name,
         **{name: getattr(m, name) for name in copied},
         "ranks": m.world,
+        "signed": m.signer,
         "document": m.document,
         **{name: nodes.plain(nodes.at(tree, "holdfast", name)) for name in OWN.values()},
         "files": {name: file.size_bytes for name, file in m.files.items()},
@@ -125,6 +126,8 @@ def _origin(m: Manifest) -> Iterator[tuple[str, str]]:
     if m.not_finite:
         more = " and perhaps others" if len(m.not_finite) == MOST_NAMES else ""
         yield "not finite", f"infinite or NaN numbers in {', '.join(m.not_finite)}{more}"
+    if m.signer:
+        yield "signed", f"by key {m.signer}; holdfast verify --key checks that"
     if m.metrics:
         yield "metrics", numbers(m.metrics)
     if m.note:

@@ -7,11 +7,13 @@ from typing import Any
 
 import click
 
-from ..errors import Damaged, NotFound, StoreError
+from ..errors import Damaged, NotFound, StoreError, Untrusted
 from ..foreign.checkpoint import Folder
 from ..store.checkpoint import Checkpoint, Problem
 from ..store.format import MANIFEST
 from ..store.locate import Location
+from ..store.problems import of_whole
+from ..store.signing import Key, public_key
 from . import options
 from .brought import Here, Tell, brought
 from .mirrored import facts_of, lines_of, mirrored
@@ -22,14 +24,16 @@ from .shown import progress, report, size
 @options.run
 @options.step
 @click.option("--cold", is_flag=True, help="Read from the medium where the system allows, not from the page cache.")
+@click.option("--key", metavar="PUB", help="Each must be signed by the key whose public half is in this file.")
 @options.as_json
-def command(run: str, step: int | str | None, cold: bool, as_json: bool) -> int:
+def command(run: str, step: int | str | None, cold: bool, key: str | None, as_json: bool) -> int:
     """Read every byte of RUN's checkpoints, or of one (--step). Exit 4 if any is damaged, with file and byte range.
 
     Of a run with mirrors it also says which checkpoints each place holds. Of a place it reads the copies.
     """
+    wanted = None if key is None else public_key(key)
     with progress() as tell, brought(run, tell, foreign=True) as here:
-        results = _results(here, step, tell, cold=cold)
+        results = _results(here, step, tell, wanted, cold=cold)
         if not results:
             raise NotFound(f"{here.shown}: no committed checkpoint")
         places = mirrored(here, tell)
@@ -41,13 +45,13 @@ def command(run: str, step: int | str | None, cold: bool, as_json: bool) -> int:
     return Damaged.exit_code if any(each["problems"] for each in results) else 0
 
 
-def _results(here: Here, step: int | str | None, tell: Tell, *, cold: bool) -> list[dict[str, Any]]:
+def _results(here: Here, step: int | str | None, tell: Tell, key: Key | None, *, cold: bool) -> list[dict[str, Any]]:
     place, results = here.locate(), []
     for _ in range(5):  # a run that saves and prunes meanwhile may remove all that was listed
         chosen = [*place.checkpoints(), *here.others()] if step is None else [_single(place, step)]
         for number, checkpoint in enumerate(chosen, 1):
             tell(f"verifying {number} of {len(chosen)}: {checkpoint.path.name}")
-            result = verified(checkpoint, here.problems, cold=cold)
+            result = verified(checkpoint.signed_by(key), here.problems, cold=cold)
             if result is not None:
                 results.append(result)
         if results or not chosen:
@@ -74,19 +78,23 @@ def verified(
     unreadable = None
     try:
         problems = [*find(checkpoint, cold=cold)]
+        if not problems:
+            _ = checkpoint.head  # of copies at a place `find` reads all but the signature
     except (NotFound, FileNotFoundError):
         if not (checkpoint.path / MANIFEST).exists():
             return None
         raise
+    except Untrusted as error:
+        problems.append(of_whole(checkpoint.path / MANIFEST, error))
     except Damaged as error:
         problems.append(Problem(checkpoint.path, 0, 0, str(error)))
     except StoreError as error:
         unreadable = str(error)
     size_bytes = None if unreadable or any(each.path.name == MANIFEST for each in problems) else checkpoint.size_bytes
     told = [{"file": str(each.path), "start": each.start, "end": each.end, "what": each.what} for each in problems]
-    assurance = None if told or unreadable else checkpoint.assurance
     result = {"name": checkpoint.path.name, "size_bytes": size_bytes, "problems": told, "unreadable": unreadable}
-    return result | {"assurance": assurance}
+    signed = None if checkpoint.key is None or told else checkpoint.key.fingerprint
+    return result | {"assurance": None if told or unreadable else checkpoint.assurance, "signed": signed}
 
 
 def _lines(results: list[dict[str, Any]]) -> Iterator[str]:
@@ -98,4 +106,5 @@ def _lines(results: list[dict[str, Any]]) -> Iterator[str]:
             for problem in each["problems"]:
                 yield "  {file}: bytes {start}..{end}: {what}".format(**problem)
         else:
-            yield f"{each['name']}  {each['assurance']}  {size(each['size_bytes'])}"
+            signed = f"  signed by {each['signed']}" if each["signed"] else ""
+            yield f"{each['name']}  {each['assurance']}  {size(each['size_bytes'])}{signed}"

@@ -13,7 +13,6 @@ import msgspec
 from ..ranks import Ranks, tried
 from ..store import pruning
 from ..store.attempt import appear, is_checkpoint
-from ..store.checkpoint import Checkpoint
 from ..store.committing import Committing, Facts
 from ..store.format import Name
 from ..store.pruning import DamagedSince
@@ -64,7 +63,7 @@ class CollectiveSave:
         def write_share() -> bytes:
             done.append(self.share.write(self.attempt, self.partial, plan, staged, unchanged, hooks.before_each))
             hooks.before_last()
-            return msgspec.msgpack.encode(sealed(self.partial, done[0].part, plan.firsts))
+            return msgspec.msgpack.encode(sealed(self.partial, done[0].part, plan.firsts, staged.kind))
 
         def committed(words: list[bytes]) -> bytes:
             seals = [SEALS.decode(word) for word in words]
@@ -122,7 +121,7 @@ class CollectiveSave:
 
         def read_back() -> bytes:
             appear(checkpoint.path, is_checkpoint)
-            mine = Checkpoint(checkpoint.path, rank=self.ranks.rank)
+            mine = owner.shelf.at(checkpoint.path, rank=self.ranks.rank)
             pruning.verify(attempt, [mine], owner.sharing, doomed=doomed)
             others = [each for each in plan.needed if each.path != checkpoint.path]
             pruning.verify(attempt, others, owner.sharing)

@@ -84,7 +84,7 @@ class Mine:
         self.blocks = staged.leaves
         self.pieces = {key: block for key, block in self.blocks.items() if "of" in block.attrs}
         whole = {key: block for key, block in self.blocks.items() if key not in self.pieces}
-        self.digests = dict(zip(whole, digests_of([block.data for block in whole.values()]), strict=True))
+        self.digests = dict(zip(whole, digests_of([block.data for block in whole.values()], staged.kind), strict=True))
         self.sheet = Sheet(
             {key: _mark(whole[key], found) for key, found in self.digests.items()},
             {key: _mark(block) for key, block in self.pieces.items()},

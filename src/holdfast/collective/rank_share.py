@@ -119,13 +119,13 @@ class RankShare:
         self._changed, self._passing = written.changed, written.passing
 
 
-def sealed(partial: Path, part: Part, firsts: Collection[str]) -> Seal:
+def sealed(partial: Path, part: Part, firsts: Collection[str], kind: str = format.XXH3) -> Seal:
     """Write a rank's part beside its shards. When this returns, both are durable."""
     data, name = parts.encode(part), format.part_name(part.rank)
     disk.write(partial / name, [data])
     disk.sync_dir(partial)
     entry = PartEntry(name, sum(file.size_bytes for file in part.files.values()), list(firsts))
-    return Seal(entry, parts.entry(data), parts.not_finite(part)[: format.MOST_NAMES])
+    return Seal(entry, parts.entry(data, kind), parts.not_finite(part)[: format.MOST_NAMES])
 
 
 def commit(owner: Committing, name: Name, facts: Facts, partial: Path, seals: Collection[Seal], tree: Any) -> Manifest:
@@ -162,7 +162,7 @@ class PartWriter:
 def _written(
     path: Path, layout: list[Shard], blocks: Mapping[str, Block], staged: Staged, before_each: Hook
 ) -> tuple[dict[str, File], dict[str, Leaf]]:
-    alone = Staged(None, blocks, layout)
+    alone = Staged(None, blocks, layout, kind=staged.kind)
     images = {shard.name: index for index, shard in enumerate(staged.shards)}
     files, leaves = dict[str, File](), dict[str, Leaf]()
     for index, shard in enumerate(layout):

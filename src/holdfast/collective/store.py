@@ -93,7 +93,7 @@ class CollectiveStore(Store):
         """As `Store.lay_out`, with the files that this rank will probably write."""
         with uncollected():
             flat = tree.flatten(state, weights)
-            staged = Staged(flat.tree, flat.leaves, self._share.foreseen(flat.leaves))
+            staged = Staged(flat.tree, flat.leaves, self._share.foreseen(flat.leaves), kind=self.shelf.kind)
         return staged if arena is None else staged.snapshot_in(arena)
 
     def _commit(self, staged: Staged, name: Name, facts: Facts, hooks: Hooks) -> Checkpoint:

@@ -81,10 +81,10 @@ class ForeignLeaf:
     @property
     def digest(self) -> str:
         """What our own checkpoints would record for these bytes; they are read for it."""
-        found = hasher()
+        found = hasher()()
         for chunk in self.chunks():
             found.update(chunk)
-        return found.hexdigest()
+        return str(found.hexdigest())
 
     def chunks(self) -> Iterator[bytearray]:
         """Yield the bytes in C order, a mebibyte at a time; only a leaf in one piece is not read as a whole for it.

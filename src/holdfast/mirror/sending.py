@@ -116,10 +116,12 @@ class _Check:
 
     def __init__(self, file: File, leaves: list[Leaf], where: object) -> None:
         self._file, self._where = file, where
+        self._kind = format.kind_of(file.digest)
+        self._begun = format.hasher(self._kind)
         self._ranges = _ranges(file, leaves, where)
         self._digests: list[str] = []
         self._offset = 0  # of the next byte
-        self._hasher = format.hasher()
+        self._hasher = self._begun()
         self._end_ranges()
 
     def take(self, piece: bytes) -> None:
@@ -136,7 +138,7 @@ class _Check:
     def finish(self) -> None:
         if self._ranges:
             raise Damaged(f"{self._where}: {self._offset} bytes long, was {self._file.size_bytes}")
-        if format.joined_digest(self._digests) != self._file.digest:
+        if format.joined_digest(self._digests, self._kind) != self._file.digest:
             raise Damaged(f"{self._where}: changed since commit")
 
     def _end_ranges(self) -> None:
@@ -146,7 +148,7 @@ class _Check:
             if digest not in ("", found):
                 raise Damaged(f"{self._where}: bytes up to {self._offset} changed since commit")
             self._digests.append(found)
-            self._hasher = format.hasher()
+            self._hasher = self._begun()
 
 
 def _ranges(file: File, leaves: list[Leaf], where: object) -> list[tuple[int, str]]:

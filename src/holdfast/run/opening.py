@@ -21,7 +21,7 @@ from ..state import rng
 from ..store import format
 from ..store.checkpoint import Checkpoint
 from ..terminal import say, warn
-from . import drilled, fingerprint, relaunch, resume, summary, unsound, weights
+from . import drilled, fingerprint, going_back, relaunch, resume, summary, unsound, weights
 from .objects import adapter_for
 from .patience import patiently, reading
 from .position import Position
@@ -43,8 +43,8 @@ def begin(session: Session) -> None:
     relaunch.exit_if_held(session)
     relaunch.exit_again_after_a_stop(session)
     from_places = session.mirrors is not None  # on rank 0; a fetch may take long
-    led_at_length(ranks, "the places", lambda: resume.begin_from_places(session), beside=from_places)
-    back = partial(led_at_length, ranks, "going back", lambda: resume.go_back(session), beside=from_places)
+    led_at_length(ranks, "the places", lambda: going_back.begin_from_places(session), beside=from_places)
+    back = partial(led_at_length, ranks, "going back", lambda: going_back.go_back(session), beside=from_places)
     patiently(session, back)
     with ranks.together("the types of the state"):
         types = session.types()

@@ -14,6 +14,7 @@ from ..data.feed import MOVES
 from ..errors import UsageError
 from ..ranks import ALONE, Ranks
 from ..rules import Auto, Every, Rule, Whole
+from ..store.signing import Signer
 from ..store.store import Store
 from . import settings
 from .mirror_options import Mirroring
@@ -50,6 +51,7 @@ class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields wou
     board: bool | str | os.PathLike[str]
     mirroring: Mirroring | None
     stop_on_nan: bool
+    signer: Signer | None
 
     def __post_init__(self) -> None:
         if not isinstance(self.keep, Rule):
@@ -78,4 +80,5 @@ class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields wou
         whole, days = self.whole, settings.purge_days()
         if days is not None:  # a linked file is as old as its first checkpoint, and a purge takes it from all of them
             whole = Whole(whole.checkpoints, min(whole.hours, LINKED * 24 * days))
-        return kind(self.path, keep=self.keep, take_over=self.take_over, private=self.private, whole=whole)
+        options = {"keep": self.keep, "take_over": self.take_over, "private": self.private, "whole": whole}
+        return kind(self.path, **options, signer=self.signer)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import owner
 from ..errors import StoreError, Unreadable
@@ -113,11 +113,17 @@ def unread_elsewhere(error: Unreadable, name: str, logs: Sequence[Log]) -> str:
             return ""
         for event in log.newest("unreadable"):
             if event.get("checkpoint") == name:
-                before = [(each[0], each[1]) for each in event.get("files", ())]
                 for file, host in error.files:
-                    for other in [there for path, there in before if path == file and there != host]:
+                    for other in _hosts(event.get("files"), file) - {host}:
                         return f"{file} cannot be read, neither on {other} nor on {host}"
     return ""
+
+
+def _hosts(files: Any, file: str) -> set[str]:
+    """Return the nodes on which `file` could not be read, of a journal's event: it may hold anything."""
+    with suppress(TypeError, ValueError):
+        return {str(host) for name, host in files if name == file}
+    return set()
 
 
 def given_up(session: Session, error: Unreadable, older: Checkpoint | None) -> Unreadable:

@@ -136,6 +136,7 @@ class Provision:
             got = self._ask(place, "fetch", {"attempt": folder, "name": name, "into": str(partial)})
             if digest_of(partial) != found.digest:
                 raise PlaceError("damaged", "its manifest has changed since it was listed")
+            _ = self.store.shelf.at(partial).head  # it is signed, if this run's are: else it does not come here
             if instead_of is not None:
                 self.store.sharing.forget()
                 attempts.set_aside(self._attempt, instead_of.path, "unreadable")
@@ -146,7 +147,7 @@ class Provision:
             "fetched", checkpoint=name, place=self._shown[place], size_bytes=got["size_bytes"], took_s=round(took_s, 3)
         )
         say(f"{self.store.root}: {name} comes from {self._shown[place]}, in {took_s:.1f} s")
-        return Checkpoint(path)
+        return self.store.shelf.at(path)
 
     def _ask(self, place: int, op: str, args: Mapping[str, Any]) -> dict[str, Any]:
         """Ask a place, and wait as long as there is progress.

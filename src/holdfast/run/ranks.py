@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from .. import legible
-from ..errors import Damaged, NotFound, RanksError, StoreError, Unreadable, UsageError
+from ..errors import Damaged, NotFound, RanksError, StoreError, Unreadable, Untrusted, UsageError
 from ..ranks import ALONE, Ranks, differing, tried
 from ..state import tree
 from ..store import format
@@ -67,6 +67,7 @@ def facts(options: Any, tracked: Tracked, variables: Vars, drilled: object) -> d
         "stop_on_nan"
     )
     found = {name: str(getattr(options, name)) for name in alike.split()}
+    found["signed"] = "no" if options.signer is None else options.signer.key.fingerprint
     found |= {"accept": str(sorted(options.accept)), "probe": "none" if options.probe is None else "given"}
     found |= {"vars": str(sorted(variables.state_dict())), "drilled": str(drilled)}
     for name, target in tracked.objects.items():
@@ -112,7 +113,7 @@ def agreed(ranks: Ranks, topic: str, work: Callable[[], T]) -> T:
     """Return the result of `work` once it has succeeded on every rank.
 
     Raises:
-        Damaged, Unreadable, NotFound: the same error on every rank: one of them could not use the checkpoint.
+        Untrusted, Damaged, Unreadable, NotFound: the same on every rank: one of them could not use the checkpoint.
         HoldfastError: another error of any rank; it takes precedence over those above.
     """
     results: list[T] = []
@@ -136,6 +137,9 @@ def _require_good(words: Sequence[bytes]) -> bytes:
     """`words`: for each rank what became of its work."""
     found = [_WORDS.decode(each) for each in words]
     texts = [each.text if rank == 0 else f"rank {rank}: {each.text}" for rank, each in enumerate(found)]
+    for each, text in zip(found, texts, strict=True):
+        if each.kind == Untrusted.__name__:
+            raise Untrusted(text)
     for each, text in zip(found, texts, strict=True):
         if each.kind == Damaged.__name__:
             raise Damaged(text)

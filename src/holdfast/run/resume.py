@@ -9,17 +9,14 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Damaged, HoldfastError, NotFound, StoreError, Unreadable
+from ..errors import Damaged, HoldfastError, NotFound, StoreError, Unreadable, Untrusted
 from ..journal import Log
 from ..store.attempt import appear, is_checkpoint
 from ..store.checkpoint import Checkpoint
-from ..store.format import Name, parse_name
 from ..store.store import Store
-from ..terminal import say
 from . import unsound
 from .memory import checked
 from .patience import given_up, patiently, reading, unread_elsewhere
-from .position import Position
 from .ranks import agreed, led_at_length
 from .tracked import RESERVED, Digests, Tracked, require_fit
 
@@ -73,6 +70,7 @@ def restore_newest(session: Session, types: Iterable[type]) -> None:
 
     Raises:
         Unreadable: a file cannot be read, here and at the places; nothing was changed.
+        Untrusted: the newest checkpoint is not signed by this run's key, or is another run's; nothing was changed.
         StoreError: checkpoints exist, or existed, and none is valid; with `allow_fresh` the run starts from scratch
         instead.
         Mismatch: the checkpoint does not fit the live objects; nothing was overwritten.
@@ -82,6 +80,8 @@ def restore_newest(session: Session, types: Iterable[type]) -> None:
     while checkpoint is not None:
         try:
             patiently(session, partial(restore, session, checkpoint, types))
+        except Untrusted:  # somebody has to look: neither is it set aside, nor an older one taken
+            raise
         except (Damaged, NotFound, Unreadable) as error:
             fault = error  # the next checkpoint is looked for outside of this block: its errors are not this one's
         else:
@@ -215,7 +215,7 @@ def _seen(store: Store, name: str) -> Checkpoint | None:
     path = store.root / "checkpoints" / name
     with suppress(FileNotFoundError):  # the restore reports it
         appear(path, is_checkpoint)
-    return Checkpoint(path)
+    return store.shelf.at(path)
 
 
 def restore(session: Session, checkpoint: Checkpoint, types: Iterable[type]) -> None:
@@ -227,6 +227,7 @@ def restore(session: Session, checkpoint: Checkpoint, types: Iterable[type]) -> 
 
     @reading(checkpoint.path)
     def compared() -> tuple[Checkpoint, dict[str, Any]]:
+        _require_ours(session, checkpoint)
         if session.options.allow_fresh and session.leads:  # after half of this one was restored, there may be no other
             require_sound(checkpoint)
         view = checkpoint if ranks.alone else checkpoint.as_rank(ranks.rank)
@@ -249,6 +250,16 @@ def restore(session: Session, checkpoint: Checkpoint, types: Iterable[type]) -> 
     origin.restored(view, memory)
 
 
+def _require_ours(session: Session, checkpoint: Checkpoint) -> None:
+    """
+    Raises:
+        Untrusted: a signed checkpoint in this run's directory was saved by another run.
+    """
+    own = checkpoint.path.parent.parent == session.store.root  # otherwise it was named by the caller
+    if session.options.signer is not None and own and checkpoint.head.run != session.attempt.run:
+        raise Untrusted(f"{checkpoint.path}: was saved by run {checkpoint.head.run}, and this is {session.attempt.run}")
+
+
 def _fitting(checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) -> dict[str, Any]:
     """Return what the run itself saved in a checkpoint, after checking that the checkpoint fits the live objects."""
     checkpoint.check_layout()
@@ -264,51 +275,6 @@ def _fitting(checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) ->
     return memory
 
 
-def begin_from_places(session: Session) -> bytes:
-    """On rank 0: set aside what is not of the run's present. Before the run goes back, fetch what tells about that.
-
-    The newest checkpoint tells whether the run went back before.
-    """
-    if session.mirrors is not None:
-        places, step = session.mirrors.provision, session.options.go_back
-        places.set_strays_aside()
-        if step is not None:
-            places.newer_than(next(places.store.shelf.newest_first(), None))
-            places.fetch(step)
-    return b""
-
-
-def go_back(session: Session) -> bytes:
-    """On rank 0: set aside what is newer than the step to which the run goes back, so that it resumes from there.
-
-    A restart does not do that again.
-    """
-    step, store = session.options.go_back, session.store
-    if step is None:
-        return b""
-    with reading(store.root):
-        if _went_back_before(session, step):
-            say(f"{session.path}: went back to step {step} before; go_back={step} is not done twice")
-            return b""
-        target = store[_to_go_back_to(session, step)]
-        require_sound(target)
-    to = _name(target)
-    newer = [checkpoint for checkpoint in store.checkpoints() if _name(checkpoint).order > to.order]
-    for checkpoint in newer:
-        set_aside(store, checkpoint, "went-back", f"the run went back to step {step}")
-    names = [checkpoint.path.name for checkpoint in newer]
-    if session.mirrors is not None:
-        session.mirrors.provision.go_back(to)
-    session.attempt.record("went_back", step=to.step, phase=to.phase, names=names)
-    say(f"{session.path}: goes back to step {step}; moved to quarantine: {', '.join(names) or 'nothing'}")
-    return b""
-
-
-def _name(checkpoint: Checkpoint) -> Name:
-    """Its name by its directory: its manifest may be unreadable."""
-    return parse_name(checkpoint.path.name) or checkpoint.head.name
-
-
 def require_sound(checkpoint: Checkpoint) -> None:
     """
     Raises:
@@ -316,32 +282,6 @@ def require_sound(checkpoint: Checkpoint) -> None:
     """
     for problem in checkpoint.problems():
         raise Damaged(str(problem))
-
-
-def _to_go_back_to(session: Session, step: int) -> str | int:
-    """With `stop_on_nan`, the newest checkpoint of that step whose weights are finite, if there is one."""
-    finite = [facts.name for facts in session.store.facts() if facts.step == step and facts.finite]
-    return finite[-1] if finite and session.options.stop_on_nan else step
-
-
-def _went_back_before(session: Session, step: int) -> bool:
-    """Whether the newest checkpoint comes from there. If it cannot be read, an older one and the journal tell.
-
-    With `stop_on_nan` the newest whose weights are finite is asked: from another one no start goes on, so going back
-    there is to be repeated.
-    """
-    told: set[Any] = set()
-    for checkpoint in reversed(session.store.checkpoints()):
-        try:
-            if session.options.stop_on_nan and checkpoint.head.not_finite:
-                continue
-            memory = checkpoint.load(part=RESERVED, placeholders=True)  # the user's types are placeholders
-            return step in told or step in Position.of(memory["position"]).went_back
-        except (Damaged, NotFound, LookupError, TypeError):  # the restore reports it
-            continue
-        except OSError:
-            told = {event.get("step") for log in session.earlier_logs for event in log.newest("went_back")}
-    return step in told
 
 
 def set_aside(store: Store, checkpoint: Checkpoint, word: str, why: str) -> None:

@@ -12,6 +12,7 @@ from ..errors import StoreError, UsageError
 from ..legible import legible
 from ..rules import Auto, Every, Last, Rule, Whole
 from ..store import format
+from ..store.signing import Signer
 from ..store.store import Store
 from ..terminal import warn
 from . import arguments, leaving, loops, opening, settings
@@ -21,7 +22,7 @@ from .loop import Loop
 from .mirror_options import DRAIN_S, Mirror, Place, mirroring
 from .options import Options
 from .passes import Passes, length_of
-from .safe_point import step_done
+from .safe_point import save_asked, step_done
 from .serving import BatchesArguments
 from .session import Session, require_overridable
 from .standing import Standing, end_at
@@ -80,6 +81,7 @@ class Run(AbstractContextManager["Run"]):
         without: of these, the places that need not answer when the run begins; HOLDFAST_WITHOUT adds others.
         drain: seconds that the end of the run, or a stop, waits at most for the last copies.
         stop_on_nan: a save that finds infinite or NaN weights ends the run with NotFinite; no start goes on from it.
+        signed: a file with a private Ed25519 key. It signs each checkpoint, and the run goes on from no other.
     """
 
     def __init__(
@@ -113,6 +115,7 @@ class Run(AbstractContextManager["Run"]):
         without: Place | Collection[Place] = (),
         drain: float = DRAIN_S,
         stop_on_nan: bool = False,
+        signed: str | os.PathLike[str] | None = None,
     ) -> None:
         if start_from is not None and branch_from is not None:
             raise UsageError("start_from takes weights, branch_from goes on exactly: give one of them")
@@ -143,6 +146,7 @@ class Run(AbstractContextManager["Run"]):
             board=board,
             mirroring=mirroring(mirror, without, drain, settings.run_dir(path)),
             stop_on_nan=stop_on_nan,
+            signer=None if signed is None else Signer(signed),
         )
         require_overridable(self._options.overrides, self._tracked)
         self._session: Session | None = None
@@ -294,20 +298,7 @@ class Run(AbstractContextManager["Run"]):
 
     def save(self) -> None:
         """Save at the next safe point inside a loop of this run, immediately elsewhere."""
-        session = self._inside("save")
-        saves, progress = session.saves, session.progress
-        if progress.walks.open:
-            saves.ask()
-            return
-        session.require_alive()
-        session.origin.set_baseline(None)
-        if saves.saved != session.here or saves.flight is not None:
-            saves.secure("asked", session.metrics.flush(session.position.phase))
-        elif progress.steps_here == 0 and saves.count:
-            raise UsageError(
-                f"run.save() twice at step {session.position.step}: outside of a loop of this run nobody counts the "
-                "steps; call run.safe_point() after each, and run.save() after it when that one is to be saved"
-            )
+        save_asked(self._inside("save"))
 
     def wait(self) -> None:
         """Return when all earlier saves survive a power loss.

@@ -95,6 +95,23 @@ def passed(session: Session) -> None:
             session.tell(lost.line, kind=lost.kind, name=lost.name)
 
 
+def save_asked(session: Session) -> None:
+    """Save at the next safe point inside a loop of the run, immediately elsewhere."""
+    saves, progress = session.saves, session.progress
+    if progress.walks.open:
+        saves.ask()
+        return
+    session.require_alive()
+    session.origin.set_baseline(None)
+    if saves.saved != session.here or saves.flight is not None:
+        saves.secure("asked", session.metrics.flush(session.position.phase))
+    elif progress.steps_here == 0 and saves.count:
+        raise UsageError(
+            f"run.save() twice at step {session.position.step}: outside of a loop of this run nobody counts the "
+            "steps; call run.safe_point() after each, and run.save() after it when that one is to be saved"
+        )
+
+
 def _stop_wanted(session: Session, ahead_s: float = 0.0) -> str | None:
     """Return why to stop, or None. `ahead_s`: seconds until the next opportunity to stop, besides one step."""
     saves = session.saves

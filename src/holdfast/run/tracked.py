@@ -202,8 +202,9 @@ def digests(
     others = {key for name, node in nodes if name not in filled for key in leaf_keys(node)}
     found = {}
     for key, block in flat.leaves.items():
-        same = block.data.nbytes >= _BIG_BYTES and key in stored and stored[key].size_bytes == block.data.nbytes
-        found[key] = (stored[key].digest if same and key not in others else format.digest(block.data))[:16]
+        kept = stored.get(key) if key not in others and block.data.nbytes >= _BIG_BYTES else None
+        known = "" if kept is None or kept.size_bytes != block.data.nbytes else kept.digest
+        found[key] = (known if known and format.kind_of(known) == format.XXH3 else format.digest(block.data))[:16]
     for name, node in flat.tree["dict"].items():
         found[f"tree:{name}"] = format.digest(format.json_bytes(node))[:16]
     return Digests(found)

@@ -17,6 +17,7 @@ from . import divided, format, problems, reading, source
 from .format import MANIFEST, File, Head, Manifest
 from .parts import Parts, check_bytes, top
 from .problems import Listed, Problem
+from .signing import Key
 from .stored import Piece, Stored, StoredLeaf, StoredPieces
 
 __all__ = ["Checkpoint", "Piece", "Problem", "StoredLeaf", "StoredPieces"]
@@ -30,8 +31,9 @@ class Checkpoint:
 
     assurance = "ok"  # what may be said when `problems` finds none: every digest holds
 
-    def __init__(self, path: str | os.PathLike[str], *, rank: int | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, rank: int | None = None, key: Key | None = None) -> None:
         self.path, self._rank = Path(path), rank  # the view of this rank
+        self.key = key  # the manifest must be signed by it
         self._root: Manifest | None = None
         self._manifest: Manifest | None = None
         self._head: Head | None = None
@@ -51,6 +53,7 @@ class Checkpoint:
         Raises:
             NotFound: the checkpoint was removed.
             Damaged: two reads, the second from the medium, returned other bytes than were written.
+            Untrusted: it is not signed by the key that was given.
         """
         if self._manifest is None:
             parts = self._its_parts()
@@ -61,8 +64,14 @@ class Checkpoint:
     def _whole_root(self) -> Manifest:
         """The manifest file as it is, without the entries in the parts."""
         if self._root is None:
-            self._root = source.decoded(self.path / MANIFEST, format.decode)
+            self._root = source.decoded(self.path / MANIFEST, self._decode)
         return self._root
+
+    def _decode(self, data: bytes, where: object) -> Manifest:
+        return format.decode(data, where, self.key)
+
+    def _decode_head(self, data: bytes, where: object) -> Head:
+        return format.decode_head(data, where, self.key)
 
     def _its_parts(self) -> Parts | None:
         """The parts; None if one process wrote the checkpoint."""
@@ -79,10 +88,14 @@ class Checkpoint:
         parts = self._its_parts()
         if parts is None:
             return self
-        view = Checkpoint(self.path)
+        view = Checkpoint(self.path, key=self.key)
         view._root, view._head, view._parts = self._root, self._head, parts
         view._rank = rank if 0 <= rank < len(parts) else 0
         return view
+
+    def signed_by(self, key: Key | None) -> Checkpoint:
+        """Return the same checkpoint, which cannot be read unless that key has signed it."""
+        return Checkpoint(self.path, rank=self._rank, key=key)
 
     @property
     def rank(self) -> int | None:
@@ -108,7 +121,7 @@ class Checkpoint:
             NotFound, Damaged: as `manifest`.
         """
         if self._head is None:
-            self._head = self._root or source.decoded(self.path / MANIFEST, format.decode_head)
+            self._head = self._root or source.decoded(self.path / MANIFEST, self._decode_head)
         return self._head
 
     @property
@@ -306,7 +319,7 @@ class Checkpoint:
         seen = self
         if cold:
             source.forget(self.path / MANIFEST)
-            seen = Checkpoint(self.path, rank=self._rank)
+            seen = Checkpoint(self.path, rank=self._rank, key=self.key)
         try:
             parts = seen._its_parts()
         except Damaged as error:
@@ -339,7 +352,7 @@ class Checkpoint:
         path = self.path / MANIFEST
         try:
             source.forget(path)
-            head = source.decoded(path, format.decode_head)
+            head = source.decoded(path, self._decode_head)
             yield from problems.of_name(self.path, head)
             if head.ranks is None and head.files != files:
                 raise Damaged(f"{path}: not the manifest that was committed")

@@ -25,6 +25,7 @@ from .refusal import refused
 from .shards import Abandoned
 from .sharing import Sharing
 from .shelf import Shelf
+from .signing import Signer
 
 _SPARE_BYTES = 1 << 20  # of the manifest's fixed part, directories and the journal
 
@@ -78,6 +79,7 @@ class Committing:
         self.copies: Copies = NoCopies()
         self._failed: set[Path] = set()  # directories of saves that failed, and could not be removed
         self._unsure: str | None = None  # its commit failed, perhaps after the rename: it may be there, not durable
+        self.signer: Signer | None = None  # signs the manifests
         self._elsewhere = claiming.Elsewhere()
 
     # -- owning ---------------------------------------------------------------------------------------------------
@@ -159,7 +161,7 @@ class Committing:
         try:
             with self.acting(attempt, "save"):
                 manifest = fill(partial)
-                disk.write(partial / MANIFEST, [format.encode(manifest)])
+                disk.write(partial / MANIFEST, [format.encode(manifest, self.signer)])
                 path = attempts.publish(attempt, partial, str(name))
                 self.parent, self.not_finite = str(name), manifest.not_finite
                 self.point()

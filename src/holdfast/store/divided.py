@@ -244,7 +244,7 @@ def _unchanged(parts: Sequence[Block], known: Mapping[int, str], lineage: Lineag
     """Indexes of the pieces that are the same as in the last checkpoint."""
     samples = lineage.samples
     asked = [i for i, key in known.items() if key not in samples or samples[key] == sample(parts[i].data)]
-    found = digests_of([parts[index].data for index in asked])
+    found = digests_of([parts[index].data for index in asked], lineage.kind)
     return {index for index, digest in zip(asked, found, strict=True) if digest == lineage.leaves[known[index]].digest}
 
 

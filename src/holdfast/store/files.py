@@ -13,7 +13,7 @@ from . import format, source
 from .format import MANIFEST, File
 
 
-def make_durable(path: Path) -> dict[str, File]:
+def make_durable(path: Path, kind: str) -> dict[str, File]:
     """Sync all files and directories below `path`; return the files' entries for the manifest.
 
     Raises:
@@ -32,19 +32,20 @@ def make_durable(path: Path) -> dict[str, File]:
             disk.close_if_private(found)
         for name in sorted(names):
             disk.sync_file(Path(place) / name)
-            files[(Path(place) / name).relative_to(path).as_posix()] = _entry(Path(place) / name)
+            files[(Path(place) / name).relative_to(path).as_posix()] = _entry(Path(place) / name, kind)
         disk.sync_dir(Path(place))
     return files
 
 
 def sound(path: Path, file: File, *, cold: bool) -> bool:
     """Whether the bytes are those that were committed. With `cold`, read them from the medium and not the cache."""
-    return source.twice(path, lambda: _digest(path, cold=cold) == file.digest, bool)
+    return source.twice(path, lambda: _digest(path, format.kind_of(file.digest), cold=cold) == file.digest, bool)
 
 
-def _entry(path: Path) -> File:
-    return File(path.stat().st_size, _digest(path, cold=False))
+def _entry(path: Path, kind: str) -> File:
+    return File(path.stat().st_size, _digest(path, kind, cold=False))
 
 
-def _digest(path: Path, *, cold: bool) -> str:
-    return format.joined_digest(map(format.digest, source.blocks(path, format.BLOCK_BYTES, cold=cold)))
+def _digest(path: Path, kind: str, *, cold: bool) -> str:
+    blocks = source.blocks(path, format.BLOCK_BYTES, cold=cold)
+    return format.joined_digest((format.digest(block, kind) for block in blocks), kind)

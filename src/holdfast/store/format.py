@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
-import xxhash
 
 from .. import legible
 from ..errors import Damaged, StoreError, UsageError
-from ..pages import Data, Distant, pieces
 from ..rules import Best
+from .digests import HEX, SHA256, XXH3, digest, hasher, joined_digest, kind_of
+from .signing import Key, Signer
+
+__all__ = ["SHA256", "XXH3", "digest", "hasher", "joined_digest", "kind_of"]  # who asks for digests asks the format
 
 VERSION = 1  # unreleased: until 0.1.0 it may change, and only the code that wrote a checkpoint can read it
 MANIFEST = "manifest.json"
@@ -25,9 +27,10 @@ BLOCK_BYTES = 16 << 20  # size of a block in a file that is not a shard
 MOST_NAMES = 16  # of leaves that are not finite
 
 _NAME = re.compile(r"step-(\d{9,18})(-end)?")
-_HEAD = re.compile(rb'\{"holdfast": (\d+), "digest": "([0-9a-f]{32})",\n')
-_HEX = re.compile(r"[0-9a-f]{32}")
-_ZEROS = b"0" * 32
+_HEAD = re.compile(
+    rb'\{"holdfast": (\d+), "digest": "([0-9a-f]{32})",(?: "key": "([0-9a-f]{64})", "signature": "([0-9a-f]{128})",)?\n'
+)
+_ZEROS, _NO_SIGNATURE = b"0" * 32, b"0" * 128
 _LEAVES = b',\n"leaves": {\n'  # no name of a file or field can contain these bytes: JSON strings have no newlines
 _DIRECTIONS = {"max": max, "min": min}
 _NOT_FINITE = ("nan", "inf", "-inf")
@@ -112,10 +115,21 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     files: dict[str, File]
     ranks: list[PartEntry] | None = None  # one entry for each rank if several ranks wrote it
     not_finite: list[str] = []  # weights with numbers that are not finite: at most `MOST_NAMES` of them
+    key: str = ""  # the public key, in hex, by which the first line says it is signed
 
     @property
     def name(self) -> Name:
         return Name(self.step, self.phase)
+
+    @property
+    def signer(self) -> str | None:
+        """The fingerprint of the key that is said to have signed it; None: it is not signed."""
+        return Key(bytes.fromhex(self.key)).fingerprint if self.key else None
+
+    @property
+    def kind(self) -> str:
+        """The algorithm of all its digests."""
+        return SHA256 if self.key else XXH3
 
     @property
     def world(self) -> int:
@@ -145,36 +159,29 @@ class Manifest(Head, frozen=True, forbid_unknown_fields=True, kw_only=True):
     tree: Any
 
 
+AnyHead = TypeVar("AnyHead", bound=Head)
 # Made here, where only one thread is: msgspec 0.2 can crash the process when two threads use a type for the first time.
 _HEADS, _MANIFESTS = msgspec.json.Decoder(Head), msgspec.json.Decoder(Manifest)
 
-hasher = xxhash.xxh3_128  # for data that is hashed in several pieces
 
+def encode(manifest: Manifest, signer: Signer | None = None) -> bytes:
+    """Return the bytes of manifest.json: a first line of fixed form, then one line for every field, file and leaf.
 
-def digest(data: bytes | bytearray | Data) -> str:
-    """Return xxh3_128 of `data` as 32 hex digits. It detects damage, not manipulation."""
-    if not isinstance(data, Distant):
-        return xxhash.xxh3_128_hexdigest(data)
-    found = hasher()
-    for piece in pieces(data):
-        found.update(piece)
-    return found.hexdigest()
-
-
-def joined_digest(digests: Iterable[str]) -> str:
-    """Return the digest of a file: the digest of its pieces' digests, concatenated."""
-    return digest("".join(digests).encode())
-
-
-def encode(manifest: Manifest) -> bytes:
-    """Return the bytes of manifest.json: a first line of fixed form, then one line for every field, file and leaf."""
+    With a signer, the first line has its public key, and the signature of the whole with zeros in their places.
+    """
     fields = msgspec.structs.asdict(manifest)
+    del fields["key"]  # the first line has it
     for name in ("ranks", "not_finite"):  # most checkpoints have neither
         if not fields[name]:
             del fields[name]
-    text = field_lines(fields) + b"\n}\n"
-    head = b'{"holdfast": %d, "digest": "%s",\n'
-    return head % (VERSION, digest(head % (VERSION, _ZEROS) + text).encode()) + text
+    text, more = field_lines(fields) + b"\n}\n", b""
+    head = b'{"holdfast": %d, "digest": "%s",%s\n'
+    if signer is not None:
+        line = b' "key": "%s", "signature": "%s",'
+        key = signer.key.raw.hex().encode()
+        unsigned = head % (VERSION, _ZEROS, line % (key, _NO_SIGNATURE)) + text
+        more = line % (key, signer.sign(unsigned).hex().encode())
+    return head % (VERSION, digest(head % (VERSION, _ZEROS, more) + text).encode(), more) + text
 
 
 def field_lines(fields: Mapping[str, Any]) -> bytes:
@@ -210,40 +217,42 @@ def _lines(entries: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(f"{_json(key)}: {_json(value)}" for key, value in entries.items()) + "\n}"
 
 
-def decode(data: bytes, where: object) -> Manifest:
-    """Decode a manifest, which may be damaged, foreign or hostile.
+def decode(data: bytes, where: object, key: Key | None = None) -> Manifest:
+    """Decode a manifest, which may be damaged, foreign or hostile. With `key`, check its signature.
 
     Raises:
         Damaged: its own digest is wrong, or it contradicts itself.
+        Untrusted: it is not signed by that key.
         StoreError: it is whole, but this version cannot read its format.
     """
     try:
-        manifest = _MANIFESTS.decode(_sound(data, where))
+        text, signer = _sound(data, where, key)
+        manifest = _signed(_MANIFESTS.decode(text), signer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"{where}: {error}") from error
     _check(manifest, where)
-    check_leaves(manifest.leaves, manifest.files, where)
+    check_leaves(manifest.leaves, manifest.files, where, manifest.kind)
     if manifest.ranks is not None and manifest.leaves:
         raise Damaged(f"{where}: holds leaves, which are its parts' to hold")
     return manifest
 
 
-def decode_head(data: bytes, where: object) -> Head:
-    """Decode the head of a manifest, quickly: after the files, only the digest is checked."""
-    text = _sound(data, where)
+def decode_head(data: bytes, where: object, key: Key | None = None) -> Head:
+    """Decode the head of a manifest, quickly: after the files, only digest and signature are checked."""
+    text, signer = _sound(data, where, key)
     cut = data.find(_LEAVES, len(data) - len(text))
     if cut < 0:
-        return decode(data, where)
+        return decode(data, where, key)
     try:
-        head = _HEADS.decode(bytes(text[: cut - len(data)]) + b"}")
+        head = _signed(_HEADS.decode(bytes(text[: cut - len(data)]) + b"}"), signer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return decode(data, where)  # it is valid but laid out differently, or this raises the exact error
+        return decode(data, where, key)  # it is valid but laid out differently, or this raises the exact error
     _check(head, where)
     return head
 
 
-def _sound(data: bytes, where: object) -> memoryview:
-    """Check the digest; return the fields as JSON."""
+def _sound(data: bytes, where: object, key: Key | None) -> tuple[memoryview, str]:
+    """Check the digest, and with `key` the signature; return the fields as JSON, and the key that is said to sign."""
     head = _HEAD.match(data)
     if head is None:
         raise Damaged(f"{where}: the first line is not a Holdfast manifest's")
@@ -251,12 +260,24 @@ def _sound(data: bytes, where: object) -> memoryview:
     text[slice(*head.span(2))] = _ZEROS
     if digest(text).encode() != head[2]:
         raise Damaged(f"{where}: bytes 0..{len(data)} changed since commit")
+    signer = (head[3] or b"").decode()
     if head[1] != b"%d" % VERSION:
         raise StoreError(
             f"{where}: format version {head[1][:20].decode()}; this Holdfast reads version {VERSION}: use a newer one"
         )
+    if key is not None:
+        if head[4] is not None:
+            text[slice(*head.span(4))] = _NO_SIGNATURE
+        key.require(signer, (head[4] or b"").decode(), bytes(text), where)
     text[head.end() - 1] = ord("{")
-    return memoryview(text)[head.end() - 1 :]
+    return memoryview(text)[head.end() - 1 :], signer
+
+
+def _signed(head: AnyHead, signer: str) -> AnyHead:
+    """Return the manifest with the key that its first line names; no field of its own may name one."""
+    if head.key:
+        raise msgspec.DecodeError("its fields name a key")
+    return msgspec.structs.replace(head, key=signer)
 
 
 def _check(head: Head, where: object) -> None:
@@ -266,7 +287,7 @@ def _check(head: Head, where: object) -> None:
         if isinstance(value, str) and value not in _NOT_FINITE:
             raise Damaged(f"{where}: metric {name!r} is {value!r}, which is no number")
     seconds(head.created)
-    check_files(head.files, where)
+    check_files(head.files, where, head.kind)
     if head.ranks is not None:
         _check_ranks(head.ranks, head.files, where)
 
@@ -281,20 +302,20 @@ def _check_ranks(ranks: list[PartEntry], files: Mapping[str, File], where: objec
         raise Damaged(f"{where}: its parts are not in order")
 
 
-def check_files(files: Mapping[str, File], where: object) -> None:
-    """Raise Damaged unless a checkpoint can contain these files."""
+def check_files(files: Mapping[str, File], where: object, kind: str) -> None:
+    """Raise Damaged unless a checkpoint can contain these files, with digests of this kind."""
     for name, file in files.items():
-        if not is_inside(name) or file.size_bytes < 0 or not _HEX.fullmatch(file.digest):
+        if not is_inside(name) or file.size_bytes < 0 or not HEX[kind].fullmatch(file.digest):
             raise Damaged(f"{where}: file {name!r} is not one that a checkpoint can hold")
         if file.links < 0 or (file.origin and parse_name(file.origin) is None):
             raise Damaged(f"{where}: file {name!r} was taken over from {file.origin!r}, which is no checkpoint")
 
 
-def check_leaves(leaves: Mapping[str, Leaf], files: Mapping[str, File], where: object) -> None:
+def check_leaves(leaves: Mapping[str, Leaf], files: Mapping[str, File], where: object, kind: str) -> None:
     """Raise Damaged unless each leaf lies inside one of the files."""
     sizes = {name: file.size_bytes for name, file in files.items() if "/" not in name}
     for key, leaf in leaves.items():
-        if leaf.offset + leaf.size_bytes > sizes.get(leaf.shard, -1) or not _HEX.fullmatch(leaf.digest):
+        if leaf.offset + leaf.size_bytes > sizes.get(leaf.shard, -1) or not HEX[kind].fullmatch(leaf.digest):
             raise Damaged(f"{where}: leaf {key!r} does not lie inside {leaf.shard!r}")
 
 

@@ -19,7 +19,7 @@ from ..pages import Data, sample
 from ..rules import Whole
 from ..state.codec import Block
 from ..threads import map_in_threads
-from .format import File, Leaf, digest, seconds
+from .format import XXH3, File, Leaf, digest, kind_of, seconds
 
 LINK_BYTES = 1 << 20  # the least total size of unchanged leaves that get a file of their own
 THREADS = min(4, os.cpu_count() or 1)
@@ -50,6 +50,11 @@ class Lineage(NamedTuple):
     # a few bytes of each big leaf: if these differ, the leaf changed and is not digested
     samples: Mapping[str, bytes] = {}
 
+    @property
+    def kind(self) -> str:
+        """The algorithm of its digests."""
+        return next((kind_of(leaf.digest) for leaf in self.leaves.values()), XXH3)
+
     def unchanged(self, leaves: Mapping[str, Block], digests: Mapping[str, str] = MappingProxyType({})) -> set[str]:
         """Keys of leaves whose bytes are the same as in this checkpoint. Only probable candidates are compared.
 
@@ -66,7 +71,7 @@ class Lineage(NamedTuple):
         if sum(leaves[key].data.nbytes for key in worth) < LINK_BYTES:
             return set()
         asked = [key for key in worth if key not in digests]
-        found = dict(zip(asked, digests_of([leaves[key].data for key in asked]), strict=True))
+        found = dict(zip(asked, digests_of([leaves[key].data for key in asked], self.kind), strict=True))
         return {key for key in worth if (found.get(key) or digests[key]) == self.leaves[key].digest}
 
     def links(self, unchanged: Collection[str], whole: Whole, now_s: float) -> list[Link]:
@@ -125,7 +130,7 @@ def _same(leaf: Leaf, old: Leaf) -> bool:
     return bool(facts(leaf) == facts(old))
 
 
-def digests_of(views: Sequence[Data]) -> list[str]:
+def digests_of(views: Sequence[Data], kind: str = XXH3) -> list[str]:
     """Return the digest of each, with one thread per core. A thread's share is contiguous: small leaves need that."""
     total, ends, sent = sum(view.nbytes for view in views), [0], 0
     for index, view in enumerate(views, 1):
@@ -133,4 +138,5 @@ def digests_of(views: Sequence[Data]) -> list[str]:
         if sent >= total * len(ends) / THREADS or index == len(views):
             ends.append(index)
     shares = [views[start:end] for start, end in pairwise(ends)]
-    return list(chain.from_iterable(map_in_threads(lambda share: [digest(view) for view in share], shares, THREADS)))
+    found = map_in_threads(lambda share: [digest(view, kind) for view in share], shares, THREADS)
+    return list(chain.from_iterable(found))

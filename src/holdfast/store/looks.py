@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from ..bulk import Hash
 from ..state.finite import is_finite
-from .format import hasher
 
 _NOTHING = memoryview(b"")
 
@@ -16,11 +15,11 @@ _NOTHING = memoryview(b"")
 class Looks:
     """Makes the digests of a file's pieces, one after another, and looks at the numbers of some.
 
-    `dtypes`: of each piece, in their order; empty: its numbers are not looked at.
+    `dtypes`: of each piece, in their order; empty: its numbers are not looked at. `hasher` begins a digest.
     """
 
-    def __init__(self, dtypes: Sequence[str]) -> None:
-        self._dtypes = enumerate(dtypes)
+    def __init__(self, dtypes: Sequence[str], hasher: Callable[..., Hash]) -> None:
+        self._dtypes, self._hasher = enumerate(dtypes), hasher
         # of each piece: False if one of its numbers is infinite or NaN
         self.finite: list[bool | msgspec.UnsetType] = [msgspec.UNSET] * len(dtypes)
 
@@ -28,8 +27,8 @@ class Looks:
         """Begin the next piece with these bytes."""
         index, dtype = next(self._dtypes)
         if not dtype:
-            return hasher(data)
-        look = _Look(self.finite, index, dtype)
+            return self._hasher(data)
+        look = _Look(self.finite, index, dtype, self._hasher())
         look.update(data)
         return look
 
@@ -37,8 +36,8 @@ class Looks:
 class _Look:
     """The digest of one piece. It gets whole numbers at a time."""
 
-    def __init__(self, finite: list[bool | msgspec.UnsetType], index: int, dtype: str) -> None:
-        self._digest = hasher()
+    def __init__(self, finite: list[bool | msgspec.UnsetType], index: int, dtype: str, digest: Hash) -> None:
+        self._digest = digest
         self._finite, self._index, self._dtype = finite, index, dtype
 
     def update(self, data: memoryview) -> None:

@@ -54,14 +54,11 @@ def encode(part: Part) -> bytes:
     return b"{\n" + format.field_lines(msgspec.structs.asdict(part)) + b"\n}\n"
 
 
-def entry(data: bytes) -> File:
+def entry(data: bytes, kind: str = format.XXH3) -> File:
     """Return the manifest's entry for a part's file."""
-    return File(len(data), _digest(data))
-
-
-def _digest(data: bytes) -> str:
     starts = range(0, len(data), format.BLOCK_BYTES)
-    return format.joined_digest(format.digest(data[start : start + format.BLOCK_BYTES]) for start in starts)
+    pieces = (format.digest(data[start : start + format.BLOCK_BYTES], kind) for start in starts)
+    return File(len(data), format.joined_digest(pieces, kind))
 
 
 def decode(data: bytes, root: Manifest, rank: int, where: object) -> Part:
@@ -75,21 +72,21 @@ def decode(data: bytes, root: Manifest, rank: int, where: object) -> Part:
         part = _PART.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"{where}: {error}") from error
-    _check(part, said, rank, where)
+    _check(part, said, rank, root.kind, where)
     return part
 
 
 def check_bytes(data: bytes, root: Head, rank: int, where: object) -> format.PartEntry:
     """Raise Damaged unless `data` is the part of `rank` that the manifest names; return its entry there."""
     said = (root.ranks or [])[rank]
-    if entry(data) != root.files[said.part]:
+    if entry(data, root.kind) != root.files[said.part]:
         raise Damaged(f"{where}: bytes 0..{len(data)} changed since commit")
     return said
 
 
-def _check(part: Part, said: format.PartEntry, rank: int, where: object) -> None:
-    format.check_files(part.files, where)
-    format.check_leaves(part.leaves, part.files, where)
+def _check(part: Part, said: format.PartEntry, rank: int, kind: str, where: object) -> None:
+    format.check_files(part.files, where, kind)
+    format.check_leaves(part.leaves, part.files, where, kind)
     begin, mine = prefix(rank), own_key(rank, "")
     names = all(name.startswith(begin) and "/" not in name for name in part.files)
     keys = all(key.startswith(mine) or not key.startswith("@") for key in part.leaves)

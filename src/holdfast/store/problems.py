@@ -99,10 +99,12 @@ def _of_header(path: Path, file: File, leaves: list[Leaf]) -> Iterator[Problem]:
         yield Problem(path, 0, file.size_bytes, "the manifest leaves gaps between its leaves")
         return
 
+    kind = format.kind_of(file.digest)
+
     def sound() -> bool:
         with source.named(path), open(source.open_plain(path), "rb") as opened:
-            head = format.digest(opened.read(begin))
-        return format.joined_digest([head, *(leaf.digest for leaf in leaves)]) == file.digest
+            head = format.digest(opened.read(begin), kind)
+        return format.joined_digest([head, *(leaf.digest for leaf in leaves)], kind) == file.digest
 
     if not source.twice(path, sound, bool):
         yield Problem(path, 0, begin, "the header changed since commit")

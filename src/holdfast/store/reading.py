@@ -76,26 +76,26 @@ def _failures(wanted: Sequence[Wanted], *, cold: bool, before_each: Hook = nothi
 class _Leaf:
     """A leaf that is being read. Its bytes are digested in order, whichever thread has read them."""
 
-    __slots__ = ("data", "digested", "hasher", "offset", "path", "size", "stored", "wrong")
+    __slots__ = ("data", "digested", "hasher", "kind", "offset", "path", "size", "stored", "wrong")
 
     def __init__(self, stored: Located, data: Data | None) -> None:
         self.stored, self.data = stored, data
         if data is not None and data.nbytes != stored.size_bytes:
             raise Damaged(f"{stored.path}: leaf {stored.key!r} is {stored.size_bytes} bytes long, not {data.nbytes}")
         self.path, self.offset, self.size = stored.path, stored.offset, stored.size_bytes
-        self.digested = 0
+        self.kind, self.digested = format.kind_of(stored.digest), 0
         self.hasher: Any = None
         self.wrong = ""
         if not self.size:
-            self.check(format.digest(b""))
+            self.check(format.digest(b"", self.kind))
 
     def take(self, view: memoryview) -> None:
         """Digest the bytes that follow those digested before."""
         if view.nbytes == self.size:
-            self.check(format.digest(view))
+            self.check(format.digest(view, self.kind))
             return
         if self.hasher is None:
-            self.hasher = format.hasher()
+            self.hasher = format.hasher(self.kind)()
         self.hasher.update(view)
         if self.digested + view.nbytes == self.size:
             self.check(self.hasher.hexdigest())

@@ -16,7 +16,7 @@ from ..pages import Data
 from ..state.codec import ITEMSIZE, SAFETENSORS, Block
 from ..state.snapshot import Arena, Image, Snapshot
 from ..threads import Hook
-from .format import File, Leaf, hasher, in_file, joined_digest, shard_stem
+from .format import XXH3, File, Leaf, hasher, in_file, joined_digest, kind_of, shard_stem
 from .lineage import LINK_BYTES, Link
 from .looks import Looks
 
@@ -139,6 +139,7 @@ class Staged(NamedTuple):
     links: Sequence[Link] = ()
     snapshot: Snapshot | None = None
     whole: Mapping[str, Block] | None = None  # the whole leaves, if some are divided in `leaves`
+    kind: str = XXH3  # of the digests
 
     @property
     def size_bytes(self) -> int:
@@ -180,7 +181,7 @@ def write(path: Path, staged: Staged, index: int, before_each: Hook) -> Written:
     blocks = [staged.leaves[key] for key in shard.keys]
     sizes = [len(shard.header), *(block.data.nbytes for block in blocks)]
     runs = _runs(shard, staged.leaves) if staged.snapshot is None else _copied(staged, staged.snapshot, index, sizes)
-    looks = Looks(["", *(block.dtype if block.weight else "" for block in blocks)])
+    looks = Looks(["", *(block.dtype if block.weight else "" for block in blocks)], hasher(staged.kind))
     digests = bulk.write(path / shard.name, runs, sum(sizes), looks.begin, before_each)
     offset = sizes[0]
     leaves = {}
@@ -190,7 +191,7 @@ def write(path: Path, staged: Staged, index: int, before_each: Hook) -> Written:
             block.kind, block.dtype, tuple(block.shape), shard.name, offset, size, found, dict(block.attrs), finite
         )
         offset += size
-    return Written(File(offset, joined_digest(digests)), leaves)
+    return Written(File(offset, joined_digest(digests, staged.kind)), leaves)
 
 
 def _copied(staged: Staged, snapshot: Snapshot, index: int, sizes: Sequence[int]) -> Sequence[Extent | Data]:
@@ -219,9 +220,10 @@ def copy(source: Path, target: Path, link: Link) -> None:
     """
     leaves = sorted(link.leaves.values(), key=in_file)
     sizes = [leaves[0].offset, *(leaf.size_bytes for leaf in leaves)]
+    kind = kind_of(link.file.digest)
     with open(disk.open_plain(source), "rb") as file:
         whole = sum(sizes) == os.fstat(file.fileno()).st_size
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)) if whole else memoryview(b"")
-        digests = bulk.write(target, [Extent(data, sizes)], sum(sizes), hasher) if whole else []
-    if joined_digest(digests) != link.file.digest:
+        digests = bulk.write(target, [Extent(data, sizes)], sum(sizes), hasher(kind)) if whole else []
+    if joined_digest(digests, kind) != link.file.digest:
         raise Stale(f"{source} is damaged: its leaves, unchanged since, are written anew")

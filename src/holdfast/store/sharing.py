@@ -122,14 +122,14 @@ class Sharing:
     def go_on(self, checkpoint: Checkpoint) -> None:
         """Make `checkpoint`, as this rank sees it, the one whose files may be linked next."""
         # otherwise other processes wrote the files, perhaps on other machines
-        if checkpoint.world == self._ranks.world:
+        if checkpoint.world == self._ranks.world and checkpoint.head.kind == self._shelf.kind:
             mine = checkpoint.manifest
             self.lineage = Lineage(checkpoint.path, mine.created, mine.files, mine.leaves)
             self._found = _ReadBack(checkpoint.path.name, {})
 
     def _mine(self, path: Path) -> Checkpoint:
         """The checkpoint as this rank saved it, so that only its own files are read."""
-        return Checkpoint(path, rank=self._own_rank)
+        return self._shelf.at(path, rank=self._own_rank)
 
     @property
     def _own_rank(self) -> int | None:

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from .. import retention
-from ..errors import Damaged, NotFound
+from ..errors import Damaged, NotFound, Untrusted
 from ..retention import CheckpointFacts
 from ..rules import Best
 from ..terminal import warn
 from . import format, pins
 from .checkpoint import Checkpoint
 from .format import MANIFEST, Name
+from .signing import Key
 
 T = TypeVar("T")
 
@@ -36,12 +37,21 @@ class _ManifestFacts(NamedTuple):
 class Shelf:
     """The checkpoints below `root`. Each manifest is decoded once, however often its facts are requested."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, key: Key | None = None) -> None:
+        self.root, self.key = root, key  # with a key, every manifest must be signed by it
         self._cards: dict[str, _ManifestFacts] = {}
 
+    @property
+    def kind(self) -> str:
+        """The algorithm of the digests in checkpoints that are saved here."""
+        return format.XXH3 if self.key is None else format.SHA256
+
+    def at(self, path: Path, *, rank: int | None = None) -> Checkpoint:
+        """The checkpoint at `path`, in or for this run's directory."""
+        return Checkpoint(path, rank=rank, key=self.key)
+
     def checkpoint(self, name: Name | str) -> Checkpoint:
-        return Checkpoint(self.root / "checkpoints" / str(name))
+        return self.at(self.root / "checkpoints" / str(name))
 
     def names(self) -> list[Name]:
         """Names of the existing checkpoints, in order."""
@@ -125,6 +135,7 @@ class Shelf:
         Raises:
             NotFound: there is no checkpoint.
             Damaged: none is sound; this is the newest one's error.
+            Untrusted: one is not signed by the key; no older one is tried.
         """
         damage: list[Damaged] = []
         tried: set[Name] = set()
@@ -133,6 +144,8 @@ class Shelf:
             tried.add(fresh[-1])
             try:
                 return read(checkpoint)
+            except Untrusted:
+                raise
             except Damaged as error:
                 warn(f"{error}; an older checkpoint is looked at")
                 damage.append(error)

@@ -26,6 +26,7 @@ from .locate import require_run
 from .shards import Abandoned, Staged, Stale
 from .sharing import Sharing
 from .shelf import Shelf
+from .signing import Signer
 
 __all__ = ["Facts", "Store"]
 
@@ -60,14 +61,16 @@ class Store(Committing):
         take_over: bool = False,
         private: bool = False,
         whole: Whole = Whole(),  # noqa: B008  a frozen value
+        signer: Signer | None = None,
     ) -> None:
         self.root = Path(root).absolute()  # absolute, because the caller may change its working directory
         if not isinstance(whole, Whole):
             raise UsageError(f"whole={whole!r}: give a value, as in Whole(checkpoints=20, hours=24)")
         with writing(self.root, "open the run"):
             require_run(self.root)
-        shelf = Shelf(self.root)
+        shelf = Shelf(self.root, None if signer is None else signer.key)
         super().__init__(shelf, Sharing(shelf, whole, self.ranks), keep, take_over=take_over, private=private)
+        self.signer = signer
 
     def __repr__(self) -> str:
         return f"Store({str(self.root)!r})"
@@ -199,7 +202,7 @@ class Store(Committing):
             fresh = plain | {key: block for each in divisions.values() for key, block in each.fresh.items()}
             kept = {key: block for each in divisions.values() for key, block in each.kept.items()}
             leaves = {key: block for key, block in flat.leaves.items() if key not in divisions} | fresh | kept
-            staged = Staged(flat.tree, leaves, plan, links, whole=flat.leaves)
+            staged = Staged(flat.tree, leaves, plan, links, whole=flat.leaves, kind=self.shelf.kind)
         return staged if arena is None else staged.snapshot_in(arena)
 
     def go_on(self, checkpoint: Checkpoint) -> None:
@@ -275,7 +278,7 @@ class Store(Committing):
                 self.sharing.distrust(self.parent)
                 if staged.snapshot is not None:
                     raise
-                alone = Staged(staged.tree, staged.whole or {}, shards.layout(staged.whole or {}))
+                alone = Staged(staged.tree, staged.whole or {}, shards.layout(staged.whole or {}), kind=staged.kind)
                 return self._commit(alone, name, facts, hooks)
             written = [key for shard in staged.shards for key in shard.keys]
             self.sharing.note(staged.leaves, written, before)
@@ -302,7 +305,9 @@ class Store(Committing):
         except BaseException:
             disk.remove_tree(partial)
             raise
-        self.finish(name, partial, lambda path: self.manifest(name, facts, make_durable(path), {}, None))
+        self.finish(
+            name, partial, lambda path: self.manifest(name, facts, make_durable(path, self.shelf.kind), {}, None)
+        )
         self.apply_rule(name)
 
     def pin(self, step: int | str) -> None:

@@ -50,6 +50,7 @@ class RunOptions(TypedDict, total=False):
     without: Place | Collection[Place]
     drain: float
     stop_on_nan: bool
+    signed: str | os.PathLike[str] | None
 
 
 _finished: set[Path] = set()  # runs that this process has finished

@@ -1,0 +1,88 @@
+"""Going back: before the restore, what is newer than the step to which the run goes back is set aside. On rank 0."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..errors import Damaged, NotFound
+from ..store.checkpoint import Checkpoint
+from ..store.format import Name, parse_name
+from ..terminal import say
+from .patience import reading
+from .position import Position
+from .resume import require_sound, set_aside
+from .tracked import RESERVED
+
+if TYPE_CHECKING:
+    from .session import Session
+
+
+def begin_from_places(session: Session) -> bytes:
+    """On rank 0: set aside what is not of the run's present. Before the run goes back, fetch what tells about that.
+
+    The newest checkpoint tells whether the run went back before.
+    """
+    if session.mirrors is not None:
+        places, step = session.mirrors.provision, session.options.go_back
+        places.set_strays_aside()
+        if step is not None:
+            places.newer_than(next(places.store.shelf.newest_first(), None))
+            places.fetch(step)
+    return b""
+
+
+def go_back(session: Session) -> bytes:
+    """On rank 0: set aside what is newer than the step to which the run goes back, so that it resumes from there.
+
+    A restart does not do that again.
+    """
+    step, store = session.options.go_back, session.store
+    if step is None:
+        return b""
+    with reading(store.root):
+        if _went_back_before(session, step):
+            say(f"{session.path}: went back to step {step} before; go_back={step} is not done twice")
+            return b""
+        target = store[_to_go_back_to(session, step)]
+        require_sound(target)
+    to = _name(target)
+    newer = [checkpoint for checkpoint in store.checkpoints() if _name(checkpoint).order > to.order]
+    for checkpoint in newer:
+        set_aside(store, checkpoint, "went-back", f"the run went back to step {step}")
+    names = [checkpoint.path.name for checkpoint in newer]
+    if session.mirrors is not None:
+        session.mirrors.provision.go_back(to)
+    session.attempt.record("went_back", step=to.step, phase=to.phase, names=names)
+    say(f"{session.path}: goes back to step {step}; moved to quarantine: {', '.join(names) or 'nothing'}")
+    return b""
+
+
+def _name(checkpoint: Checkpoint) -> Name:
+    """Its name by its directory: its manifest may be unreadable."""
+    return parse_name(checkpoint.path.name) or checkpoint.head.name
+
+
+def _to_go_back_to(session: Session, step: int) -> str | int:
+    """With `stop_on_nan`, the newest checkpoint of that step whose weights are finite, if there is one."""
+    finite = [facts.name for facts in session.store.facts() if facts.step == step and facts.finite]
+    return finite[-1] if finite and session.options.stop_on_nan else step
+
+
+def _went_back_before(session: Session, step: int) -> bool:
+    """Whether the newest checkpoint comes from there. If it cannot be read, an older one and the journal tell.
+
+    With `stop_on_nan` the newest whose weights are finite is asked: from another one no start goes on, so going back
+    there is to be repeated.
+    """
+    told: set[Any] = set()
+    for checkpoint in reversed(session.store.checkpoints()):
+        try:
+            if session.options.stop_on_nan and checkpoint.head.not_finite:
+                continue
+            memory = checkpoint.load(part=RESERVED, placeholders=True)  # the user's types are placeholders
+            return step in told or step in Position.of(memory["position"]).went_back
+        except (Damaged, NotFound, LookupError, TypeError):  # the restore reports it
+            continue
+        except OSError:
+            told = {event.get("step") for log in session.earlier_logs for event in log.newest("went_back")}
+    return step in told
