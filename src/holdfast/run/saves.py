@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from .. import interval, retention
-from ..errors import Damaged, DiskError
+from ..errors import Damaged, DiskError, NotFound
 from ..journal import Log
 from ..rules import Auto, Every
 from ..state.codec import Block
@@ -313,7 +313,7 @@ class Saves:
     def _journal(self, flight: Flight, checkpoint: Checkpoint, save_s: float) -> None:
         """Journal a committed save."""
         attempt, snapshot, size_bytes = self._session.attempt, flight.snapshot, 0
-        with suppress(DiskError), attempt.acting("save"):  # a later attempt may have pruned it already
+        with suppress(DiskError, NotFound), attempt.acting("save"):  # a later attempt may have pruned it already
             size_bytes = checkpoint.size_bytes
         stall_s = save_s if snapshot is None else snapshot.copied_s - flight.began_s
         attempt.record(

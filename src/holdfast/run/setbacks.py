@@ -81,7 +81,7 @@ class Setbacks:
         store = self._session.store
         if store.parent != str(name):
             return ""
-        store.parent = None if before is None else str(before)
+        store.continue_after(before)
         with suppress(StoreError):  # then the next start moves it
             set_aside(store, store.shelf.checkpoint(name), "damaged", "damaged on its way to the disk")
         return f"; what the disk holds is not what was written; it is in quarantine/; {_ADVICE}"

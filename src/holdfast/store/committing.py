@@ -149,6 +149,10 @@ class Committing:
                 raise
         return partial
 
+    def continue_after(self, before: Name | None) -> None:
+        """Let the next checkpoint follow `before`: those after it do not count any more."""
+        self.parent = None if before is None else str(before)
+
     def give_up(self, partial: Path) -> None:
         """Remove the directory of a save that failed; if the disk does not let us, the next save does."""
         self._unsure = partial.name
