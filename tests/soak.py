@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from xml.etree import ElementTree as ET
 
 import digits_kills
+import tally
 from workers import PR_SET_PDEATHSIG
 
 TESTS = Path(__file__).parent
@@ -170,13 +171,13 @@ def line(found: dict[str, Any]) -> str:
     size = f"only {found['only']!r}" if found["only"] else size
     return (
         f"{found['date']}, commit {found['commit']}, seed {found['seed']}, {found['minutes']} minutes ({size}): "
-        f"{tests} tests of tests/prove{series}; not tried: {_all(told, 'untried')}; failed: {_all(told, 'failed')}."
+        f"{tests} tests of tests/prove{series}. Not tried: {_all(told, 'untried')}; failed: {_all(told, 'failed')}."
     )
 
 
 def _spread(kind: dict[str, Any]) -> str:
     phases = kind.get("phases", {})
-    return f" in {len(phases)} phases, {min(phases.values())} or more in each" if phases else ""
+    return f" ({len(phases)} phases, each {min(phases.values())} times at least)" if phases else ""
 
 
 def _all(told: dict[str, Any], what: str) -> int:
@@ -197,6 +198,8 @@ def main() -> None:
         chosen.out.write_text(json.dumps(found, indent=2) + "\n")
         before, mark, after = page.read_text().partition("<!-- soak -->\n")
         page.write_text(f"{before}{mark}{line(found)}\n{after.partition(chr(10))[2]}")
+        if chosen.out.resolve() == tally.SOAKED:
+            tally.write_page()
         print(line(found), flush=True)
     sys.exit(any(kind["failed"] for kind in found["kinds"].values()))
 

@@ -18,7 +18,7 @@ def test_a_kind_without_a_case_and_one_that_fails_are_failures(monkeypatch):
         "bad": {"cases": 1, "untried": [], "failed": ["c: it broke"]},
         "silent": {"cases": 0, "untried": ["silent"], "failed": ["silent: no case ran"]},
     }
-    assert "--count 1): 2 tests of tests/prove; not tried: 2; failed: 2." in soak.line(found)
+    assert "--count 1): 2 tests of tests/prove. Not tried: 2; failed: 2." in soak.line(found)
 
 
 def test_a_test_that_cannot_run_is_a_failure(monkeypatch, tmp_path):
