@@ -67,6 +67,8 @@ ODD = [
     (at("chain", "dict", "last_epoch"), []),
     (at("scaler"), [1]),
     (at("scaler", "dict", "scale"), hostile.GONE),
+    (at("adam", "dict", "state", "items", 0, 1, "dict", "step"), hostile.GONE),
+    (at("generator", "dict", "device"), HUGE),
     (at("generator", "dict", "state"), 5),
     (at("dice", "dict", "random"), "x"),
     (at("bits", "dict", "bit_generator", "dict", "state"), None),

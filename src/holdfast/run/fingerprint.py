@@ -65,5 +65,10 @@ def _over_ranks(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 def _same_steps(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Whether a step takes as many samples over all ranks as before, however the ranks divide them."""
-    was, size = (int(facts.get("global_batch_size", 0)) * int(facts.get("accumulate", 1)) for facts in (before, now))
-    return was == size > 0
+    return _per_step(before) == _per_step(now) > 0
+
+
+def _per_step(facts: Mapping[str, Any]) -> int:
+    """Samples of a step over all ranks; 0 if the facts do not tell."""
+    size, batches = facts.get("global_batch_size", 0), facts.get("accumulate", 1)
+    return size * batches if isinstance(size, int) and isinstance(batches, int) else 0

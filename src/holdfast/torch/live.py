@@ -86,7 +86,8 @@ def _scaler_differences(scaler: GradScaler, stored: Any) -> list[str]:
 
 
 def _generator_differences(generator: torch.Generator, stored: Any) -> list[str]:
-    there = stored.get("device") if isinstance(stored, Mapping) else type(stored).__name__
+    there = stored.get("device") if isinstance(stored, Mapping) else stored
+    there = there if isinstance(there, str) else type(there).__name__
     here = generator.device.type
     if there == here:
         require_generators(generator, whole(stored.get("state")))

@@ -245,7 +245,7 @@ def _moment_differences(optimizer: Optimizer, stored: Mapping[str, Any]) -> list
     wanted = _MOMENTS.get(type(optimizer).__name__, ())
     for number, parameter in _numbered(optimizer, stored["param_groups"]):
         entry = stored["state"].get(number, {})
-        if entry and (lacks := [name for name in wanted if name not in entry]):
+        if entry and wanted and (lacks := [name for name in ("step", *wanted) if name not in entry]):
             lines.append(f"state/{number}: no {', '.join(lacks)} in the checkpoint: another kind of optimizer saved it")
         require_moments(f"state/{number}", {name: entry[name] for name in wanted if name in entry}, parameter)
         for key, value in entry.items():
