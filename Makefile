@@ -61,7 +61,8 @@ test: setup  ## what proves each guarantee: tests/fast and tests/slow
 	$(PYTEST) tests/fast tests/slow --durations=25
 
 prove: setup  ## about half an hour: all mutants, whole enumerations, kill series, real Slurm's slow stories; or a SAMPLE
-	$(PYTEST) tests/prove --durations=25 $(SAMPLE:%=--sample=%)
+	$(if $(SAMPLE),,rm -f docs/proved.json)
+	$(PYTEST) tests/prove --durations=25 $(or $(SAMPLE:%=--sample=%),--tally=docs/proved.json)
 
 test-slurm: setup  ## all stories of a real Slurm; parts of `make test` and `make prove`
 	$(PYTEST) tests/slow/test_slurm*.py tests/prove/test_*slurm*.py --durations=25

@@ -157,7 +157,10 @@ def with_signal(name, kills):
 
 
 def check(lab, cases, **asked):
-    """Every case ends in the bytes of a run without a kill; every kill has hit, and cost no more than it had to."""
+    """Every case ends in the bytes of a run without a kill; every kill has hit, and cost no more than it had to.
+
+    Returns how many kills there were.
+    """
     reference = lab.run({}, **asked)
     assert reference.codes == [DONE], reference.log
     again = lab.run({}, **asked)
@@ -172,6 +175,7 @@ def check(lab, cases, **asked):
         if found := differences(reference.end, outcome.end):
             wrong[case] = (len(found), found[:5])
     assert wrong == {}
+    return sum(len(kills) for kills in cases.values())
 
 
 _SAVES = ("just after the save of an epoch's end", "after the last save")

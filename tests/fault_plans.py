@@ -110,15 +110,12 @@ def _lines(path: Path) -> Iterator[list]:
             yield json.loads(line)
 
 
-def table(plans: Mapping[str, Plan], *, survived: bool) -> list[str]:
-    """One line for each place and kind of fault: how many were to be struck, how many were, and were survived."""
+def counts(plans: Mapping[str, Plan]) -> Iterator[tuple[str, int, int]]:
+    """For each place and kind of fault how many were to be struck, and how many were."""
     rows: Counter[tuple[str, str]] = Counter()
     struck: Counter[tuple[str, str]] = Counter()
     for place, plan in plans.items():
         rows.update((place, fault.what) for fault in plan.all())
         struck.update((place, fault.what) for fault in plan.strokes())
-    return [
-        f"{place:<12} {what:<26} tried {rows[place, what]:>4}  struck {struck[place, what]:>4}  "
-        f"survived {struck[place, what] * survived:>4}"
-        for place, what in sorted(rows)
-    ]
+    for place, what in sorted(rows):
+        yield f"A mirror ({place}): {what}", rows[place, what], struck[place, what]

@@ -28,8 +28,9 @@ class Law(NamedTuple):
 
 
 def rows(text: str) -> dict[str, list[Law]]:
-    """Each row of the table of guarantees, by its first cell, with the laws that its last cell names."""
-    cells = [[cell.strip() for cell in row["cells"].split("|")] for row in ROW.finditer(text)]
+    """Each row of the page's first table, by its first cell, with the laws that its last cell names."""
+    table, _, _ = text.partition("\n## ")
+    cells = [[cell.strip() for cell in row["cells"].split("|")] for row in ROW.finditer(table)]
     return {first: [Law(*each) for each in LAW.findall(last)] for first, *_, last in cells[2:]}
 
 

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import mutant_laws
+import tally
 from laws_ran import FOLDERS, Law, defined, rows
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +26,15 @@ def test_the_laws_that_mutants_are_asked_are_each_defined_once():
     names = set(re.findall(r'\b(?:named|_module_of|_plain|_alone|_patching)\(\s*"(\w+)"', text))
     assert len(names) > 25
     assert dict.fromkeys(names, 1) == {name: len(mutant_laws._defined().get(name, ())) for name in names}
+
+
+def test_what_was_counted_stands_in_the_page_and_all_of_it_was_survived():
+    """The table is that of the results of `make prove` and `make soak`."""
+    page = tally.PAGE.read_text(encoding="utf-8")
+    proved, soaked = tally.read(tally.PROVED), tally.read(tally.SOAKED)
+    assert tally.BEGIN + tally.table(proved, soaked) + tally.END in page, "tally.write_page() renews it"
+    assert [fault for fault, count in tally.sums(proved, soaked).items() if not count.holds] == []
+    assert [name for name, law in proved.items() if law["failed"]] == []
 
 
 PAGE = """

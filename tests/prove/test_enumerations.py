@@ -1,5 +1,7 @@
 """Whole enumerations of what `make test` tries in strides: every change to a file, each end, ghost and refusal."""
 
+import errno
+
 import pytest
 import test_collective_faults
 import test_collective_killed
@@ -11,6 +13,7 @@ from test_crash import ENGINES, STORIES
 
 from faults import BROKEN, FULL, requests, scratched
 
+GHOST = "An attempt that was superseded wakes up"
 EVERY_PHASE = range(len(test_fence.PHASES))
 
 
@@ -20,59 +23,62 @@ def name_of(each):
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("tell", STORIES, ids=name_of)
-def test_every_end_of_every_story_leaves_the_old_or_the_new(tell, engine):
+def test_every_end_of_every_story_leaves_the_old_or_the_new(tally, tell, engine):
     """As `test_crash` says, of all pictures that any end leaves."""
-    test_crash.crashes(tell, engine)
+    tally("A kill or a loss of power at a change that the store makes", tried=test_crash.crashes(tell, engine))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("code", [FULL, BROKEN], ids=["ENOSPC", "EIO"])
-def test_a_refusal_of_every_change_leaves_the_old_or_the_new(code, engine):
+def test_a_refusal_of_every_change_leaves_the_old_or_the_new(tally, code, engine):
     """As `test_crash` says, of all changes of all stories."""
     for tell in STORIES:
-        test_crash.refusals(tell, engine, code)
+        tally(
+            f"{errno.errorcode[code]} at a change that the store makes", tried=test_crash.refusals(tell, engine, code)
+        )
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("phase", EVERY_PHASE)
-def test_every_ghost_is_superseded(phase, engine):
+def test_every_ghost_is_superseded(tally, phase, engine):
     """As `test_fence` says, before each look and change; also in the requests of a save in flight."""
     with ENGINES[engine]():
-        test_fence.ghosts(test_fence.wake_after, phase)
+        tally(GHOST, tried=test_fence.ghosts(test_fence.wake_after, phase))
 
 
 @pytest.mark.parametrize("phase", EVERY_PHASE)
-def test_every_ghost_with_a_save_in_flight_is_superseded(phase):
+def test_every_ghost_with_a_save_in_flight_is_superseded(tally, phase):
     """As `test_fence` says, before each call of the thread that saves."""
     with requests():
-        test_fence.ghosts(test_fence.wake_writer, phase)
+        tally(GHOST, tried=test_fence.ghosts(test_fence.wake_writer, phase))
 
 
-def test_every_window_of_a_claim():
+def test_every_window_of_a_claim(tally):
     """As `test_fence` says: each change of a claim, and pairs of a ghost's and a successor's changes."""
-    test_fence.windows()
-    test_fence.pairs()
+    tally(GHOST, tried=test_fence.windows() + test_fence.pairs())
 
 
 @pytest.mark.parametrize("kind", test_collective_faults.KINDS)
 @pytest.mark.parametrize("rank", [0, 2])
-def test_every_change_of_a_rank_may_fail_or_be_fenced(tmp_path, kind, rank):
+def test_every_change_of_a_rank_may_fail_or_be_fenced(tmp_path, tally, kind, rank):
     """As `test_collective_faults` says: each change of that rank, with each error and rule."""
     for turn in range(len(test_collective_faults.WAYS)):
-        test_collective_faults.disk_fails(kind, tmp_path / f"disk-{turn}", rank, 1, turn)
-    test_collective_faults.is_fenced(kind, tmp_path / "fenced", rank)
+        refused = test_collective_faults.disk_fails(kind, tmp_path / f"disk-{turn}", rank, 1, turn)
+        tally("The disk fails at a change that one of several ranks makes", tried=refused)
+    tally(GHOST, tried=test_collective_faults.is_fenced(kind, tmp_path / "fenced", rank))
 
 
 @pytest.mark.parametrize("kind", test_collective_faults.KINDS)
-def test_every_loss_of_power_in_a_save_of_several_ranks(kind):
+def test_every_loss_of_power_in_a_save_of_several_ranks(tally, kind):
     """As `test_collective_faults` says, of every picture that it may leave."""
-    test_collective_faults.power_is_lost(kind)
+    tally("A loss of power in a save of several ranks", tried=test_collective_faults.power_is_lost(kind))
 
 
-def test_many_flipped_bits_are_all_found_out():
+def test_many_flipped_bits_are_all_found_out(tally):
     """As `test_every_byte` says, ten thousand of them."""
     with scratched("flips") as base:
         tried, missed = test_every_byte.flips(base, 10_000, seed=3)
+    tally("A flipped bit", tried=10_000, observed=tried.total(), survived=tried.total() - len(missed))
     assert (tried.total(), missed) == (10_000, [])
 
 
@@ -82,9 +88,10 @@ def test_any_division_is_filled_from_all_others(tmp_path):
         test_dtensor.fills(*pair, tmp_path / str(number))
 
 
-def test_ranks_that_are_killed_anywhere_leave_the_old_or_the_new():
+def test_ranks_that_are_killed_anywhere_leave_the_old_or_the_new(tally):
     """As `test_collective_killed` says, at many more instants: both outcomes, whether the ranks share files or not."""
     died = test_collective_killed.kills(range(120))
+    tally("One of several ranks is killed in a save", tried=120, observed=len(died))
     for shares in (False, True):
         found = {len(steps) for _, _, steps, taken in died if bool(taken) == shares}
         assert found == {test_collective_killed.SAVED, test_collective_killed.SAVED + 1}

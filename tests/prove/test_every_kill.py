@@ -23,6 +23,8 @@ from exactness import (
     with_signal,
 )
 
+KILL = "A kill in a training, at a step, an evaluation or a save"
+
 
 @pytest.fixture(scope="module")
 def zygote():
@@ -42,22 +44,24 @@ def lab(zygote, tmp_path):
 @pytest.mark.parametrize("loader", ["plain", "sampler", "steps"])
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_run_that_is_killed_anywhere_ends_in_the_same_bytes(lab, threads, workers, loader):
+def test_a_run_that_is_killed_anywhere_ends_in_the_same_bytes(lab, tally, threads, workers, loader):
     """SIGKILL at any of these places, and the next attempts reach the state of a run that was never killed.
 
     steps() has no loader; there the workers are those of the evaluation's.
     """
     evaluating = 0 if loader == "sampler" else workers
     cases = STEP_KILLS if loader == "steps" else EPOCH_KILLS
-    check(lab, cases, threads=threads, workers=workers, loader=loader, save_every=4, evaluation_workers=evaluating)
+    asked = {"threads": threads, "workers": workers, "loader": loader, "save_every": 4}
+    tally(KILL, tried=check(lab, cases, **asked, evaluation_workers=evaluating))
 
 
 @pytest.mark.parametrize(("loader", "workers"), [("plain", 0), ("plain", 2), ("sampler", 2), ("steps", 0)])
-def test_a_run_that_is_asked_to_stop_anywhere_ends_in_the_same_bytes(lab, loader, workers):
+def test_a_run_that_is_asked_to_stop_anywhere_ends_in_the_same_bytes(lab, tally, loader, workers):
     """SIGTERM at any of these places is obeyed at the next safe point, with exit code 75."""
     cases = STEP_STOPS if loader == "steps" else STOPS
     cases = {case: with_signal("TERM", kills) for case, kills in cases.items()}
-    check(lab, cases, threads=2, workers=workers, loader=loader, save_every=4, evaluation_workers=0)
+    asked = {"threads": 2, "workers": workers, "loader": loader, "save_every": 4}
+    tally("A stop signal in a training", tried=check(lab, cases, **asked, evaluation_workers=0))
 
 
 # Places that need no step number: an epoch has as many batches as the loader makes of it.
@@ -65,15 +69,15 @@ def test_a_run_that_is_asked_to_stop_anywhere_ends_in_the_same_bytes(lab, loader
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("loader", ["batch_sampler", "stateful", "iterable"])
-def test_every_kind_of_loader_goes_on_where_it_was(lab, loader, workers):
+def test_every_kind_of_loader_goes_on_where_it_was(lab, tally, loader, workers):
     """A batch sampler of the user's, torchdata's StatefulDataLoader, an IterableDataset that is read again."""
-    check(lab, ANYWHERE, threads=2, workers=workers, loader=loader, evaluation_workers=0)
+    tally(KILL, tried=check(lab, ANYWHERE, threads=2, workers=workers, loader=loader, evaluation_workers=0))
 
 
 @pytest.mark.parametrize("loader", ["own_state", "nested"])
-def test_loops_of_other_shapes_go_on_where_they_were(lab, loader):
+def test_loops_of_other_shapes_go_on_where_they_were(lab, tally, loader):
     """A loader that keeps its own state, and steps inside of epochs."""
-    check(lab, ANYWHERE, loader=loader)
+    tally(KILL, tried=check(lab, ANYWHERE, loader=loader))
 
 
 @pytest.mark.parametrize("persistent", [False, True])

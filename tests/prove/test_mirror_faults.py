@@ -2,7 +2,7 @@
 
 import pytest
 
-from fault_plans import table
+from fault_plans import counts
 from mirror_story import KINDS, Batch, sites, train
 from servers import needs_sshd
 
@@ -17,7 +17,7 @@ BATCHES = {
 
 @needs_sshd
 @pytest.mark.parametrize("batch", BATCHES.values(), ids=[*BATCHES])
-def test_no_fault_of_a_place_stops_training_or_costs_a_checkpoint(tmp_path, monkeypatch, record_property, batch):
+def test_no_fault_of_a_place_stops_training_or_costs_a_checkpoint(tmp_path, monkeypatch, tally, batch):
     """No wait of the loop above the bound, every copy that is due there and right, and at no moment a manifest whose
     files are not all there and right. Each fault is counted where it is made."""
     monkeypatch.setenv("S3_UPLOAD_PART_MIN_SIZE", "1")
@@ -30,11 +30,11 @@ def test_no_fault_of_a_place_stops_training_or_costs_a_checkpoint(tmp_path, monk
         assert [] == [str(fault) for plan in plans.values() for fault in plan.left()], "faults that never happened"
         survived = True
     finally:
-        for line in table(plans, survived=survived):
-            record_property("table: faults of mirrors", f"batch {batch.seed}  {line}")
+        for fault, tried, struck in counts(plans):
+            tally(fault, tried=tried, observed=struck, survived=struck * survived)
 
 
 def test_they_are_a_thousand():
-    counts = [(kind, count) for batch in BATCHES.values() for kind, count in batch.counts.items()]
-    assert sum(count for _, count in counts) == 1000
-    assert {kind for kind, _ in counts} == KINDS.keys()
+    each = [(kind, count) for batch in BATCHES.values() for kind, count in batch.counts.items()]
+    assert sum(count for _, count in each) == 1000
+    assert {kind for kind, _ in each} == KINDS.keys()

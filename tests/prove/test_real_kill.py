@@ -151,7 +151,7 @@ def kill(root, aim):
         store["step-000000099"]
 
 
-def test_sigkill_at_any_call_leaves_a_whole_store(record_property):
+def test_sigkill_at_any_call_leaves_a_whole_store(tally):
     """Write, fsync, rename, link, unlink, mkdir: the newest acknowledged checkpoint is there, and the run goes on."""
     with scratched("kill") as base:
         found = aims(base)
@@ -159,7 +159,8 @@ def test_sigkill_at_any_call_leaves_a_whole_store(record_property):
             for _ in pool.map(lambda each: kill(base / f"{each[0]}-{each[1].name}", each[1]), enumerate(found)):
                 pass
     hit = Counter(kind for aim in found for kind, names in CLASSES.items() if aim.name in names)
-    record_property("kills", dict(hit))
     print(dict(hit), Counter(aim.name for aim in found))
     assert all(hit[kind] for kind in CLASSES)
+    for kind, count in hit.items():
+        tally(f"SIGKILL by the kernel at a call of {kind} in a save", tried=count)
     assert {3, 4, 5} == {aim.engine_from for aim in found if aim.name == "pwrite64"}

@@ -80,7 +80,7 @@ def die(root, kind, number):
     return code, log.read_text()
 
 
-def test_the_demo_killed_at_a_call_of_each_kind_inside_a_save_ends_with_the_same_bits(tmp_path):
+def test_the_demo_killed_at_a_call_of_each_kind_inside_a_save_ends_with_the_same_bits(tmp_path, tally):
     """In a save in flight and in the last one: whole after the kill, nothing durable lost, identical in the end."""
     assert train(tmp_path / "reference") == 75  # the drill's limit of steps is a stop
     code, counts = die(tmp_path / "dry", "none", 0)
@@ -98,3 +98,4 @@ def test_the_demo_killed_at_a_call_of_each_kind_inside_a_save_ends_with_the_same
         found = same_state(Store(tmp_path / "reference").latest(), store.latest())
         assert [] == [each.where for each in found if generator_of(each.where) not in UNSEEDED]
     assert {"holdfast", "MainThread"} <= threads
+    tally("The example is killed inside a save", tried=len(KINDS))

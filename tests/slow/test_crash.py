@@ -487,13 +487,15 @@ def enumerate_ends(tell: Tell, stride: int = 1) -> Counter[str]:
     return counts + Counter({"changes": len(calls), "different pictures": len(found)})
 
 
-def crashes(tell: Tell, engine: str, stride: int = 1) -> None:
+def crashes(tell: Tell, engine: str, stride: int = 1) -> int:
+    """How many of the pictures were opened."""
     with ENGINES[engine]():
         counts = enumerate_ends(tell, stride)
     print(tell.__name__, engine, dict(counts))
     assert counts["killed"] == counts["the cord"] == counts["changes"] + 1
     assert counts["name lost"] or tell is close
     assert counts["opened"] == -(-counts["different pictures"] // stride) > 0
+    return counts["opened"]
 
 
 def with_an_engine_each(stories: Sequence[Tell]) -> pytest.MarkDecorator:
@@ -586,10 +588,12 @@ def still_works(story: Story) -> None:
     assert {name.partition("-")[0] for name in left} <= {"deleting", "quarantine"}  # its successor sees to them
 
 
-def refusals(tell: Tell, engine: str, code: int, stride: int = 1) -> None:
+def refusals(tell: Tell, engine: str, code: int, stride: int = 1) -> int:
+    """How many changes were refused."""
     with ENGINES[engine]():
         nth = next(nth for nth in itertools.count(0, stride) if not refused(tell, nth, code))
     assert nth > 1
+    return nth // stride
 
 
 @with_an_engine_each(STORIES[::-1])

@@ -186,11 +186,12 @@ def wake_after(nth: int, phase: int) -> Held | None:
         return wakes_superseded(place / "run", Held(ghost_work(store), nth, store), phase)
 
 
-def ghosts(wake: Callable[[int, int], Held | None], phase: int, stride: int = 1) -> None:
-    """Wake every `stride`-th ghost, and see that there were some that had much left to do."""
+def ghosts(wake: Callable[[int, int], Held | None], phase: int, stride: int = 1) -> int:
+    """Wake every `stride`-th ghost, and see that there were some that had much left to do; how many there were."""
     past = next(nth for nth in itertools.count(phase % stride, stride) if wake(nth, phase) is None)
     print(PHASES[phase], past, "ghosts")
     assert past > 60
+    return past // stride
 
 
 @pytest.mark.parametrize(("phase", "engine"), list(enumerate([*ENGINES, "links"])))
@@ -298,10 +299,11 @@ def held_successor(nth: int) -> Call | None:
         return successor.held
 
 
-def windows(stride: int = 1) -> None:
-    """Let the old attempt act before every `stride`-th change of a claim."""
+def windows(stride: int = 1) -> int:
+    """Let the old attempt act before every `stride`-th change of a claim; how many there were."""
     past = next(nth for nth in itertools.count(0, stride) if held_successor(nth) is None)
     assert past > 15
+    return past // stride
 
 
 def test_a_successor_held_anywhere_in_its_claim_chooses_the_newest():
@@ -309,8 +311,11 @@ def test_a_successor_held_anywhere_in_its_claim_chooses_the_newest():
     windows(3)
 
 
-def pairs(stride: int = 1) -> None:
-    """Hold ghost and successor at once, at every `stride`-th pair of every fifth and fourth of their changes."""
+def pairs(stride: int = 1) -> int:
+    """Hold ghost and successor at once, at every `stride`-th pair of every fifth and fourth of their changes.
+
+    Returns how many pairs there were.
+    """
     tried = 0
     ghosts = itertools.count(0, 5)
     for number, nth in enumerate(ghosts):
@@ -320,7 +325,7 @@ def pairs(stride: int = 1) -> None:
                 ghost = Held(ghost_work(before(root)), nth)
                 if not ghost.stop():
                     assert tried > 200 // stride
-                    return
+                    return tried
                 claimed: list[Store] = []
 
                 def claims(root: Path = root, claimed: list[Store] = claimed) -> None:
@@ -337,6 +342,7 @@ def pairs(stride: int = 1) -> None:
                 assert whole(claimed[0].load(), claimed[0].latest().step)
                 put(claimed[0], step_of(claimed[0]) + 1)
                 tried += 1
+    raise AssertionError("the ghost never came to its end")
 
 
 def test_two_held_at_once_never_mix():
