@@ -128,8 +128,12 @@ Stored = StoredLeaf | StoredPieces
 
 def files_of(stored: Stored) -> set[str]:
     """Return the names of the files that have its bytes."""
-    leaves = [stored] if isinstance(stored, StoredLeaf) else [piece.leaf for piece in stored.pieces]
-    return {leaf.path.name for leaf in leaves}
+    return {leaf.path.name for leaf in leaves_of(stored)}
+
+
+def leaves_of(stored: Stored) -> list[StoredLeaf]:
+    """Return its pieces; of a leaf in one piece, the leaf."""
+    return [stored] if isinstance(stored, StoredLeaf) else [piece.leaf for piece in stored.pieces]
 
 
 def _in_one_stretch(stored: StoredPieces) -> list[tuple[StoredLeaf, int]] | None:
