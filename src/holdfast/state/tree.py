@@ -21,8 +21,8 @@ from ..legible import is_text
 from . import codec
 from .captured import fields_of, is_dataclass, is_named_tuple
 from .codec import Block, Node
-from .nodes import is_safe, quoted, unused
-from .unflatten import FACTORIES, INLINE_BYTES, MAX_DEPTH, Placeholder, enough_stack, unflatten
+from .nodes import MAX_DEPTH, is_safe, number, quoted, unused
+from .unflatten import FACTORIES, INLINE_BYTES, Placeholder, enough_stack, unflatten
 from .values import NODES
 
 __all__ = [
@@ -79,6 +79,8 @@ _NO_STEP = _Step("", "")  # for a node without a container of its own
 
 def _part(step: Any) -> str:
     """Return the step as leaf keys contain it."""
+    if type(step) is int:
+        return str(number(step))
     return quoted(step if type(step) is str else step.part if type(step) is _Step else str(step))
 
 
@@ -98,6 +100,8 @@ def _spelled(step: Any) -> str:
     """Return the step in Python's spelling."""
     if type(step) is _Step:
         return step.shown
+    if type(step) is int:
+        return f"[{number(step)}]"
     if not isinstance(step, str):
         return f"[{step!r}]"
     import json
