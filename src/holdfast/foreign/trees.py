@@ -15,7 +15,7 @@ from ..legible import is_text
 from ..state.codec import ITEMSIZE, UNSOUND
 from ..state.nodes import quoted, spelled, unused
 from ..state.nodes import value as simple
-from ..state.unflatten import INLINE_BYTES, MAX_DEPTH
+from ..state.tree import INLINE_BYTES, MAX_DEPTH
 from ..state.values import NODES
 from .leaf import ForeignLeaf, Piece, Place, c_stride
 from .limits import VALUES
