@@ -114,19 +114,21 @@ def mend(folder: Path) -> None:
 
 def _mend_entries(folder: Path, fields: Fields) -> None:
     for name, file in fields["files"].items():
-        data = (folder / name).read_bytes()
-        mine = sorted(
-            (leaf for leaf in fields["leaves"].values() if leaf["shard"] == name), key=lambda leaf: leaf["offset"]
-        )
+        size = os.path.getsize(folder / name)
+        mine = [leaf for leaf in fields["leaves"].values() if leaf["shard"] == name]
+        mine.sort(key=lambda leaf: leaf["offset"])
         for leaf in mine:
-            leaf["digest"] = format.digest(data[leaf["offset"] : leaf["offset"] + leaf["size_bytes"]])
-        pieces = [data[at : at + BLOCK_BYTES] for at in range(0, len(data), BLOCK_BYTES)]
-        if mine:
-            pieces = [data[: mine[0]["offset"]]]
-        digests = [*map(format.digest, pieces), *(leaf["digest"] for leaf in mine)]
-        file.update(size_bytes=len(data), digest=format.joined_digest(digests))
+            leaf["digest"] = _digest(folder / name, leaf["offset"], leaf["size_bytes"])
+        starts = [0] if mine else range(0, size, BLOCK_BYTES)
+        digests = [_digest(folder / name, at, mine[0]["offset"] if mine else BLOCK_BYTES) for at in starts]
+        file.update(size_bytes=size, digest=format.joined_digest([*digests, *(leaf["digest"] for leaf in mine)]))
 
 
-def stretch(path: Path, size_bytes: int) -> None:
-    """Make a file that long; what is added takes no room on the disk."""
-    os.truncate(path, size_bytes)
+def _digest(path: Path, start: int, size: int) -> str:
+    found = format.hasher()()
+    with open(path, "rb") as file:
+        file.seek(start)
+        while size > 0 and (piece := file.read(min(size, 1 << 20))):
+            found.update(piece)
+            size -= len(piece)
+    return str(found.hexdigest())

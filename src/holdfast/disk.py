@@ -150,9 +150,17 @@ def remove_dir(path: Path) -> None:
 
 
 def truncate(path: Path, size_bytes: int) -> None:
-    """Cut an existing file off at `size_bytes`, durably."""
-    os.truncate(path, size_bytes)
-    sync_file(path)
+    """Cut an existing file off at `size_bytes`, durably.
+
+    Raises:
+        OSError: it is a link, which is not followed.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.ftruncate(descriptor, size_bytes)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def sync_file(path: Path) -> None:

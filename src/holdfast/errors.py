@@ -26,6 +26,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .legible import printable
+
 
 class HoldfastError(Exception):
     """An error whose message contains what failed, where, and what to do next.
@@ -34,6 +36,10 @@ class HoldfastError(Exception):
     """
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        """Return the message. Names from files are in it, and Python prints it to the terminal as it is."""
+        return printable(super().__str__(), kept="\n\t")
 
 
 class UsageError(HoldfastError):

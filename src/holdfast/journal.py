@@ -6,10 +6,12 @@ merge them. A torn line (the process died, the disk was full) is dropped by read
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
+from io import FileIO
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -185,10 +187,23 @@ def parse(data: bytes) -> list[Event]:
 
 def _content(path: Path) -> bytes:
     try:
-        with open(disk.open_plain(path, follow=True), "rb") as file:
-            return file.read()
+        with open(disk.open_plain(path, follow=True), "rb", buffering=0) as file:
+            facts = os.fstat(file.fileno())
+            return file.readall() if facts.st_blocks * 512 >= facts.st_size else _written(file)
     except disk.NotPlain:
         return b""
+
+
+def _written(file: FileIO) -> bytes:
+    """Return what was written to a file that may have holes of any size; a hole ends a line."""
+    parts, at = [], 0
+    with suppress(OSError):  # ENXIO: there is nothing more
+        while True:
+            start = os.lseek(file.fileno(), at, os.SEEK_DATA)
+            at = os.lseek(file.fileno(), start, os.SEEK_HOLE)
+            file.seek(start)
+            parts.append(file.read(at - start))
+    return b"\n".join(parts)
 
 
 def _split(data: bytes) -> list[bytes]:

@@ -32,6 +32,17 @@ def _spelled(letter: str) -> str:
     return f"\\u{ord(letter):04x}" if "\ud800" <= letter <= "\udfff" else letter
 
 
+def printable(text: str, kept: str = "") -> str:
+    """Return `text` on one line: what could break it, or command the terminal, becomes an escape.
+
+    These are control, formatting and unpaired characters, and all that Python does not call printable, but for those
+    in `kept`.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)
+
+
 def json_bytes(value: Any) -> bytes:
     """Return `value` as JSON with legible texts and keys."""
     try:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any, Self, TextIO
 
+from .legible import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -29,13 +31,13 @@ def speak_for(rank: int) -> None:
 def say(line: str) -> None:
     """Write `holdfast: <line>` to stderr. Does nothing when stderr is closed, and on ranks above 0."""
     if _rank == 0:
-        _write(sys.stderr, f"holdfast: {line}\n")
+        _write(sys.stderr, f"holdfast: {printable(line)}\n")
 
 
 def warn(line: str) -> None:
     """Write `line` as a warning."""
     where = f"rank {_rank}: " if _rank else ""
-    _write(sys.stderr, f"holdfast: {where}warning: {line}\n")
+    _write(sys.stderr, f"holdfast: {where}warning: {printable(line)}\n")
 
 
 def tell(line: str) -> None:
@@ -175,7 +177,7 @@ def _line(console: Console, facts: Mapping[str, Any]) -> str:
     """Return `facts` as one line, cut to the terminal's width, with colours where it has them."""
     from rich.text import Text
 
-    cells = [Text(f"{name} {value:.4g}") for name, value in facts["metrics"].items()]
+    cells = [Text(f"{printable(name)} {value:.4g}") for name, value in facts["metrics"].items()]
     if facts.get("total") and "step" in facts:
         done = min(BAR_COLUMNS, BAR_COLUMNS * facts["step"] // facts["total"])
         cells.insert(0, Text.assemble(("━" * done, "green"), ("━" * (BAR_COLUMNS - done), "dim")))

@@ -19,7 +19,8 @@ import holdfast
 SOURCE = Path(holdfast.__file__).parent
 
 LAYERS = [  # imports point to earlier lines only; rooms of one line do not know each other
-    {"errors", "threads", "legible", "channel", "modes"},
+    {"legible", "threads", "channel", "modes"},
+    {"errors"},
     {"rules", "disk", "pages"},
     {"bulk"},
     {"journal", "retention", "interval", "young_daly", "terminal", "provenance", "job", "state", "children"},
@@ -179,7 +180,6 @@ WRITING_FLAGS = re.compile(r"O_(WRONLY|RDWR|CREAT|TRUNC|APPEND|TMPFILE)")
 # shows what an import prints, and imports installed modules that the command's last start has imported.
 IN_THE_COMMAND = "supervise/standing_by/sitecustomize.py"
 THROUGH_THE_DOOR = {  # what torch writes goes into memory, or a file of ours, and from there through the door
-    ("torch/export.py", "torch.save"),
     ("compat/saving.py", "torch.save"),
     (IN_THE_COMMAND, "os.write"),
 }

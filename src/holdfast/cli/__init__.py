@@ -89,6 +89,8 @@ class Commands(click.Group):
             return told(str(error), error.exit_code)
         except OSError as error:
             return told(spelled(error), 1)
+        except MemoryError:
+            return told("this needs more memory than there is; call it on a machine, or in a job, with more", 1)
 
 
 def told(line: str, code: int) -> int:

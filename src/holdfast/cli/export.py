@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,9 +10,10 @@ from typing import Any
 import click
 
 from .. import disk
-from ..errors import UsageError
+from ..errors import NoSpace, UsageError
 from ..foreign.checkpoint import Foreign
 from ..inspect import tensors
+from ..inspect.pt import pt
 from ..inspect.tensors import Chosen, Tensor
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
@@ -44,7 +44,7 @@ def command(
 ) -> None:
     """Write tensors of a checkpoint of RUN to FILE (.safetensors, .npz or .pt), every byte checked on the way.
 
-    What several ranks hold in pieces is written whole. Only .pt needs torch. Tied tensors are written once: .pt ties
+    What several ranks hold in pieces is written whole. Tied tensors are written once: .pt ties
     them again, and so does safetensors.torch.load_model. In .npz each name has its own.
     """
     target = Path(output)
@@ -61,6 +61,8 @@ def command(
             chosen = tensors.chosen(checkpoint, None if everything else part or checkpoint.main_part)
             tensors.require_known(chosen.tensors)
             here.bring(found, chosen.files)
+            _require_space(target, chosen.tensors)
+            tensors.check(chosen.tensors)
             disk.replace_with(target, write(chosen.tensors, _named(checkpoint)))
             return checkpoint, chosen
 
@@ -90,19 +92,22 @@ def _require_free(target: Path, *, force: bool) -> None:
         raise UsageError(f"{target}: its directory is a checkpoint, and those are immutable; choose another place")
 
 
-def _pt(found: Sequence[Tensor], _: Any) -> Iterable[memoryview]:
-    try:
-        module = importlib.import_module("holdfast.torch.export")
-    except ImportError as error:
-        raise UsageError("a .pt file needs torch: pip install 'holdfast[torch]', or export to .safetensors") from error
-    return [module.pt(found)]
+def _require_space(target: Path, found: Sequence[Tensor]) -> None:
+    """
+    Raises:
+        NoSpace: what would be written does not fit. A view that repeats a few bytes without end is found out here.
+    """
+    need = sum({tensor.identity: tensor.size_bytes for tensor in found}.values())
+    free = disk.free_bytes(target.absolute().parent)
+    if need > free:
+        raise NoSpace(f"{target}: {size(need)} would be written, and {size(free)} are free there; name another place")
 
 
 # file ending -> function that makes the file's chunks from tensors and metadata
 FORMATS: dict[str, Callable[[Sequence[Tensor], Mapping[str, str]], Iterable[Any]]] = {
     ".safetensors": tensors.safetensors,
     ".npz": lambda found, _: tensors.npz(found),
-    ".pt": _pt,
+    ".pt": lambda found, _: pt(found),
 }
 
 # file ending -> what becomes of a tied tensor

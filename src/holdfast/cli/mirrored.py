@@ -12,6 +12,7 @@ from ..inspect import mirrors
 from ..mirror.place import open_place
 from ..mirror.remote import Remote
 from ..mirror.sending import identity
+from ..store import source
 from ..store.format import MANIFEST
 from ..store.locate import Location
 from .brought import Here, Tell, There, line
@@ -49,7 +50,7 @@ def _held(shown: str, place: Location) -> Held:
     mine = {}
     for each in place.readable():
         with suppress(FileNotFoundError):  # the run has removed it meanwhile
-            mine[each.path.name] = identity((each.path / MANIFEST).read_bytes())
+            mine[each.path.name] = identity(source.whole(each.path / MANIFEST))
     names = [*mine]
     newest = max((number for number, name in enumerate(names) if there.get(name) == mine[name]), default=-1)
     others = [name for name in there if name in mine and mine[name] != there[name]]

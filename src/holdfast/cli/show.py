@@ -18,9 +18,11 @@ from ..store.locate import run_of
 from ..store.stored import Stored, StoredPieces, is_piece
 from . import options, others
 from .brought import There, brought
-from .shown import age_s, duration, echo, json_line, limited, moment, numbers, progress, report, section, size
+from .shown import age_s, duration, echo, json_line, limited, moment, more, numbers, progress, report, section, size
 
 MOST = 12  # leaves of each part, and values, unless --all
+MOST_LETTERS = 160  # of a value, unless --all
+MOST_LINE = 2000
 OWN = {"run.vars": "vars", "position": "position"}  # title -> the part of the state that the run itself saved
 
 
@@ -46,7 +48,9 @@ def command(run: str, step: int | str | None, rank: int | None, metrics: bool, e
         here.bring(found, ())
         checkpoint = options.as_rank(found, rank)
         tell("")
-        report(facts(checkpoint) if as_json else None, _lines(checkpoint, everything=everything), as_json=as_json)
+        lines = _lines(checkpoint, everything=everything)
+        most = None if everything else MOST_LINE
+        report(facts(checkpoint) if as_json else None, lines, as_json=as_json, most=most)
 
 
 def facts(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -101,13 +105,15 @@ def _lines(checkpoint: Checkpoint, *, everything: bool) -> Iterator[str]:
     yield from _leaves(checkpoint.leaves(), None if everything else MOST)
     held = {leaf.shard for leaf in m.leaves.values()} | {each.part for each in m.ranks or ()}
     loose = {name: file for name, file in m.files.items() if name not in held}
-    yield from section("files", [f"{name}  {size(file.size_bytes)}" for name, file in loose.items()])
+    shown = [f"{name}  {size(file.size_bytes)}" for name, file in loose.items()]
+    yield from section("files", limited(shown, None if everything else MOST))
     for title, name in OWN.items():
-        found = nodes.described(nodes.at(tree, "holdfast", name))
-        yield from section(title, [_value(*each, everything=everything) for each in found])
+        found = nodes.described(nodes.at(tree, "holdfast", name), None if everything else MOST_LETTERS)
+        yield from section(title, [f"{part} = {text}" for part, text in found])
     own = tuple(f"holdfast/{name}/" for name in OWN.values())
-    rest = [_value(*each, everything=everything) for each in nodes.values(tree) if not each[0].startswith(own)]
-    yield from section(f"values: {len(rest)}", limited(rest, None if everything else MOST))
+    rest = [each for each in nodes.values(tree) if not each[0].startswith(own)]
+    shown = [_value(*each, everything=everything) for each in (rest if everything else rest[:MOST])]
+    yield from section(f"values: {len(rest)}", [*shown, *more(len(rest) - len(shown))])
 
 
 def _origin(m: Manifest) -> Iterator[tuple[str, str]]:
@@ -174,8 +180,8 @@ def _leaves(leaves: Mapping[str, Stored], most: int | None) -> Iterator[str]:
         yield from section(f"{part}: {len(found)} leaves, {total}", limited(lines, most))
 
 
-def _value(path: str, text: str, *, everything: bool) -> str:
-    return f"{path} = {text if everything or len(text) <= 160 else text[:157] + '...'}"
+def _value(path: str, node: Any, *, everything: bool) -> str:
+    return f"{path} = {nodes.spelled(node, None if everything else MOST_LETTERS)}"
 
 
 def _logged(event: Mapping[str, Any]) -> str:

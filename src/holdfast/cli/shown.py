@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import click
+import msgspec
 
 from ..errors import Damaged, HoldfastError
-from ..legible import legible
+from ..legible import legible, printable
 from ..provenance import REDACTED, USER_INFO
 from ..store.format import seconds
 
+MOST_LETTERS = 10_000  # of a line
 _DRAWN_ROWS = 500  # rich needs about a millisecond for each
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _ADDRESSES: dict[str, str] = {}  # a path of this process's own -> the address of what was brought there
@@ -57,34 +59,51 @@ def without_passwords(line: str) -> str:
     return USER_INFO.sub(hidden, line)
 
 
-def safe(text: object) -> str:
-    """Return `text` on one line, with control, formatting and unpaired characters written as escapes."""
+def safe(text: object, most: int | None = MOST_LETTERS) -> str:
+    """Return `text` on one line, with control, formatting and unpaired characters written as escapes.
+
+    Of more than `most` characters, only the first ones are shown.
+    """
     plain = addressed(text)
-    if plain.isprintable():
-        return plain
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in plain)
+    if most is not None and len(plain) > most:
+        plain = f"{plain[:most]}... and {len(plain) - most:,} more characters"
+    return printable(plain)
 
 
-def echo(text: object = "", *, err: bool = False) -> None:
-    click.echo(safe(text), err=err)
+def echo(text: object = "", *, err: bool = False, most: int | None = MOST_LETTERS) -> None:
+    click.echo(safe(text, most), err=err)
 
 
 def echo_json(value: Any) -> None:
     """Print `value` as JSON, in ASCII: numbers that JSON lacks become strings, text is passed through `legible`."""
-    click.echo(json.dumps(_finite(value), indent=1))
+    click.echo(_escaped(msgspec.json.format(_encoded(value), indent=1)))
 
 
-def report(facts: Any, lines: Iterable[object], *, as_json: bool) -> None:
-    """Print the facts as JSON, or the lines as text."""
+def report(facts: Any, lines: Iterable[object], *, as_json: bool, most: int | None = MOST_LETTERS) -> None:
+    """Print the facts as JSON, or the lines as text; of a line at most that many characters."""
     if as_json:
         echo_json(facts)
         return
     for line in lines:
-        echo(line)
+        echo(line, most=most)
 
 
 def json_line(value: Any) -> str:
-    return json.dumps(_finite(value))
+    return _escaped(msgspec.json.format(_encoded(value), indent=0))
+
+
+def _encoded(value: Any) -> bytes:
+    try:
+        return msgspec.json.encode(_finite(value))
+    except RecursionError as error:
+        raise Damaged("what is to be shown is nested too deeply: no save writes that") from error
+
+
+def _escaped(text: bytes) -> str:
+    return _BEYOND.sub(lambda found: json.dumps(found[0])[1:-1], text.decode())
+
+
+_BEYOND = re.compile(r"[^\n -~]")
 
 
 def _finite(value: Any) -> Any:
@@ -94,7 +113,14 @@ def _finite(value: Any) -> Any:
         return legible(addressed(value))
     if isinstance(value, Mapping):
         return {legible(str(key)): _finite(each) for key, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [each if type(each) is int and -_WIDE < each < _WIDE else _finite(each) for each in value]
+    if type(value) is int and not -_WIDE < value < _WIDE:
+        return msgspec.Raw(str(value).encode())
+    return value
+
+
+_WIDE = 1 << 63  # msgspec encodes shorter integers only
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
@@ -161,8 +187,12 @@ def section(title: str, lines: Iterable[str]) -> list[str]:
 
 def limited(lines: Sequence[Any], most: int | None) -> list[Any]:
     """Return the first `most` of the lines (None: all), and a line with how many more there are."""
-    left = 0 if most is None else max(0, len(lines) - most)
-    return [*lines[:most], *([f"... and {left} more (--all)"] if left else [])]
+    return [*lines[:most], *more(0 if most is None else len(lines) - most)]
+
+
+def more(left: int) -> list[str]:
+    """Return the line that says how many lines were left out; nothing if none was."""
+    return [f"... and {left} more (--all)"] if left > 0 else []
 
 
 def size(size_bytes: int) -> str:

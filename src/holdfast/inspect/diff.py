@@ -14,18 +14,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
+import msgspec
+
 from ..errors import Damaged
 from ..foreign.checkpoint import Foreign
 from ..state import nodes
+from ..store import reading, streaming
 from ..store.checkpoint import Checkpoint
 from ..store.parts import own_key, top
-from ..store.stored import Stored, StoredPieces
+from ..store.stored import Stored, StoredPieces, leaves_of
 from .alignment import Alignment, alignment
 from .distance import Distance, distance, in_ulps, ulps
 from .tensors import Tensor, chosen
 
 RNG = "holdfast/rng/"
 POSITION = "holdfast/position"
+MOST_LETTERS = 60  # of a value
 _ITSELF = {"device", "parameter"}  # attributes of a leaf that describe where it was, not its content
 
 
@@ -64,15 +68,16 @@ def compare(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = (), *, read: b
         Damaged: bytes that had to be read are not what was committed.
     """
     exempt = tuple(exempt)
+    leaves = _handles(a), _handles(b)
+    for checkpoint, handles in zip((a, b), leaves, strict=True) if read else ():
+        checkpoint.check_layout()
+        _check(handles.values())
+        checkpoint.check_unread()
     shared = by_name(a, b)
     if shared is None:
-        found = [*_positions(a, b), *_trees(a, b), *_leaves(a, b, read=read), *_files(a, b)]
+        found = [*_positions(a, b), *_trees(a, b), *_leaves(*leaves, checked=read), *_files(a, b)]
     else:
         found = [*_each(_tensors(a, shared.a), _tensors(b, shared.b), _tensor_pair)]
-    if read:
-        for checkpoint in (a, b):
-            checkpoint.check_layout()
-            checkpoint.check_unread()
     return _sources(each for each in found if not _is_exempt(each, exempt))
 
 
@@ -104,7 +109,12 @@ def _tensor_pair(name: str, a: Tensor, b: Tensor) -> Iterator[Difference]:
         yield Difference(name, "dtype", f"{a.dtype} in a, {b.dtype} in b")
     if a.shape != b.shape:
         yield Difference(name, "shape", f"{list(a.shape)} in a, {list(b.shape)} in b")
-    yield from _bytes(name, a, b, read=True)
+    if (a.dtype, a.shape) == (b.dtype, b.shape):
+        yield from _apart(name, a.dtype, a.size_bytes, lambda: _side_by_side(a, b))
+
+
+def _side_by_side(a: Tensor, b: Tensor) -> Iterable[tuple[bytearray, bytearray]]:
+    return zip(streaming.evenly(a.chunks()), streaming.evenly(b.chunks()), strict=True)
 
 
 def same_state(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = ()) -> list[Difference]:
@@ -184,20 +194,22 @@ def _nodes(where: str, a: Any, b: Any) -> Iterator[Difference]:
         if not _is_same(plain_a, plain_b):
             yield Difference(where, "value", f"{_short(a)} in a, {_short(b)} in b{_steps(plain_a, plain_b)}")
         return
-    yield from _containers(where, nodes.opened(a), nodes.opened(b), same=a == b)
+    if msgspec.json.encode(a) == msgspec.json.encode(b):
+        return
+    yield from _containers(where, nodes.opened(a), nodes.opened(b), lambda: a == b)
 
 
-def _containers(where: str, a: nodes.Opened, b: nodes.Opened, *, same: bool) -> Iterator[Difference]:
+def _containers(where: str, a: nodes.Opened, b: nodes.Opened, same: Callable[[], bool]) -> Iterator[Difference]:
     mine, other = a.members, b.members
     if a.kind != b.kind:
-        yield Difference(where, "type", f"{a.kind} in a, {b.kind} in b")
+        yield Difference(where, "type", f"{_cut(a.kind)} in a, {_cut(b.kind)} in b")
     elif mine is None or other is None or a.kind in ("set", "frozenset"):
-        if not same:
-            yield Difference(where, "value", f"one {a.kind} in a, another in b")
+        if not same():
+            yield Difference(where, "value", f"one {_cut(a.kind)} in a, another in b")
     else:
         yield from _each(mine, other, _nodes, where)
-        for part in mine.keys() & other.keys():
-            if a.keys.get(part) != b.keys.get(part):
+        for part in a.keys.keys() | b.keys.keys():
+            if part in mine and part in other and a.keys.get(part) != b.keys.get(part):
                 yield Difference(f"{where}/{part}", "type", "its key is of another type")
         if a.kind == "ordered" and mine.keys() == other.keys() and [*mine] != [*other]:
             yield Difference(where, "order", "the same keys in another order")
@@ -207,13 +219,27 @@ def _each(
     a: Mapping[str, Any], b: Mapping[str, Any], pair: Callable[[str, Any, Any], Iterable[Difference]], where: str = ""
 ) -> Iterator[Difference]:
     """Yield the results of `pair` for each common member, and the members that only one has."""
-    for part in sorted({*a, *b}):
-        path = f"{where}/{part}" if where else part
-        if part in a and part in b:
-            yield from pair(path, a[part], b[part])
-        else:
-            only = f"only in {'a' if part in a else 'b'}"
-            yield Difference(path, only, only)
+    for part, mine in a.items():
+        other = b.get(part, _ABSENT)
+        if other is _ABSENT:
+            yield Difference(_joined(where, part), "only in a", "only in a")
+        elif not _is_alike(mine, other):
+            yield from pair(_joined(where, part), mine, other)
+    for part in b:
+        if part not in a:
+            yield Difference(_joined(where, part), "only in b", "only in b")
+
+
+_ABSENT = object()
+
+
+def _joined(where: str, part: str) -> str:
+    return f"{where}/{part}" if where else part
+
+
+def _is_alike(a: Any, b: Any) -> bool:
+    """Whether both are the same text or integer: a quick answer for most of what a tree holds."""
+    return type(a) is type(b) and type(a) in (str, int) and bool(a == b)
 
 
 def _reference(content: Any) -> str:
@@ -227,8 +253,11 @@ def _is_same(a: Any, b: Any) -> bool:
 
 
 def _short(node: Any) -> str:
-    text = nodes.spelled(node)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return nodes.spelled(node, MOST_LETTERS)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 3]}..."
 
 
 def _steps(a: Any, b: Any) -> str:
@@ -238,12 +267,12 @@ def _steps(a: Any, b: Any) -> str:
     return " (the signs differ)" if apart is None else f" ({in_ulps(apart)} apart)"
 
 
-def _leaves(a: Checkpoint, b: Checkpoint, *, read: bool) -> Iterator[Difference]:
+def _leaves(a: Mapping[str, Stored], b: Mapping[str, Stored], *, checked: bool) -> Iterator[Difference]:
     def pair(key: str, mine: Stored, other: Stored) -> Iterator[Difference]:
         yield from _described(key, mine, other)
-        yield from _bytes(key, mine, other, read=read)
+        yield from _bytes(key, mine, other, checked=checked)
 
-    return _each(_handles(a), _handles(b), pair)
+    return _each(a, b, pair)
 
 
 def _handles(checkpoint: Checkpoint) -> dict[str, Stored]:
@@ -268,14 +297,32 @@ def _described(key: str, a: Stored, b: Stored) -> Iterator[Difference]:
             yield Difference(key, "layout", f"{name} {a.attrs.get(name)!r} in a, {b.attrs.get(name)!r} in b")
 
 
-def _bytes(key: str, a: Any, b: Any, *, read: bool) -> Iterator[Difference]:
-    alike = (a.dtype, a.shape, a.size_bytes) == (b.dtype, b.shape, b.size_bytes)
-    if not read and (not alike or _digests(a) == _digests(b)):
+def _bytes(key: str, a: Stored, b: Stored, *, checked: bool) -> Iterator[Difference]:
+    """Compare the bytes of leaves whose digests differ, a few at a time; unless `checked`, with their digests first."""
+    if (a.dtype, a.shape, a.size_bytes) != (b.dtype, b.shape, b.size_bytes) or _digests(a) == _digests(b):
         return
-    data, beside = a.read(), b.read()
-    if alike and data != beside:
-        far = distance(a.dtype, memoryview(data), memoryview(beside))
+    if not checked:
+        _check([a, b])
+    yield from _apart(key, a.dtype, a.size_bytes, lambda: zip(streaming.chunks(a), streaming.chunks(b), strict=True))
+
+
+_Pairs = Callable[[], Iterable[tuple[bytearray, bytearray]]]  # yields the bytes of both from the beginning
+
+
+def _apart(key: str, dtype: str, size_bytes: int, pairs: _Pairs) -> Iterator[Difference]:
+    """Compare bytes a few at a time."""
+    far = distance(dtype, size_bytes, pairs())
+    if far.differing if far else any(mine != other for mine, other in pairs()):
         yield Difference(key, "bytes", str(far) if far else "its bytes differ", far)
+
+
+def _check(found: Iterable[Stored]) -> None:
+    """Read every byte.
+
+    Raises:
+        Damaged: it is not what was committed.
+    """
+    reading.fill([(leaf, None) for stored in found for leaf in leaves_of(stored)])
 
 
 def _digests(stored: Stored) -> list[tuple[Any, str]]:

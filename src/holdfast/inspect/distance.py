@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
-PIECE_BYTES = 1 << 20  # equal pieces are passed over at the speed of memory; a multiple of every item size
+Data = bytes | bytearray | memoryview
 MOST_VALUES = 1 << 19  # that are looked at one by one without NumPy: about a second
 
 
@@ -89,26 +89,30 @@ def in_ulps(steps: int) -> str:
     return f"{steps:,} ULP{'' if steps == 1 else 's'}"
 
 
-def distance(dtype: str, a: memoryview, b: memoryview) -> Distance | None:
-    """Return the distance of two leaves of one length, given their bytes; None when `dtype` is not numeric."""
+def distance(dtype: str, size_bytes: int, pieces: Iterable[tuple[Data, Data]]) -> Distance | None:
+    """Return the distance of two leaves of that length; None when `dtype` is not numeric.
+
+    `pieces`: the bytes of both, a piece at a time; each but the last holds whole items. Equal pieces are passed over at
+    the speed of memory.
+    """
     form = FORMATS.get(dtype)
-    if form is None or len(a) != len(b):
+    if form is None or size_bytes % struct.calcsize(form.code):
         return None
     with_numpy = _with_numpy(dtype, form)
     measure = with_numpy or _by_hand(form)
     itemsize = struct.calcsize(form.code)
-    of = looked_at = len(a) // itemsize
+    of = looked_at = size_bytes // itemsize
     budget = MOST_VALUES if with_numpy is None else of
     found: list[_Found] = [(0, None, None, 0)]
-    for start in range(0, len(a), PIECE_BYTES):
-        here = slice(start, start + PIECE_BYTES)
-        if a[here] == b[here]:
-            continue
-        if budget <= 0:
-            looked_at = start // itemsize
+    seen = 0
+    for a, b in pieces:
+        if a != b and budget <= 0:
+            looked_at = seen // itemsize
             break
-        found.append(measure(a[here], b[here]))
-        budget -= len(a[here]) // itemsize
+        if a != b:
+            found.append(measure(memoryview(a), memoryview(b)))
+            budget -= len(a) // itemsize
+        seen += len(a)
     differing, largest, steps, signs = zip(*found, strict=True)
     return Distance(sum(differing), of, _most(largest), _most(steps), sum(signs), looked_at)
 

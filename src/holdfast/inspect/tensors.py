@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -14,8 +14,9 @@ import msgspec
 from ..errors import Damaged, NotFound, UsageError
 from ..state import nodes
 from ..state.codec import ITEMSIZE, ML_DTYPES, SAFETENSORS
+from ..store import reading, streaming
 from ..store.checkpoint import Checkpoint
-from ..store.stored import Stored, files_of
+from ..store.stored import Stored, StoredLeaf, files_of, leaves_of
 
 # Source: numpy.lib.format, version 1.0, and the array interface's type strings.
 _NPY = {
@@ -36,8 +37,12 @@ _NPY = {
 }
 
 
+Chunk = bytes | bytearray
+MOST_DIMENSIONS = 64  # NumPy's limit, and more than torch's programs use
+
+
 class Tensor(NamedTuple):
-    """One tensor to write; `read` gives its bytes in C order, their digest checked."""
+    """One tensor to write."""
 
     name: str
     dtype: str
@@ -49,9 +54,14 @@ class Tensor(NamedTuple):
     def size_bytes(self) -> int:
         return math.prod(self.shape) * ITEMSIZE[self.dtype] if self.view is not None else self.leaf.size_bytes
 
-    def read(self) -> bytearray:
-        data = self.leaf.read()
-        return data if self.view is None else _gathered(data, self.view)
+    @property
+    def identity(self) -> str:
+        """Equal for tied tensors: the same items of the same leaf."""
+        return f"{self.leaf.key}\0{self.view}"
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield its bytes in C order, a few at a time."""
+        return streaming.chunks(self.leaf) if self.view is None else _gathered(self.leaf, self.view)
 
 
 class Chosen(NamedTuple):
@@ -86,27 +96,53 @@ def chosen(checkpoint: Checkpoint, part: str | None) -> Chosen:
 
 def _tensors(checkpoint: Checkpoint, node: Any, joint: str) -> Chosen:
     tensors: dict[str, Tensor] = {}
-    left_out = 0
-    for path, end in nodes.ends(node):
+    leaves, left_out = nodes.ends(node)
+    for path, end in leaves:
         tag, content = nodes.tagged(end)
         view = content if tag == "view" else None
-        leaf = checkpoint.leaf(str(view["leaf"] if view else content)) if tag in nodes.LEAVES else None
-        if leaf is None or leaf.kind == "bytes":
+        leaf = checkpoint.leaf(view["leaf"] if view else content)
+        if leaf.kind == "bytes":
             left_out += 1
             continue
         name = joint.join(map(unquote, path)) or "value"
         if name in tensors:
             raise UsageError(f"two tensors would both be called {name!r}; export one part of the state, or --all")
-        dtype, shape = (leaf.dtype, leaf.shape) if view is None else _view_facts(leaf, view)
+        dtype, shape = _facts(leaf, view)
         tensors[name] = Tensor(name, dtype, shape, leaf, view)
     return Chosen([*tensors.values()], ties([*tensors.values()]), left_out)
+
+
+def check(tensors: Sequence[Tensor]) -> None:
+    """Read every byte of the tensors' leaves.
+
+    Raises:
+        Damaged: bytes differ from what was committed.
+    """
+    leaves = {leaf.key: leaf for tensor in tensors for leaf in leaves_of(tensor.leaf)}
+    reading.fill([(leaf, None) for leaf in leaves.values()])
+
+
+def _facts(leaf: Stored, view: Mapping[str, Any] | None) -> tuple[str, tuple[int, ...]]:
+    """Return the dtype and shape of a leaf, or of a view of it.
+
+    Raises:
+        Damaged: they contradict the leaf's length.
+    """
+    dtype, shape = (leaf.dtype, tuple(leaf.shape)) if view is None else _view_facts(leaf, view)
+    most = (
+        math.prod(max(extent, 1) for extent in shape) * ITEMSIZE.get(dtype, 1) if len(shape) <= MOST_DIMENSIONS else 0
+    )
+    fits = view is not None or dtype not in ITEMSIZE or math.prod(shape) * ITEMSIZE[dtype] == leaf.size_bytes
+    if not fits or not 0 < most < 2**62:
+        raise Damaged(f"leaf {leaf.key!r}: no tensor has its shape")
+    return dtype, shape
 
 
 def _view_facts(leaf: Stored, view: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
     """Return a view's dtype and shape, when all of it is within its leaf.
 
     Raises:
-        Damaged: it does not.
+        Damaged: it is not.
     """
     try:
         sizes = [*view["shape"], *view["stride"], view["offset"]]
@@ -120,19 +156,45 @@ def _view_facts(leaf: Stored, view: Mapping[str, Any]) -> tuple[str, tuple[int, 
     return view["dtype"], tuple(view["shape"])
 
 
-def _gathered(data: bytearray, view: Mapping[str, Any]) -> bytearray:
-    """The view's items, one after another in C order; runs that lie together are copied as one."""
+def _gathered(leaf: Stored, view: Mapping[str, Any]) -> Iterator[bytearray]:
+    """Yield the view's items in C order, a few at a time; runs that lie together are copied as one."""
     shape, stride, run = list(view["shape"]), list(view["stride"]), ITEMSIZE[view["dtype"]]
     item = run
+    if 0 in shape:
+        return
     while shape and (shape[-1] == 1 or stride[-1] * item == run):
         run *= shape[-1]
         shape.pop()
         stride.pop()
+    at = _reader(leaf)
     out = bytearray()
-    for index in itertools.product(*map(range, shape)):
-        start = view["offset"] + item * sum(at * step for at, step in zip(index, stride, strict=True))
-        out += data[start : start + run]
-    return out
+    for start in _starts(view["offset"], shape, [step * item for step in stride]):
+        for part in at(start, run):
+            out += part
+            if len(out) >= streaming.CHUNK_BYTES:
+                yield out
+                out = bytearray()
+    yield out
+
+
+def _reader(leaf: Stored) -> Callable[[int, int], Iterable[Chunk]]:
+    """Return a function that gives bytes of the leaf: from a place on, so many."""
+    if isinstance(leaf, StoredLeaf):
+        return streaming.Anywhere(leaf)
+    data = leaf.read()
+    return lambda start, size: [data[start : start + size]]
+
+
+def _starts(base: int, shape: Sequence[int], stride: Sequence[int]) -> Iterator[int]:
+    """Yield the place of each item, in C order."""
+    if not shape:
+        yield base
+        return
+    for place in range(base, base + shape[0] * stride[0], stride[0]) if stride[0] else itertools.repeat(base, shape[0]):
+        if len(shape) == 1:
+            yield place
+        else:
+            yield from _starts(place, shape[1:], stride[1:])
 
 
 def require_known(tensors: Sequence[Tensor]) -> None:
@@ -145,7 +207,7 @@ def require_known(tensors: Sequence[Tensor]) -> None:
             raise UsageError(f"{tensor.name}: no format has {tensor.dtype}; holdfast.Store(RUN).load() gives the array")
 
 
-def safetensors(tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> Iterator[bytes | bytearray]:
+def safetensors(tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> Iterator[Chunk]:
     """The chunks of a .safetensors file. Of tied tensors the first by name is written; the metadata name the others.
 
     This is what `safetensors.torch.save_model` does, and what `load_model` expects.
@@ -171,18 +233,14 @@ def safetensors(tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> Itera
         offset = end
     text = msgspec.json.encode(entries)
     text += b" " * (-(len(text) + 8) % 16)
-    return itertools.chain([len(text).to_bytes(8, "little") + text], (tensor.read() for tensor in ordered))
-
-
-def _identity(tensor: Tensor) -> str:
-    """Equal for tied tensors: the same items of the same leaf."""
-    return f"{tensor.leaf.key}\0{tensor.view}"
+    data = itertools.chain.from_iterable(tensor.chunks() for tensor in ordered)
+    return itertools.chain([len(text).to_bytes(8, "little") + text], data)
 
 
 def ties(tensors: Sequence[Tensor]) -> dict[str, str]:
     """Of tensors that were the same memory when they were saved: the first name of all, by each other name."""
     first: dict[str, str] = {}
-    every = ((tensor.name, _identity(tensor)) for tensor in sorted(tensors, key=lambda each: each.name))
+    every = ((tensor.name, tensor.identity) for tensor in sorted(tensors, key=lambda each: each.name))
     return {name: kept for name, identity in every if name != (kept := first.setdefault(identity, name))}
 
 
@@ -193,7 +251,9 @@ def npz(tensors: Sequence[Tensor]) -> Iterator[bytes]:
         UsageError: NumPy lacks a tensor's dtype.
     """
     described = {tensor.name: _npy_header(tensor) for tensor in tensors}
-    return _zipped(tensors, described)
+    return zipped(
+        (f"{tensor.name}.npy", itertools.chain([described[tensor.name]], tensor.chunks())) for tensor in tensors
+    )
 
 
 def _npy_header(tensor: Tensor) -> bytes:
@@ -205,14 +265,16 @@ def _npy_header(tensor: Tensor) -> bytes:
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
 
 
-def _zipped(tensors: Sequence[Tensor], headers: Mapping[str, bytes]) -> Iterator[bytes]:
+def zipped(files: Iterable[tuple[str, Iterable[Chunk]]]) -> Iterator[bytes]:
+    """Yield the chunks of a zip archive, which is not compressed, from the names and chunks of its files."""
     sink = _Sink()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:  # type: ignore[call-overload]
-        for tensor in tensors:
-            entry = zipfile.ZipInfo(f"{tensor.name}.npy")  # dated 1980: the same input gives the same file
+        for name, chunks in files:
+            entry = zipfile.ZipInfo(name)  # dated 1980: the same input gives the same file
             with archive.open(entry, "w", force_zip64=True) as member:
-                member.write(headers[tensor.name])
-                member.write(tensor.read())
+                for chunk in chunks:
+                    member.write(chunk)
+                    yield from sink.drained()
             yield from sink.drained()
     yield from sink.drained()
 

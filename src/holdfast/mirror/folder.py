@@ -15,7 +15,7 @@ from .. import bulk, disk, modes
 from ..errors import Damaged, NotFound
 from ..store import source
 from ..store.format import MANIFEST
-from .place import READ_BACK, Full, NotKept, Pieces, Refused, Silent, told, words
+from .place import READ_BACK, Full, NotKept, Pieces, Refused, Silent, small, told, words
 from .sent import Sent, compare, walked
 
 _PIECE_BYTES = 4 << 20
@@ -35,7 +35,7 @@ class Folder:
         pass
 
     def read(self, path: str) -> bytes:
-        return b"".join(self.get(path))
+        return small(self.get(path))
 
     def names(self, path: str) -> list[str]:
         with self._edge():
@@ -63,7 +63,7 @@ class Folder:
         return READ_BACK
 
     def create(self, path: str, data: bytes) -> None:
-        file = self._at(path)
+        file = self._own(path)
         fresh = file.with_name(f".{file.name}.{os.urandom(8).hex()}.new")
         with self._edge():
             self._make_folder(file.parent)
@@ -79,14 +79,14 @@ class Folder:
             disk.sync_dir(file.parent)
 
     def put(self, path: str, size_bytes: int, pieces: Pieces, *, read_back: bool) -> str:  # noqa: ARG002  always
-        file, sent = self._at(path), Sent(size_bytes, pieces)
+        file, sent = self._own(path), Sent(size_bytes, pieces)
         with self._edge(sent), self._replacing(file) as fresh:
             bulk.write(fresh, map(memoryview, sent), size_bytes, _Unhashed)
         return self.verify(path, sent)
 
     def copy(self, source: str, path: str) -> bool:
         """Give the file a second name. Both checkpoints hold it then, and it goes with the last of them."""
-        file, old = self._at(path), self._at(source)
+        file, old = self._own(path), self._own(source)
         with self._edge():
             self._require_parent()
             os.lstat(old)
@@ -100,10 +100,12 @@ class Folder:
         return True
 
     def remove(self, path: str) -> None:
-        target = self._at(path)
+        target = self._own(path)
         with self._edge():
             self._require_parent()
             with suppress(FileNotFoundError, NotADirectoryError):
+                if target.is_symlink():  # only the link goes
+                    raise NotADirectoryError
                 disk.remove_file(target / MANIFEST)
                 disk.sync_dir(target)  # before any other file goes
             disk.remove_tree(target)
@@ -112,6 +114,21 @@ class Folder:
 
     def _at(self, path: str) -> Path:
         return self._root.joinpath(*words(path))
+
+    def _own(self, path: str) -> Path:
+        """Return where `path` is written or removed.
+
+        Raises:
+            Refused: a folder on the way there is a link. What it leads to is not the mirror's.
+        """
+        file = self._at(path)
+        for folder in file.parents[: len(words(path)) - 1]:
+            if folder.is_symlink():
+                raise Refused(
+                    f"{folder} is a symbolic link to {os.readlink(folder)}: a mirror writes through no link; put the "
+                    "folder itself in its place. Only the mirror's whole folder may be a link"
+                )
+        return file
 
     def _require_parent(self) -> None:
         """A folder that is not mounted must not be taken for an empty one."""

@@ -20,6 +20,7 @@ from typing import Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..errors import Damaged, StoreError, UsageError
+from ..store.format import MOST_BYTES
 
 Pieces = Callable[[], Iterator[bytes]]  # the bytes of one file, from its beginning, each time it is called
 
@@ -53,7 +54,7 @@ class Reading(Protocol):
     """What looks at a place. A `path` is relative to its URL, with forward slashes; "" is the place itself."""
 
     def read(self, path: str) -> bytes:
-        """Return a small file. FileNotFoundError if it is missing."""
+        """Return a small file; of one that is no small file, only the beginning. FileNotFoundError if it is missing."""
         ...
 
     def names(self, path: str) -> list[str]:
@@ -100,6 +101,16 @@ class Writing(Protocol):
     def remove(self, path: str) -> None:
         """Remove a file, or a folder with all in it: its manifest first. A missing one is accepted."""
         ...
+
+
+def small(pieces: Iterator[bytes]) -> bytes:
+    """Return the bytes of a small file. Of one that is longer than any, return enough to show that."""
+    found = bytearray()
+    for piece in pieces:
+        found += piece
+        if len(found) > MOST_BYTES:
+            break
+    return bytes(found)
 
 
 class Place(Reading, Writing, Protocol):

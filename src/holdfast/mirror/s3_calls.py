@@ -19,6 +19,7 @@ from tenacity import (
     wait_random,
 )
 
+from ..store.format import MOST_BYTES
 from .place import Silent
 from .s3_errors import translated
 
@@ -77,7 +78,7 @@ class Calls:
         async def fetch() -> bytes:
             answer = await self._asked("get_object", {"Key": key, **options})
             async with answer["Body"] as body:
-                return bytes(await body.read())
+                return bytes(await body.read(MOST_BYTES + 1))
 
         return bytes(self._sync(size_bytes, fetch))
 

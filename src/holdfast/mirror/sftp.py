@@ -19,7 +19,7 @@ import paramiko
 
 from ..errors import UsageError
 from ..store.format import MANIFEST
-from .place import READ_BACK, Full, Pieces, Refused, Silent, shown, told, words
+from .place import READ_BACK, Full, Pieces, Refused, Silent, shown, small, told, words
 from .sent import Sent, compare, walked
 from .sftp_connection import ANSWER_S, Connection
 from .sftp_requests import Client, Requests
@@ -45,7 +45,7 @@ class Sftp:
             connection.close()
 
     def read(self, path: str) -> bytes:
-        return b"".join(self.get(path))
+        return small(self.get(path))
 
     def names(self, path: str) -> list[str]:
         with self._edge() as client:

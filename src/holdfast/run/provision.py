@@ -190,7 +190,7 @@ class Provision:
         except (Damaged, NotFound, OSError):
             return False
         names = [path.relative_to(checkpoint.path).as_posix() for path in damaged if path != checkpoint.path]
-        if not names or MANIFEST in names:
+        if not names or MANIFEST in names or not all(_is_own(checkpoint, name) for name in names):
             return False
         whole = all(self._heal(checkpoint, name, at) for name in names)
         self.store.sharing.forget()
@@ -220,6 +220,7 @@ class Provision:
         wanted, old = checkpoint.manifest.files[name], _inode(checkpoint.path / name)
         sharing = [each for each in self.store.checkpoints() if old is not None and _inode(each.path / name) == old]
         others = [each for each in sharing if each.path != checkpoint.path and _is_of(each, name, wanted)]
+        others = [each for each in others if _is_own(each, name)]
         for each in others:
             passing = self._attempt.room / "healing"
             disk.remove_tree(passing)
@@ -229,6 +230,11 @@ class Provision:
         for each in [*others, checkpoint]:
             disk.sync_dir((each.path / name).parent)
         return [each.path.name for each in [*others, checkpoint]]
+
+
+def _is_own(checkpoint: Checkpoint, name: str) -> bool:
+    """Whether a file lies in the run itself: a checkpoint that is a link belongs to another run."""
+    return not any((checkpoint.path / each).is_symlink() for each in Path(name).parents)
 
 
 def _inode(path: Path) -> tuple[int, int] | None:

@@ -1,12 +1,16 @@
 """Nodes: read the tree of a manifest directly. This builds no values, and needs no types or frameworks.
 
-The reader refuses what is malformed. `leaf_keys` and `named` pass over it; everything else here raises Damaged.
+The reader refuses what is malformed. `leaf_keys` and `named` pass over it; everything else here raises Damaged. A tree
+may be large, and a stranger's: nothing here takes more than a few steps for each of its nodes.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -16,6 +20,7 @@ from .values import MAKERS
 
 NAMED = ("enum", "flag", "dataclass", "namedtuple", "custom")  # content: [type's name, value]
 LEAVES = ("leaf", "view")
+MAX_DEPTH = 100  # of containers within each other; up to 4 JSON levels each, and Python's own stack ends at 1,000
 
 
 def leaf_keys(tree: Any) -> set[str]:
@@ -75,48 +80,78 @@ class Opened(NamedTuple):
     """A parsed node: its kind, and its members by the names that leaf keys use."""
 
     kind: str  # "dict", "tuple", "dataclass Hyper", ...
-    members: dict[str, Any] | None  # None: a value without members
+    members: Mapping[str, Any] | None  # None: a value without members
     keys: Mapping[str, Any] = {}  # members whose key is not text -> that key
 
+    @property
+    def containers(self) -> list[tuple[str, Any]]:
+        """The members that may have members of their own; the others are plain."""
+        return [(part, node) for part, node in (self.members or {}).items() if type(node) in (list, dict)]
 
-def opened(node: Any) -> Opened:
-    """Return the node's kind and members.
+
+class _Indexed(Mapping[str, Any]):
+    """Nodes of an array by their index as text. The names of millions are made when they are asked for."""
+
+    def __init__(self, nodes: list[Any]) -> None:
+        if type(nodes) is not list:
+            raise TypeError
+        self.nodes = nodes
+
+    def __getitem__(self, part: str) -> Any:
+        if len(part) > 18 or not part.isdecimal() or int(part) >= len(self.nodes):
+            raise KeyError(part)
+        return self.nodes[int(part)]
+
+    def __iter__(self) -> Iterator[str]:
+        return map(str, range(len(self.nodes)))
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def items(self) -> Any:
+        return zip(map(str, count()), self.nodes, strict=False)
+
+
+def opened(node: Any, depth: int = 0) -> Opened:
+    """Return the node's kind and members. `depth`: the number of containers around it.
 
     Raises:
-        Damaged: it is no such node.
+        Damaged: it is no such node, or lies deeper than any that is ever saved.
     """
+    if depth > MAX_DEPTH:
+        raise _too_deep()
     try:
-        return _opened(*tagged(node))
+        return _opened(*tagged(node), depth)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
         raise _no_node(node) from error
 
 
-def _opened(tag: str, content: Any) -> Opened:
+def _opened(tag: str, content: Any, depth: int) -> Opened:
     if tag in ("list", "tuple", "set", "frozenset"):
-        return Opened(tag, _indexed(content))
+        return Opened(tag, _Indexed(content))
     if tag == "dict":
         return Opened(tag, _members_by_name(content))
     if tag in ("items", "ordered", "counter"):
-        return _keyed("dict" if tag == "items" else tag, content)
+        return _keyed("dict" if tag == "items" else tag, content, depth)
     if tag == "ordered_with":
         pairs, attributes = content
-        kind, members, keys = _keyed("ordered", pairs)
+        kind, members, keys = _keyed("ordered", pairs, depth)
         return Opened(kind, {**(members or {}), **_members_by_name(attributes, ".")}, keys)
     if tag == "defaultdict":
-        return _keyed(f"defaultdict({content[0]})", content[1])
+        return _keyed(f"defaultdict({_short(content[0])})", content[1], depth)
     if tag == "deque":
-        return Opened(tag if content[0] is None else f"deque(maxlen={content[0]})", _indexed(content[1]))
+        return Opened(tag if content[0] is None else f"deque(maxlen={_short(content[0])})", _Indexed(content[1]))
     if tag in NAMED:
         name, inner = content
         members = (
             _members_by_name(inner)
             if tag == "dataclass"
-            else _indexed(inner)
+            else _Indexed(inner)
             if tag == "namedtuple"
             else {"value": inner}
         )
         return Opened(f"{tag} {name}", members)
-    return Opened(tag, _indexed(content) if isinstance(content, list) else None)
+    return Opened(tag, _Indexed(content) if isinstance(content, list) else None)
 
 
 def tagged(node: Any) -> tuple[str, Any]:
@@ -129,30 +164,33 @@ def tagged(node: Any) -> tuple[str, Any]:
         return "list", node
     if isinstance(node, dict):
         tag, content = next(iter(node.items()), ("", None))
-        if len(node) != 1 or (tag == "view" and not (isinstance(content, dict) and "leaf" in content)):
+        key = content.get("leaf") if tag == "view" and isinstance(content, dict) else content
+        if len(node) != 1 or (tag in LEAVES and type(key) is not str):
             raise _no_node(node)
         return str(tag), content
     return "", node
 
 
 def _no_node(node: Any) -> Damaged:
-    return Damaged(f"the tree holds {str(node)[:80]!r}, which is no node")
+    return Damaged(f"the tree holds {_short(node)}, which is no node")
 
 
-def _indexed(nodes: list[Any]) -> dict[str, Any]:
-    return {str(index): node for index, node in enumerate(nodes)}
+def _short(value: Any) -> str:
+    """Return a few words of any JSON, however large it is."""
+    text = value if type(value) is str else reprlib.repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _members_by_name(content: Mapping[str, Any], mark: str = "") -> dict[str, Any]:
     return {mark + quoted(name): node for name, node in content.items()}
 
 
-def _keyed(kind: str, pairs: list[Any]) -> Opened:
+def _keyed(kind: str, pairs: list[Any], depth: int) -> Opened:
     members: dict[str, Any] = {}
     keys: dict[str, Any] = {}
     for key, node in pairs:
         text = value(key)
-        part = unused(quoted(text if isinstance(text, str) else spelled(key)), members)
+        part = unused(quoted(text if isinstance(text, str) else spelled(key, depth=depth + 1)), members)
         members[part] = node
         if not isinstance(text, str):
             keys[part] = key
@@ -176,34 +214,84 @@ def is_plain(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
 
 
-def spelled(node: Any) -> str:
-    """Return the node as one line, similar to Python's repr; unavailable types appear by name."""
+def spelled(node: Any, most: int | None = None, depth: int = 0) -> str:
+    """Return the node as one line, similar to Python's repr; unavailable types appear by name.
+
+    Of more than `most` characters, return the first ones and "...".
+    """
+    pieces: list[str] = []
+    room = most
+    for piece in _pieces(node, most, depth):
+        pieces.append(piece)
+        if room is not None and (room := room - len(piece)) < 0:
+            return "".join(pieces)[: (most or 0) - 3] + "..."
+    return "".join(pieces)
+
+
+def _pieces(node: Any, most: int | None, depth: int) -> Iterator[str]:
     simple = value(node)
     if is_plain(simple):
-        return repr(simple)
-    kind, members, _ = opened(node)
+        yield _literal(simple, most)
+        return
+    kind, members, _ = opened(node, depth)
     if members is None:
-        import json
+        yield f"<{kind} {_text(tagged(node)[1])}>"
+        return
+    mapping = kind in ("dict", "ordered")
+    before, after = ("{", "}") if mapping else _BRACKETS.get(kind, (f"<{kind} ", ">"))
+    for part, member in members.items():
+        yield f"{before}{part}: " if mapping else before
+        yield from _pieces(member, most, depth + 1)
+        before = ", "
+    yield after if members else before + after
 
-        return f"<{kind} {json.dumps(tagged(node)[1])}>"
-    if kind in ("dict", "ordered"):
-        return "{" + ", ".join(f"{part}: {spelled(member)}" for part, member in members.items()) + "}"
-    inner = ", ".join(map(spelled, members.values()))
-    brackets = {"list": "[]", "tuple": "()", "set": "{}"}.get(kind)
-    return f"{brackets[0]}{inner}{brackets[1]}" if brackets else f"<{kind} {inner}>"
+
+_BRACKETS = {"list": ("[", "]"), "tuple": ("(", ")"), "set": ("{", "}")}
 
 
-def plain(node: Any) -> Any:
-    """Return the node for JSON: mappings and lists unchanged; an unavailable type becomes an object that names it."""
+def _literal(simple: Any, most: int | None) -> str:
+    if isinstance(simple, str) and most is not None:
+        simple = simple[: most + 1]
+    return str(number(simple)) if type(simple) is int else repr(simple)
+
+
+def number(value: int) -> int | str:
+    """Return `value`; if Python spells no decimal number of that length, the text of its hexadecimal digits.
+
+    Source: Python's integer string conversion length limitation, 4,300 digits if nobody changes it.
+    """
+    try:
+        str(value)
+    except ValueError:
+        return hex(value)
+    return value
+
+
+def _text(content: Any) -> str:
+    try:
+        return json.dumps(content)
+    except RecursionError as error:
+        raise _too_deep() from error
+
+
+def _too_deep() -> Damaged:
+    return Damaged(f"the tree is more than {MAX_DEPTH} containers deep")
+
+
+def plain(node: Any, depth: int = 0) -> Any:
+    """Return the node for JSON: mappings and lists unchanged; an unavailable type becomes an object that names it.
+
+    Numbers are as `number` returns them.
+    """
     simple = value(node)
     if is_plain(simple):
-        return simple
-    kind, members, _ = opened(node)
+        return number(simple) if type(simple) is int else simple
+    kind, members, _ = opened(node, depth)
     if members is None:
         return {kind: tagged(node)[1]}
     if kind in ("list", "tuple", "set"):
-        return [*map(plain, members.values())]
-    inner = {part: plain(member) for part, member in members.items()}
+        return [plain(member, depth + 1) if type(member) in (list, dict) else member for member in members.values()]
+    inner = {part: plain(member, depth + 1) for part, member in members.items()}
     return inner if kind in ("dict", "ordered") else {kind: inner}
 
 
@@ -214,34 +302,49 @@ def at(node: Any, *parts: str) -> Any:
     return node
 
 
-def ends(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every leaf, view and value in `node` that has no members, with its path; parts are quoted as in leaf keys."""
-    members = None if tagged(node)[0] in LEAVES else opened(node).members
-    if members is None:
-        yield path, node
-    for part, member in (members or {}).items():
-        yield from ends(member, (*path, part))
+class Ends(NamedTuple):
+    """What a node's paths end at."""
+
+    leaves: list[tuple[tuple[str, ...], Any]]  # leaves and views, each with its path; parts are quoted as in leaf keys
+    values: int  # how many others there are
 
 
-def described(node: Any) -> list[tuple[str, str]]:
-    """Yield names and values of the members of `node`, each as one line."""
-    return [(part, spelled(member)) for part, member in (opened(node).members or {}).items()]
+def ends(node: Any) -> Ends:
+    """Find every leaf and view in `node`, in order, and count the values that have no members."""
+    leaves: list[tuple[tuple[str, ...], Any]] = []
+    values = 0
+    rest: list[tuple[tuple[str, ...], Any]] = [((), node)]
+    while rest:
+        path, each = rest.pop()
+        if tagged(each)[0] in LEAVES:
+            leaves.append((path, each))
+            continue
+        found = opened(each, len(path))
+        inner = found.containers
+        values += 1 if found.members is None else len(found.members) - len(inner)
+        rest += [((*path, part), member) for part, member in reversed(inner)]
+    return Ends(leaves, values)
 
 
-def values(node: Any) -> list[tuple[str, str]]:
-    """Paths and values of everything in `node` that is neither a leaf nor a container of others, each in a line."""
-    return list(_values(node, ""))
+def described(node: Any, most: int | None) -> Iterator[tuple[str, str]]:
+    """Yield names and values of the members of `node`, each as one line of at most that many characters."""
+    for part, member in (opened(node).members or {}).items():
+        yield part, spelled(member, most, 1)
 
 
-def _values(node: Any, path: str) -> Iterator[tuple[str, str]]:
+def values(node: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield paths and nodes of everything in `node` that is neither a leaf nor a container of others."""
     if tagged(node)[0] in LEAVES:
         return
-    kind, members, _ = opened(node)
-    inner = (members or {}).items()
-    in_a_row = kind == "list" and not any(isinstance(each, list | dict) for _, each in inner)
-    compact = not inner or kind in ("tuple", "set", "frozenset") or in_a_row
-    if compact and not any(tagged(each)[0] in LEAVES for _, each in ends(node)):
-        yield path or "state", spelled(node)
+    found = opened(node, depth)
+    compact = not found.members or found.kind in ("tuple", "set", "frozenset")
+    in_a_row = found.kind == "list" and not found.containers
+    if in_a_row or (compact and not any(tag in LEAVES for tag, _ in _tags(node))):
+        yield path or "state", node
         return
-    for part, member in inner:
-        yield from _values(member, f"{path}/{part}" if path else part)
+    for part, member in (found.members or {}).items():
+        place = f"{path}/{part}" if path else part
+        if type(member) in (list, dict):
+            yield from values(member, place, depth + 1)
+        else:
+            yield place, member

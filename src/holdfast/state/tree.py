@@ -22,8 +22,8 @@ from . import codec
 from .captured import fields_of, is_dataclass, is_named_tuple
 from .codec import Block, Node
 from .finite import is_floating
-from .nodes import is_safe, quoted, unused
-from .unflatten import FACTORIES, INLINE_BYTES, MAX_DEPTH, Placeholder, enough_stack, unflatten
+from .nodes import MAX_DEPTH, is_safe, quoted, unused
+from .unflatten import FACTORIES, INLINE_BYTES, Placeholder, enough_stack, unflatten
 from .values import NODES
 
 __all__ = [

@@ -18,10 +18,9 @@ import msgspec
 from ..errors import Damaged, HoldfastError, UsageError
 from . import codec
 from .captured import is_dataclass
-from .nodes import NAMED, named
+from .nodes import MAX_DEPTH, NAMED, named
 from .values import MAKERS
 
-MAX_DEPTH = 100  # of containers within each other; up to 4 JSON levels each, and Python's own stack ends at 1,000
 INLINE_BYTES = 1024  # longer bytes are a leaf
 
 _PLAIN = frozenset({type(None), bool, int, float, str})  # they stand for themselves

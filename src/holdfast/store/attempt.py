@@ -27,6 +27,7 @@ from .refusal import refused
 
 _over: set[tuple[Path, int]] = set()  # attempts that this process has ended, also if it could not write that down
 
+_MOST_BYTES = 16 << 20  # of run.json, or of the first lines of a manifest
 JOIN_S = 10.0  # how long a process waits to see another one's file; longer than network file systems cache a directory
 
 
@@ -188,7 +189,7 @@ def read_run(root: Path) -> str:
     path = root / "run.json"
     try:
         with open(disk.open_plain(path, follow=True), "rb") as file:
-            facts = msgspec.json.decode(file.read())
+            facts = msgspec.json.decode(file.read(_MOST_BYTES))
     except FileNotFoundError:
         return ""
     except (disk.NotPlain, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -231,7 +232,8 @@ def publish(attempt: Attempt, partial: Path, name: str) -> Path:
 
 def _mine(target: Path, attempt: Attempt) -> bool:
     try:
-        head = (target / MANIFEST).read_bytes()
+        with open(disk.open_plain(target / MANIFEST), "rb") as file:
+            head = file.read(_MOST_BYTES)
     except OSError:
         return False
     return f'"run": "{attempt.run}",\n"attempt": {attempt.number},\n'.encode() in head

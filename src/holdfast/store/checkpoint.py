@@ -359,7 +359,8 @@ class Checkpoint:
             if head.ranks is not None and self._rank is not None:
                 path, rank = self.path / head.ranks[self._rank].part, self._rank
                 source.forget(path)
-                source.decoded(path, lambda data, where: check_bytes(data, head, rank, where))
+                said = head.files[head.ranks[rank].part].size_bytes
+                source.decoded(path, lambda data, where: check_bytes(data, head, rank, where), said)
         except Damaged as error:
             yield problems.of_whole(path, error)
         except PermissionError as error:

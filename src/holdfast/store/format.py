@@ -22,6 +22,7 @@ __all__ = ["SHA256", "XXH3", "digest", "hasher", "joined_digest", "kind_of"]  # 
 
 VERSION = 1  # unreleased: until 0.1.0 it may change, and only the code that wrote a checkpoint can read it
 MANIFEST = "manifest.json"
+MOST_BYTES = 1 << 30  # of a manifest, or of the part of a rank; readers hold all of it in memory
 PHASES = ("step", "end")
 BLOCK_BYTES = 16 << 20  # size of a block in a file that is not a shard
 MOST_NAMES = 16  # of leaves that are not finite
@@ -57,7 +58,7 @@ def parse_name(text: str) -> Name | None:
     return name if name is not None and str(name) == text else None
 
 
-Size = Annotated[int, msgspec.Meta(ge=0)]
+Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 # gc=False: values read from JSON or written to it have no cycles, so Python's collector need not visit each leaf
@@ -81,18 +82,18 @@ in_file = attrgetter("offset", "size_bytes")  # sort key in a file; a leaf witho
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One data file. If it is shared: the checkpoint it was written for, when, and how often it was linked since."""
 
-    size_bytes: int
+    size_bytes: Size
     digest: str
     origin: str = ""
     written: str = ""
-    links: int = 0
+    links: Size = 0
 
 
 class PartEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The manifest's entry for the part of one rank."""
 
     part: str  # the name of the part's file
-    size_bytes: int  # total size of its shards
+    size_bytes: Size  # total size of its shards
     firsts: list[
         str
     ] = []  # in the sorted keys of the common leaves (equal on all ranks): where each stretch that it wrote begins
@@ -106,7 +107,7 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     epoch: int | None
     created: str
     run: str
-    attempt: int
+    attempt: Size
     parent: str | None
     metrics: dict[str, float | str | None]
     best: dict[str, str] | None
@@ -175,6 +176,7 @@ def encode(manifest: Manifest, signer: Signer | None = None) -> bytes:
         if not fields[name]:
             del fields[name]
     text, more = field_lines(fields) + b"\n}\n", b""
+    require_short(text)
     head = b'{"holdfast": %d, "digest": "%s",%s\n'
     if signer is not None:
         line = b' "key": "%s", "signature": "%s",'
@@ -182,6 +184,18 @@ def encode(manifest: Manifest, signer: Signer | None = None) -> bytes:
         unsigned = head % (VERSION, _ZEROS, line % (key, _NO_SIGNATURE)) + text
         more = line % (key, signer.sign(unsigned).hex().encode())
     return head % (VERSION, digest(head % (VERSION, _ZEROS, more) + text).encode(), more) + text
+
+
+def require_short(text: bytes) -> None:
+    """
+    Raises:
+        UsageError: the state consists of too many small values.
+    """
+    if len(text) > MOST_BYTES - (1 << 20):
+        raise UsageError(
+            f"cannot save the state: what is in no tensor or array takes {len(text):,} bytes of JSON, and at most "
+            f"{MOST_BYTES:,} fit into a manifest; put numbers into arrays, and text into bytes"
+        )
 
 
 def field_lines(fields: Mapping[str, Any]) -> bytes:
@@ -298,16 +312,16 @@ def _check_ranks(ranks: list[PartEntry], files: Mapping[str, File], where: objec
         raise Damaged(f"{where}: does not name one part for each rank, and nothing else")
     firsts = [key for each in ranks for key in each.firsts]
     ordered = all(each.firsts == sorted(each.firsts) for each in ranks) and len(set(firsts)) == len(firsts)
-    if not ordered or any(each.size_bytes < 0 for each in ranks):
+    if not ordered:
         raise Damaged(f"{where}: its parts are not in order")
 
 
 def check_files(files: Mapping[str, File], where: object, kind: str) -> None:
     """Raise Damaged unless a checkpoint can contain these files, with digests of this kind."""
     for name, file in files.items():
-        if not is_inside(name) or file.size_bytes < 0 or not HEX[kind].fullmatch(file.digest):
+        if not is_inside(name) or not HEX[kind].fullmatch(file.digest):
             raise Damaged(f"{where}: file {name!r} is not one that a checkpoint can hold")
-        if file.links < 0 or (file.origin and parse_name(file.origin) is None):
+        if file.origin and parse_name(file.origin) is None:
             raise Damaged(f"{where}: file {name!r} was taken over from {file.origin!r}, which is no checkpoint")
 
 

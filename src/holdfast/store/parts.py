@@ -51,7 +51,9 @@ def not_finite(part: Part) -> list[str]:
 
 
 def encode(part: Part) -> bytes:
-    return b"{\n" + format.field_lines(msgspec.structs.asdict(part)) + b"\n}\n"
+    text = b"{\n" + format.field_lines(msgspec.structs.asdict(part)) + b"\n}\n"
+    format.require_short(text)
+    return text
 
 
 def entry(data: bytes, kind: str = format.XXH3) -> File:
@@ -123,7 +125,8 @@ class Parts:
         """
         found = self._read.get(rank)
         if found is None:
-            found = source.decoded(self.path_of(rank), lambda data, path: decode(data, self.root, rank, path))
+            most = min(self.root.files[self._entries[rank].part].size_bytes, format.MOST_BYTES)
+            found = source.decoded(self.path_of(rank), lambda data, path: decode(data, self.root, rank, path), most)
             self._read[rank] = found
         return found
 

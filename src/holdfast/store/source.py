@@ -17,7 +17,7 @@ from typing import TypeVar
 from .. import disk
 from ..errors import Damaged, NotFound
 from ..pages import PAGE, address, pages
-from .format import MANIFEST
+from .format import MANIFEST, MOST_BYTES
 
 T = TypeVar("T")
 
@@ -159,15 +159,22 @@ def open_plain(path: Path) -> int:
         raise Damaged(f"{path}: the file is missing") from error
 
 
-def whole(path: Path) -> bytes:
-    """Read all of a small file."""
+def whole(path: Path, most: int = MOST_BYTES) -> bytes:
+    """Read all of a small file.
+
+    Raises:
+        Damaged: it has more than `most` bytes. None of them was read: they may not fit into memory.
+    """
     with named(path), open(open_plain(path), "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise Damaged(f"{path}: {size} bytes long; whole, it has at most {most}")
         return file.readall()
 
 
-def decoded(path: Path, decode: Callable[[bytes, Path], T]) -> T:
+def decoded(path: Path, decode: Callable[[bytes, Path], T], most: int = MOST_BYTES) -> T:
     """Apply `decode` to a small file. If that raises Damaged, read the file again from the medium."""
-    return twice(path, lambda: decode(whole(path), path))
+    return twice(path, lambda: decode(whole(path, most), path))
 
 
 def forget(path: Path) -> None:

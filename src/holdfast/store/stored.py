@@ -126,10 +126,17 @@ class StoredPieces(_Readable):
 Stored = StoredLeaf | StoredPieces
 
 
-def files_of(stored: Stored) -> set[str]:
+def files_of(stored: Any) -> set[str]:
     """Return the names of the files that have its bytes."""
-    leaves = [piece.leaf for piece in stored.pieces] if isinstance(stored, StoredPieces) else [stored]
-    return {leaf.path.name for leaf in leaves}
+    leaves = leaves_of(stored)
+    return {leaf.path.name for leaf in leaves} if leaves else {stored.path.name}
+
+
+def leaves_of(stored: Any) -> list[StoredLeaf]:
+    """Return its pieces; of a leaf in one piece, the leaf. Another program's leaf has none with a digest."""
+    if isinstance(stored, StoredPieces):
+        return [piece.leaf for piece in stored.pieces]
+    return [stored] if isinstance(stored, StoredLeaf) else []
 
 
 def _in_one_stretch(stored: StoredPieces) -> list[tuple[StoredLeaf, int]] | None:

@@ -13,6 +13,7 @@ from .. import disk
 from ..children import processes
 from ..children.steps import Memory, Seen
 from ..errors import UsageError
+from ..legible import printable
 from ..run import alive
 from ..terminal import say, warn
 from . import missing, signs
@@ -177,7 +178,7 @@ class HangWatch:
         return file
 
     def _say(self, line: str, output: Output) -> None:
-        self._unsaid = "\n".join(filter(None, [self._unsaid, line]))
+        self._unsaid = "\n".join(filter(None, [self._unsaid, printable(line)]))
         self._say_late(output)
 
     def _say_late(self, output: Output) -> None:

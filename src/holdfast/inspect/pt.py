@@ -1,0 +1,90 @@
+"""Export to .pt: plain tensors that `torch.load(weights_only=True)` reads. It is written without torch.
+
+It is a zip archive of the tensors' bytes, and of a pickle that describes them; pickletools.py has the operations.
+Source: torch/serialization.py (`_save`) and torch/_tensor.py (`_reduce_ex_internal`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from ..errors import UsageError
+from ..state.codec import ITEMSIZE, ML_DTYPES
+from .tensors import Chunk, Tensor, zipped
+
+_STORAGES = {  # torch's class for the memory of numbers of a type; for types that are not here it is UntypedStorage
+    "bool": "BoolStorage",
+    "uint8": "ByteStorage",
+    "int8": "CharStorage",
+    "int16": "ShortStorage",
+    "int32": "IntStorage",
+    "int64": "LongStorage",
+    "float16": "HalfStorage",
+    "bfloat16": "BFloat16Storage",
+    "float32": "FloatStorage",
+    "float64": "DoubleStorage",
+    "complex64": "ComplexFloatStorage",
+    "complex128": "ComplexDoubleStorage",
+}
+
+
+def pt(tensors: Sequence[Tensor]) -> Iterator[bytes]:
+    """Yield the chunks of a .pt file with a dict of tensors on the CPU; tied tensors share memory when loaded.
+
+    Raises:
+        UsageError: torch has no dtype for a tensor.
+    """
+    for tensor in tensors:
+        if tensor.dtype not in ITEMSIZE or tensor.dtype in ML_DTYPES:
+            raise UsageError(f"{tensor.name}: torch has no {tensor.dtype}; export to .npz")
+    storages: dict[str, Tensor] = {}
+    for tensor in tensors:
+        storages.setdefault(tensor.identity, tensor)
+    return zipped(_files(_described(tensors, {identity: number for number, identity in enumerate(storages)}), storages))
+
+
+def _files(described: bytes, storages: Mapping[str, Tensor]) -> Iterator[tuple[str, Iterable[Chunk]]]:
+    yield "archive/data.pkl", [described]
+    yield "archive/byteorder", [b"little"]
+    for number, tensor in enumerate(storages.values()):
+        yield f"archive/data/{number}", tensor.chunks()
+    yield "archive/version", [b"3\n"]
+
+
+def _described(tensors: Sequence[Tensor], numbers: Mapping[str, int]) -> bytes:
+    """Return the pickle of a dict of the tensors; `numbers`: which memory each has."""
+    members = b"".join(_text(tensor.name) + _tensor(tensor, numbers[tensor.identity]) for tensor in tensors)
+    return b"\x80\x02}(" + members + b"u."
+
+
+def _tensor(tensor: Tensor, number: int) -> bytes:
+    """Return the call that makes a tensor from its memory."""
+    shape, typed = tensor.shape, tensor.dtype in _STORAGES
+    strides = [math.prod(max(1, extent) for extent in shape[axis + 1 :]) for axis in range(len(shape))]
+    count = math.prod(shape) if typed else tensor.size_bytes
+    kind = _named("torch", _STORAGES[tensor.dtype]) if typed else _named("torch.storage", "UntypedStorage")
+    memory = _tuple([_text("storage"), kind, _text(str(number)), _text("cpu"), _number(count)]) + b"Q"
+    places = [memory, _number(0), _tuple(map(_number, shape)), _tuple(map(_number, strides))]
+    rest = [b"\x89", _named("collections", "OrderedDict") + b")R"]  # it requires no gradient, and has no hooks
+    rest += [] if typed else [_named("torch", tensor.dtype)]
+    rebuild = _named("torch._utils", "_rebuild_tensor_v2" if typed else "_rebuild_tensor_v3")
+    return rebuild + _tuple([*places, *rest]) + b"R"
+
+
+def _tuple(parts: Iterable[bytes]) -> bytes:
+    return b"(" + b"".join(parts) + b"t"
+
+
+def _named(module: str, name: str) -> bytes:
+    return f"c{module}\n{name}\n".encode()
+
+
+def _text(text: str) -> bytes:
+    data = text.encode("utf-8", "surrogatepass")
+    return b"X" + len(data).to_bytes(4, "little") + data
+
+
+def _number(number: int) -> bytes:
+    data = number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
+    return b"\x8a" + bytes([len(data)]) + data
