@@ -193,7 +193,7 @@ def test_a_list_that_may_not_be_read_is_no_damage(tmp_path, monkeypatch):
     for step in (1, 2, 3):
         store.save({"frozen": {"big": np.arange(20_000.0)}, "step": step}, step=step)
 
-    def denied(path):
+    def denied(path, *most):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     monkeypatch.setattr(source, "whole", denied)

@@ -210,7 +210,7 @@ def test_only_a_leaf_that_needs_more_than_a_piece_is_divided(lead, tmp_path):
 def test_memory_of_another_size_is_refused(tmp_path):
     """Before anything is read."""
     places, _ = write(tmp_path / "a", [10])
-    with pytest.raises(ValueError, match="10 bytes long, not 9"):
+    with pytest.raises(Damaged, match="10 bytes long, not 9"):
         reading.fill([(places[0], memoryview(bytearray(9)))])
 
 

@@ -464,11 +464,11 @@ def test_who_is_stuck_at_one_manifest_stops_nobody_else(root, monkeypatch):
     store = having(root, 1, 2)
     go_on, stuck, whole_of = threading.Event(), threading.Event(), source.whole
 
-    def slow(path: Path) -> bytes:
+    def slow(path: Path, *most: int) -> bytes:
         if path.parent == store[1].path:
             stuck.set()
             assert go_on.wait(60)
-        return whole_of(path)
+        return whole_of(path, *most)
 
     monkeypatch.setattr(source, "whole", slow)
     first = threading.Thread(target=lambda: store[1].manifest)

@@ -15,14 +15,14 @@ from ..store import pruning
 from ..store.attempt import appear, is_checkpoint
 from ..store.committing import Committing, Facts
 from ..store.format import Name
-from ..store.pruning import DamagedSince
+from ..store.pruning import DamagedBefore, DamagedSince, PruningPlan
 from ..store.shards import Abandoned, Staged
 from ..store.sharing import Unchanged
 from ..store.store import Hooks
 from .division import DECISIONS, SHEETS, Mine, WritePlan, decided, spares
 from .rank_share import SEALS, RankShare, Written, commit, sealed
 
-_KNOWN = (Abandoned, DamagedSince)  # passed on besides our own errors
+_KNOWN = (Abandoned, DamagedBefore, DamagedSince)  # passed on besides our own errors
 
 
 class CollectiveSave:
@@ -108,27 +108,27 @@ class CollectiveSave:
 
     def apply_rule(self, leave: Callable[[], int]) -> None:
         """Remove what the rule does not keep, after each rank has read back from the disk what it wrote."""
-        owner, attempt, plan = self.owner, self.attempt, pruning.PruningPlan([], [])
+        owner, attempt, plans = self.owner, self.attempt, [PruningPlan([], [])]
         checkpoint = owner.shelf.checkpoint(self.name)
 
         def rule() -> bytes:
             if owner.keep is not None:
-                plan.doomed[:], plan.needed[:] = pruning.plan(
-                    owner.shelf, owner.keep, {checkpoint.path.name}, owner.copies.spared()
-                )
-            names = [each.path.name for each in plan.doomed]
+                spared = {checkpoint.path.name}
+                plans[:] = [pruning.plan(owner.shelf, owner.keep, spared, owner.copies.spared())]
+            names = [each.path.name for each in plans[0].doomed]
             return msgspec.json.encode(names) if len(names) > leave() else b""
 
         def read_back() -> bytes:
             appear(checkpoint.path, is_checkpoint)
             mine = owner.shelf.at(checkpoint.path, rank=self.ranks.rank)
             pruning.verify(attempt, [mine], owner.sharing, doomed=doomed)
-            others = [each for each in plan.needed if each.path != checkpoint.path]
+            others = [each for each in plans[0].needed if each.path != checkpoint.path]
             pruning.verify(attempt, others, owner.sharing)
+            pruning.verify_finite(attempt, plans[0].finite, owner.sharing)
             return b""
 
         def discard(_: list[bytes]) -> bytes:
-            pruning.discard(attempt, plan.doomed)
+            pruning.discard(attempt, plans[0].doomed)
             owner.point()
             return b""
 

@@ -19,7 +19,7 @@ from ..state.snapshot import Arena
 from ..store.attempt import Attempt, join
 from ..store.checkpoint import Checkpoint
 from ..store.format import Name
-from ..store.pruning import DamagedSince
+from ..store.pruning import DamagedBefore, DamagedSince
 from ..store.shards import Staged
 from ..store.store import Facts, Hooks, Store
 from .collective_save import CollectiveSave
@@ -106,7 +106,7 @@ class CollectiveStore(Store):
                     self.give_up(save.partial)
                 raise
             self.parent = str(name)
-            with suppress(DamagedSince, DiskError, NotFound) if self.ranks.rank else self.telling():
+            with suppress(DamagedBefore, DamagedSince, DiskError, NotFound) if self.ranks.rank else self.telling():
                 save.apply_rule(hooks.leave)
         return self.shelf.checkpoint(name)
 

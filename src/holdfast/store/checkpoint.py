@@ -95,7 +95,7 @@ class Checkpoint:
 
     def signed_by(self, key: Key | None) -> Checkpoint:
         """Return the same checkpoint, which cannot be read unless that key has signed it."""
-        return Checkpoint(self.path, rank=self._rank, key=key)
+        return self if key is None else Checkpoint(self.path, rank=self._rank, key=key)
 
     @property
     def rank(self) -> int | None:

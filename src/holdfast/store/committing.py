@@ -238,12 +238,19 @@ class Committing:
     def telling(self) -> Iterator[None]:
         """Warn, instead of failing, if older checkpoints cannot be removed: the new one is committed.
 
-        A file that was damaged after it was read is written anew by the next save.
+        A file that was damaged after it was read is written anew by the next save. An older checkpoint that must stay
+        and is damaged moves to quarantine.
         """
         try:
             yield
         except pruning.DamagedSince as error:
             warn(f"{error}; the next save writes it anew")
+        except pruning.DamagedBefore as error:
+            if error.checkpoint is None:
+                raise
+            warn(f"{error}; {error.checkpoint.path.name} moves to quarantine/")
+            self.quarantine(error.checkpoint, "damaged")
+            self.claim().record("quarantined", name=error.checkpoint.path.name, why=str(error))
         except (DiskError, NotFound) as error:
             warn(f"{error}. The new checkpoint is saved; older ones are removed after a later save")
 
@@ -270,6 +277,7 @@ class Committing:
 
             still_wanted()
             pruning.verify(attempt, plan.needed, self.sharing, still_wanted, plan.doomed)
+            pruning.verify_finite(attempt, plan.finite, self.sharing, still_wanted)
             removed = pruning.discard(attempt, plan.doomed)
             self.point()
             return removed

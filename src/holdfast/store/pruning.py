@@ -23,6 +23,14 @@ class DamagedSince(Damaged):
     """A file was sound when it was read back, and is damaged now. It was linked some time after that read."""
 
 
+class DamagedBefore(Damaged):
+    """A checkpoint that must stay is damaged; it is older than the newest one."""
+
+    def __init__(self, text: str, checkpoint: Checkpoint | None = None) -> None:
+        super().__init__(text)
+        self.checkpoint = checkpoint  # None on ranks that only learned of it
+
+
 def prunable(shelf: Shelf, rule: Rule, spared: Collection[str] = ()) -> list[Checkpoint]:
     """Return the checkpoints that `rule` does not keep, oldest first; it never includes those that are `spared`."""
     facts = shelf.facts()
@@ -32,7 +40,8 @@ def prunable(shelf: Shelf, rule: Rule, spared: Collection[str] = ()) -> list[Che
 
 class PruningPlan(NamedTuple):
     doomed: list[Checkpoint]
-    needed: list[Checkpoint]  # they remain, and are read back before others are removed
+    needed: list[Checkpoint]  # they remain, and are read back before others are removed; without the next
+    finite: Checkpoint | None = None  # the newest whose weights are finite, likewise
 
 
 def plan(shelf: Shelf, rule: Rule, spared: Collection[str], copied: Collection[str] = ()) -> PruningPlan:
@@ -46,8 +55,9 @@ def plan(shelf: Shelf, rule: Rule, spared: Collection[str], copied: Collection[s
     goes = {checkpoint.path.name for checkpoint in doomed}
     stay = [checkpoint for checkpoint in shelf.checkpoints() if checkpoint.path.name not in goes]
     finite = retention.newest_finite(shelf.facts()) if doomed else None
-    named = {*spared, *([finite.name] if finite else [])}
-    return PruningPlan(doomed, [each for each in stay if each is stay[-1] or each.path.name in named])
+    needed = [each for each in stay if each is stay[-1] or each.path.name in spared]
+    sound = next((each for each in stay if finite and each.path.name == finite.name), None)
+    return PruningPlan(doomed, needed, None if sound in needed else sound)
 
 
 def verify(
@@ -77,6 +87,21 @@ def verify(
                     since = problem.path.name in sharing.linked_ahead(checkpoint)
                     raise (DamagedSince if since else Damaged)(f"{problem}; no older checkpoint was removed")
     before_each()
+
+
+def verify_finite(
+    attempt: Attempt, checkpoint: Checkpoint | None, sharing: Sharing, before_each: Hook = nothing
+) -> None:
+    """Read back the newest checkpoint whose weights are finite, if there is a newer one.
+
+    Raises:
+        DamagedBefore: it differs from what was committed.
+    """
+    if checkpoint is not None:
+        try:
+            verify(attempt, [checkpoint], sharing, before_each)
+        except Damaged as error:
+            raise DamagedBefore(str(error), checkpoint) from error
 
 
 def _parts(files: Mapping[str, File], read: Collection[str]) -> list[set[str]]:
