@@ -19,6 +19,7 @@ from holdfast.run.provision import Provision
 from holdfast.run.ranks import agreed, led_at_length, require_alike
 from holdfast.run.stop import Stop
 from holdfast.run.weights import StartFrom
+from holdfast.store.problems import Problem
 from rank_threads import everywhere
 from run_ranks import Part, alone, among_threads, noted_saves, on, stop_at, train, training
 from stores import flip
@@ -235,6 +236,19 @@ def test_a_disk_that_is_full_once_a_save_is_committed_is_no_failure_of_it(tmp_pa
     assert failed
     assert [4] == [event["step"] for event in events(tmp_path, "saved")]
     assert [] == events(tmp_path, "save_failed")
+
+
+def test_what_one_rank_alone_finds_damaged_early_makes_the_ranks_save_at_no_other_steps(tmp_path, trained, saves):
+    """Each rank reads what it wrote beside its loop. What it finds there the others do not know."""
+
+    def damaged(run):
+        session = run._session
+        if session.ranks.rank and run.step in (5, 6, 9):
+            session.saves.readback._damage = Problem(tmp_path / "a file", 0, 1, "is damaged")
+
+    assert alone(16) == trained(tmp_path, steps=16, before=damaged, timeout_s=5.0)
+    assert saves[0] == saves[1]
+    assert [step for step, _ in saves[0]] == [4, 8, 12, 16]
 
 
 def test_what_one_rank_finds_damaged_is_damaged_for_all(tmp_path, trained):

@@ -31,6 +31,7 @@ class Setbacks:
         self._session = session
         self._failed = 0  # saves in a row that failed
         self._damaged = 0  # checkpoints that were found damaged, since the disk was last trusted
+        self._own = 0  # of several ranks: files that this one alone found damaged, before all did
         self._quiet = 0  # saves since the last damage
         self._passing = 0  # due saves still to be passed over
 
@@ -50,9 +51,12 @@ class Setbacks:
 
     def damaged(self, problem: Problem) -> bool:
         """Count, and tell, damage of the last checkpoint. Return whether the next safe point is to save."""
-        if self._count_damage():
+        alone = self._session.ranks.alone
+        if not alone:  # the other ranks do not know of it, and all must save at the same steps
+            self._own += 1
+        if self._count_damage() if alone else _is_told(self._own):
             self._session.tell(f"{problem}; the next save writes it anew; {_ADVICE}")
-        return self._damaged == 1 and self._session.ranks.alone
+        return alone and self._damaged == 1
 
     def saved(self, name: format.Name) -> None:
         """Note that a save succeeded."""
