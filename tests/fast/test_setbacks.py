@@ -14,6 +14,7 @@ from holdfast.errors import DiskError, NoSpace
 from holdfast.rules import Whole
 from holdfast.run.setbacks import MOST_PASSED
 from holdfast.store.refusal import refused
+from mirrored import look
 from toy import events
 from unchanged import Frozen, rest
 
@@ -163,6 +164,31 @@ def test_a_stop_whose_state_is_saved_exits_with_75_also_without_its_last_line(tm
     assert 5 == Store(tmp_path).latest().step
     assert [] == events(tmp_path, "stop")
     assert "only the journal's last line is missing: run me again all the same" in capsys.readouterr().err
+
+
+def test_a_stop_on_a_disk_that_fails_exits_with_75_also_with_mirrors(tmp_path, monkeypatch, capsys):
+    """What the run notes of its places can be lost, too; they learn that it has ended."""
+    path, place, real = tmp_path / "run", tmp_path / "place", os.listdir
+
+    def listed(folder=".", *rest):
+        if str(folder).endswith("run/checkpoints"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(folder))
+        return real(folder, *rest)
+
+    def broken(file, data, *, sync):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(file))
+
+    with pytest.raises(Stopped), Run(path, {"toy": Frozen()}, every=Every(steps=2), mirror=place, drain=5) as run:
+        for _ in run.steps(9):
+            if run.step == 4:
+                run._session.saves.land()
+                monkeypatch.setattr(disk, "append", broken)
+                monkeypatch.setattr(os, "listdir", listed)
+                run._session.stop.reason = "SIGTERM"
+    monkeypatch.undo()
+    assert 5 == Store(path).latest().step
+    assert look(place).claims[-1].ended
+    assert "run me again all the same" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

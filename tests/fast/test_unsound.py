@@ -1,5 +1,6 @@
 """Weights that are infinite or NaN: the save that finds them says so, and the last checkpoint without them stays."""
 
+import errno
 import json
 import math
 import os
@@ -17,6 +18,7 @@ from holdfast import Best, Every, Last, Run, Store, journal
 from holdfast.errors import NotFinite, UsageError
 from holdfast.mirror.records import copy_of
 from holdfast.rules import Whole
+from holdfast.store.shelf import Shelf
 from run_ranks import among_threads
 from stores import invoke
 from toy import Toy, events, names, new_run
@@ -214,6 +216,23 @@ def test_the_last_checkpoint_without_stays_beside_them(tmp_path, capsys):
     assert "step-000000003 has infinite or NaN numbers in model/0.weight; step-000000002 is" in line["what"]
     assert "go_back=2" in line["what"]
     assert 1 == capsys.readouterr().err.count("infinite or NaN")
+
+
+def test_a_manifest_that_cannot_be_read_meanwhile_fails_no_save(tmp_path, monkeypatch, capsys):
+    """The save that found the weights is committed. The line lacks the way back, and training goes on."""
+    real = Shelf._card
+
+    def card(shelf, name):
+        if name == "step-000000001":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), name)
+        return real(shelf, name)
+
+    monkeypatch.setattr(Shelf, "_card", card)
+    done(train(tmp_path, objects(), 3, spoiled=(3,)))
+    monkeypatch.undo()
+    assert ["model/0.weight"] == found(tmp_path)[3]
+    assert [] == events(tmp_path, "save_failed")
+    assert "the last one without cannot be told now: [Errno 5]" in capsys.readouterr().err
 
 
 def test_a_resume_from_such_weights_is_told(tmp_path, capsys):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..errors import StoreError, Superseded, UsageError
+from ..errors import DiskError, StoreError, Superseded, UsageError
 from ..mirror import waiting
 from ..mirror.protocol import Reply
 from ..mirror.records import Origin, Seen
@@ -148,12 +148,15 @@ class Mirrors:
         for each in self.undrained:
             self._attempt.record("undrained", **each._asdict())
         self.look()
-        self._attempt.flush(sync=True)
+        with suppress(DiskError):  # the run is saved and closed; that these places lack something is told as well
+            self._attempt.flush(sync=True)
 
     @property
     def undrained(self) -> list[Lacking]:
         """The places that lack the newest checkpoint."""
-        newest = next((each.path.name for each in self._store.shelf.newest_first()), None)
+        newest = None
+        with suppress(OSError):  # the disk fails
+            newest = next((each.path.name for each in self._store.shelf.newest_first()), None)
         return [Lacking(newest, each.shown) for each in self.places if newest is not None and newest not in each.there]
 
     def say_undrained(self) -> None:

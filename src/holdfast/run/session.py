@@ -356,7 +356,7 @@ class Session:
         Then wait for the mirrors, within their limits: a process that is killed meanwhile has ended in order.
         """
         try:
-            self.attempt.close(event, **self.here._asdict(), **facts)
+            self.attempt.close(event, **self.here._asdict() | facts)
         except DiskError as error:
             if event != "stop":
                 raise

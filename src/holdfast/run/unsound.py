@@ -57,7 +57,10 @@ def _said(name: str, found: Sequence[str]) -> str:
 
 def _advice(store: Store) -> str:
     """Return from which checkpoint the run can be repeated, and how."""
-    finite = retention.newest_finite(store.facts())
+    try:
+        finite = retention.newest_finite(store.facts())
+    except OSError as error:
+        return f"the last one without cannot be told now: {error}"
     if finite is None:
         return "no checkpoint with finite weights is here: mend the cause, and begin another run"
     return (
