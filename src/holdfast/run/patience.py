@@ -148,7 +148,7 @@ def _leave(session: Session, reason: str, error: Unreadable) -> None:
     tried = session.origin.checkpoint
     step, phase = (tried and parse_name(tried.path.name)) or Name(0)
     with parting(session.ranks):
-        session.attempt.close("stop", reason=reason, step=step, phase=phase)
+        session.close("stop", reason=reason, step=step, phase=phase)
         session.job_clock.stopped(session.attempt)
     say(f"{session.path}: stopped by {reason}, while {error}; nothing was changed, run me again")
     raise session.stopped(f"{reason}, while a checkpoint could not be read")
