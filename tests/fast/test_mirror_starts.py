@@ -1,5 +1,7 @@
 """What a start says of a place that cannot be used, or that does not answer at once."""
 
+import errno
+import os
 import sys
 import time
 from functools import partial
@@ -7,7 +9,7 @@ from functools import partial
 import pytest
 
 from holdfast import journal
-from holdfast.errors import StoreError, UsageError
+from holdfast.errors import DiskError, StoreError, UsageError
 from holdfast.inspect.mirrors import of_run
 from holdfast.mirror.client import Client
 from holdfast.mirror.records import Origin
@@ -88,3 +90,21 @@ def test_half_copies_of_attempts_that_are_gone_are_removed(tmp_path):
     assert {"step-000000002", "step-000000004"} <= {*names_at(place)}
     (facts,) = of_run(journal.logs(tmp_path / "run"))
     assert names_at(place) == facts.checkpoints
+
+
+@pytest.mark.parametrize(("broken", "listing"), [("history", "scandir"), ("checkpoints", "listdir")])
+def test_a_disk_that_cannot_be_listed_is_told_in_one_line(tmp_path, monkeypatch, broken, listing):
+    """Not as an error of Python's: what, where, and what to do next."""
+    path, place, real = tmp_path / "run", tmp_path / "place", getattr(os, listing)
+    started(path, mirror=place)
+
+    def listed(folder=".", *rest):
+        if str(folder) == str(path / broken):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(folder))
+        return real(folder, *rest)
+
+    monkeypatch.setattr(os, listing, listed)
+    with pytest.raises(DiskError, match=f"{path}.*Input/output error"):
+        started(path, mirror=place)
+    monkeypatch.undo()
+    started(path, mirror=place)

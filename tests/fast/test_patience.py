@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("no_syncs")
 @pytest.mark.parametrize("appends", [True, False])
 def test_a_signal_during_the_wait_ends_the_attempt_at_the_places_too(tmp_path, monkeypatch, appends):
     """Another machine may begin at once. The exit code is 75, also if the disk takes no last line."""
-    path, place, file, real = tmp_path / "run", tmp_path / "place", "toy.safetensors", disk.open_plain
+    path, place, real = tmp_path / "run", tmp_path / "place", disk.open_plain
     with new_run(path, Toy(), mirror=place) as run:
         for _ in run.steps(2):
             pass

@@ -22,6 +22,7 @@ from ..mirror.records import Claim, Seen
 from ..rules import Last
 from ..store.attempt import Attempt, read_run
 from ..store.claiming import Elsewhere
+from ..store.committing import writing
 from ..store.shelf import Shelf
 from ..store.store import Store
 from ..terminal import say, warn
@@ -286,10 +287,11 @@ def claim(options: Options, store: Store, entered: Mapping[str, Any]) -> Mirrors
         return None
     start = MirrorStart(mirroring, options, store)
     try:
-        store.know(start.look(journal.logs(store.root)))
-        start.require_ours(entered, options.accept)
-        store.claim()
-        return start.claim(store, entered)
+        with writing(store.root, "begin"):
+            store.know(start.look(journal.logs(store.root)))
+            start.require_ours(entered, options.accept)
+            store.claim()
+            return start.claim(store, entered)
     except BaseException:
         start.close()
         raise
