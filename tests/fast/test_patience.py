@@ -5,8 +5,10 @@ import os
 
 import pytest
 
-from holdfast import Stopped, Store, disk
+from holdfast import Best, Stopped, Store, disk
+from holdfast.errors import Unreadable
 from holdfast.run import patience
+from holdfast.store.shelf import Shelf
 from mirrored import look
 from toy import Toy, events, new_run
 
@@ -42,3 +44,33 @@ def test_a_signal_during_the_wait_ends_the_attempt_at_the_places_too(tmp_path, m
     assert [True, True] == [each.ended for each in look(place).claims]
     assert appends == bool(events(path, "stop"))
     assert 2 == Store(path).latest().step
+
+
+def test_going_back_on_a_disk_that_cannot_be_listed_is_an_error_of_ours(tmp_path, monkeypatch):
+    """With mirrors the directory is listed before the way back is looked for."""
+    path, place = tmp_path / "run", tmp_path / "place"
+    with new_run(path, Toy(), mirror=place) as run:
+        for _ in run.steps(2):
+            pass
+
+    def unlisted(shelf):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path / "checkpoints"))
+
+    monkeypatch.setattr(Shelf, "newest_first", unlisted)
+    with pytest.raises(Unreadable, match="Input/output error"), new_run(path, Toy(), mirror=place, go_back=1):
+        pass
+
+
+def test_a_disk_that_fails_while_a_missing_metric_is_told_stops_no_training(tmp_path, monkeypatch):
+    """Whether an older checkpoint has the metric is not known then."""
+
+    def unlisted(shelf):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(tmp_path))
+
+    with new_run(tmp_path, Toy(), keep=Best("val", max)) as run:
+        monkeypatch.setattr(Shelf, "facts", unlisted)
+        for _ in run.epochs(2):
+            for _ in run.steps(2):
+                run.log(loss=1.0)
+        monkeypatch.undo()
+    assert 4 == Store(tmp_path).latest().step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from .. import retention
@@ -95,10 +96,12 @@ class Bests:
         """Warn once of a `Best` whose metric is never logged: it keeps nothing. A typing error is a likely cause."""
         for rule in self._rules:
             if rule.metric not in metrics and rule.metric not in self._missed:
-                self._missed.add(rule.metric)
-                if not any(rule.metric in facts.metrics for facts in self._committed()):
-                    had = f"run.log gave {', '.join(metrics)}" if metrics else "run.log gave nothing"
-                    warn(f"keep=Best({rule.metric!r}, ...): no such metric was logged in this epoch ({had})")
+                with suppress(OSError):  # the disk fails: the next epoch looks again
+                    known = any(rule.metric in facts.metrics for facts in self._committed())
+                    self._missed.add(rule.metric)
+                    if not known:
+                        had = f"run.log gave {', '.join(metrics)}" if metrics else "run.log gave nothing"
+                        warn(f"keep=Best({rule.metric!r}, ...): no such metric was logged in this epoch ({had})")
 
 
 def _told(ranks: Ranks, mine: bool) -> bool:

@@ -24,10 +24,11 @@ def begin_from_places(session: Session) -> bytes:
     """
     if session.mirrors is not None:
         places, step = session.mirrors.provision, session.options.go_back
-        places.set_strays_aside()
-        if step is not None:
-            places.newer_than(next(places.store.shelf.newest_first(), None))
-            places.fetch(step)
+        with reading(session.store.root):
+            places.set_strays_aside()
+            if step is not None:
+                places.newer_than(next(places.store.shelf.newest_first(), None))
+                places.fetch(step)
     return b""
 
 
