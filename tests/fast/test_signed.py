@@ -356,3 +356,27 @@ def test_a_store_that_checks_refuses_to_load(tmp_path, key):
     assert {"a": 2} == Store(tmp_path / "run").load()
     with pytest.raises(NotFound):
         Store(tmp_path / "none", signer=Signer(key)).load()
+
+
+def test_a_signed_run_begins_from_its_mirror_and_heals_from_it(saved, key):
+    """What is fetched there is signed, and what is healed has the digests that were."""
+    place = saved.parent / "place"
+    train(saved, 4, key, mirror=place)
+    flip(next((saved / "checkpoints" / "step-000000004").glob("weights*")), -8)
+    assert 3000 * 10 == train(saved, 5, key, mirror=place)[1]
+    assert not [*(saved / "quarantine").iterdir()]
+    shutil.rmtree(saved)
+    assert 3000 * 15 == train(saved, 6, key, mirror=place)[1]
+    assert 0 == verify(saved, key).returncode
+
+
+def test_what_a_place_holds_unsigned_is_refused_by_its_name_there(saved, key):
+    """Nothing of it comes into the run's directory, and the line says where it lies."""
+    place = saved.parent / "place"
+    train(saved, 4, key, mirror=place)
+    (copy,) = place.glob("checkpoints/*/step-000000004")
+    (copy / MANIFEST).write_bytes(format.encode(with_quick_digests(copy)))
+    shutil.rmtree(saved)
+    with pytest.raises(Untrusted, match=f"step-000000004 at {place}: is not signed"):
+        train(saved, 5, key, mirror=place)
+    assert [] == [*(saved / "checkpoints").glob("step-*")]

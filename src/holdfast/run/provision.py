@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import disk
-from ..errors import Damaged, NoSpace, NotFound, StoreError
+from ..errors import Damaged, NoSpace, NotFound, StoreError, Untrusted
 from ..mirror.client import Client, PlaceError
 from ..mirror.protocol import Reply
 from ..store import attempt as attempts
@@ -136,7 +136,7 @@ class Provision:
             got = self._ask(place, "fetch", {"attempt": folder, "name": name, "into": str(partial)})
             if digest_of(partial) != found.digest:
                 raise PlaceError("damaged", "its manifest has changed since it was listed")
-            _ = self.store.shelf.at(partial).head  # it is signed, if this run's are: else it does not come here
+            self._require_signed(partial, f"{name} at {self._shown[place]}")
             if instead_of is not None:
                 self.store.sharing.forget()
                 attempts.set_aside(self._attempt, instead_of.path, "unreadable")
@@ -148,6 +148,18 @@ class Provision:
         )
         say(f"{self.store.root}: {name} comes from {self._shown[place]}, in {took_s:.1f} s")
         return self.store.shelf.at(path)
+
+    def _require_signed(self, partial: Path, where: str) -> None:
+        """
+        Raises:
+            Untrusted: this run's checkpoints are signed, and what was fetched is not; it was removed.
+        """
+        try:
+            _ = self.store.shelf.at(partial).head
+        except Untrusted as error:
+            disk.remove_tree(partial)
+            why = str(error).removeprefix(f"{partial / MANIFEST}: ")
+            raise Untrusted(f"{where}: {why}; remove it there, or leave that place out: without=...") from None
 
     def _ask(self, place: int, op: str, args: Mapping[str, Any]) -> dict[str, Any]:
         """Ask a place, and wait as long as there is progress.
