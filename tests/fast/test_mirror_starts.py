@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import sys
 import time
 from functools import partial
@@ -15,6 +16,7 @@ from holdfast.mirror.client import Client
 from holdfast.mirror.records import Origin
 from holdfast.run import mirror_start
 from mirrored import claim, look, names_at
+from stores import flip
 from toy import Toy, names, new_run
 
 NO_PACKAGE = """
@@ -108,3 +110,18 @@ def test_a_disk_that_cannot_be_listed_is_told_in_one_line(tmp_path, monkeypatch,
         started(path, mirror=place)
     monkeypatch.undo()
     started(path, mirror=place)
+
+
+def test_a_copy_whose_manifest_is_damaged_is_told_before_an_older_one_is_taken(tmp_path, capsys):
+    """It counts for nothing, and nothing else says why the run goes on from an older one."""
+    path, place = tmp_path / "run", tmp_path / "place"
+    started(path, mirror=place)
+    (manifest,) = place.glob("checkpoints/*/step-000000002/manifest.json")
+    flip(manifest, -8)
+    shutil.rmtree(path)
+    capsys.readouterr()
+    started(path, mirror=place)
+    said = capsys.readouterr().err
+    assert "resumes at step 1" in said
+    assert 1 == said.count(f"{manifest}: bytes 0..")
+    assert "counts for nothing" in said

@@ -18,11 +18,12 @@ from ..errors import StoreError, Superseded, UsageError
 from ..journal import Log
 from ..mirror.client import Client, PlaceError
 from ..mirror.protocol import Reply
-from ..mirror.records import Claim, Seen
+from ..mirror.records import NO_MANIFEST, Claim, Seen
 from ..rules import Last
 from ..store.attempt import Attempt, read_run
 from ..store.claiming import Elsewhere
 from ..store.committing import writing
+from ..store.format import parse_name
 from ..store.shelf import Shelf
 from ..store.store import Store
 from ..terminal import say, warn
@@ -114,10 +115,20 @@ class MirrorStart:
         answers = self._ask("look", {})  # only now: who has claimed before is listed, who claims later stops this one
         self._require_all(answers)
         self._seen = {number: msgspec.convert(each, Seen) for number, each in answers.good.items()}
+        self._tell_unusable(store)
         present = Present(store.checkpoints(), attempt.earlier, self._seen)
         places = [self._place(number, wanted, present, store) for number, wanted in enumerate(self._mirroring.places)]
         provision = Provision(store, self._client, [place.shown for place in places], present)
         return Mirrors(provision, places, card, self._mirroring.drain_s)
+
+    def _tell_unusable(self, store: Store) -> None:
+        """Warn of copies with a manifest that cannot be used, if they would be the newest checkpoint."""
+        newest = max((name.order for name in store.shelf.names()), default=(-1, 0))
+        for seen in self._seen.values():
+            for rest in seen.rests:
+                name = parse_name(rest.name)
+                if rest.why != NO_MANIFEST and name is not None and name.order > newest:
+                    warn(f"{self._root}: a copy counts for nothing: {rest.why}")
 
     def _place(self, number: int, wanted: Wanted, present: Present, store: Store) -> MirrorPlace:
         there = None if number in self._late else present.copies(number)
