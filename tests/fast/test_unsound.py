@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from holdfast import Best, Every, Last, Run, Store, journal
+from holdfast import Best, Every, Last, Run, Store, disk, journal
 from holdfast.errors import NotFinite, UsageError
 from holdfast.mirror.records import copy_of
 from holdfast.rules import Whole
@@ -264,6 +264,32 @@ def test_the_newest_without_is_read_back_before_older_ones_go(tmp_path):
     done(training)
     assert ["step-000000003-damaged"] == [path.name for path in (tmp_path / "quarantine").iterdir()]
     assert [f"step-00000000{step}" for step in (2, 4, 5, 6)] == names(tmp_path)
+
+
+def test_a_disk_that_lets_nothing_go_to_quarantine_fails_no_save(tmp_path, monkeypatch, capsys):
+    """The new checkpoint is committed; what is damaged is told, and moved when the disk lets it."""
+    state = objects()
+    training = train(tmp_path, state, 8, spoiled=(4, 5, 6, 7), keep=Last(3))
+    while next(training) != 4:
+        pass
+    with open(next(Store(tmp_path)[3].path.glob("model*")), "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\xff")
+    real = disk.rename_new
+
+    def refused(source, target):
+        if "quarantine" in target.name:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(source))
+        real(source, target)
+
+    monkeypatch.setattr(disk, "rename_new", refused)
+    while next(training) != 7:
+        pass
+    assert [] == events(tmp_path, "save_failed")
+    assert "cannot move a checkpoint to quarantine" in capsys.readouterr().err
+    monkeypatch.undo()
+    done(training)
+    assert [path.name for path in tmp_path.glob("quarantine/*")] == ["step-000000003-damaged"]
 
 
 def test_a_mirror_knows_it_from_the_manifest_of_a_copy(tmp_path):

@@ -242,17 +242,23 @@ class Committing:
         and is damaged moves to quarantine.
         """
         try:
-            yield
+            with self._setting_damaged_aside():
+                yield
         except pruning.DamagedSince as error:
             warn(f"{error}; the next save writes it anew")
+        except (DiskError, NotFound) as error:
+            warn(f"{error}. The new checkpoint is saved; older ones are removed after a later save")
+
+    @contextmanager
+    def _setting_damaged_aside(self) -> Iterator[None]:
+        try:
+            yield
         except pruning.DamagedBefore as error:
             if error.checkpoint is None:
                 raise
             warn(f"{error}; {error.checkpoint.path.name} moves to quarantine/")
             self.quarantine(error.checkpoint, "damaged")
             self.claim().record("quarantined", name=error.checkpoint.path.name, why=str(error))
-        except (DiskError, NotFound) as error:
-            warn(f"{error}. The new checkpoint is saved; older ones are removed after a later save")
 
     def prune_but(
         self, rule: Rule, spared: Collection[str] = (), leave: Callable[[], int] = lambda: 0
