@@ -74,3 +74,22 @@ def test_a_disk_that_fails_while_a_missing_metric_is_told_stops_no_training(tmp_
                 run.log(loss=1.0)
         monkeypatch.undo()
     assert 4 == Store(tmp_path).latest().step
+
+
+def test_a_file_that_cannot_be_read_for_the_second_restore_is_an_error_of_ours(tmp_path, monkeypatch):
+    """A script that changed restored values has them put back from the checkpoint, at its first step."""
+    with new_run(tmp_path, Toy()) as run:
+        for step in run.steps(2):
+            run._tracked.objects["toy"].learn(step)
+    toy, real = Toy(), disk.open_plain
+
+    def unreadable(at, **options):
+        if at.suffix == ".safetensors":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(at))
+        return real(at, **options)
+
+    with pytest.raises(Unreadable, match="cannot be read on"), new_run(tmp_path, toy) as run:
+        toy.value += 1
+        monkeypatch.setattr(disk, "open_plain", unreadable)
+        for _ in run.steps(4):
+            pass

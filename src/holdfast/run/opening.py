@@ -250,9 +250,10 @@ def _put_back(session: Session, baseline: Digests) -> list[str]:
     checkpoint, memory, before = session.origin.checkpoint, session.origin.memory, session.digests()
     if checkpoint is None or not baseline.changed(before):
         return []
-    session.tracked.restore(checkpoint, session.types())
-    # loaded again: the script may have changed the first copy in place
-    fresh = checkpoint.load(part=RESERVED, types=session.types())
+    with reading(checkpoint.path):
+        session.tracked.restore(checkpoint, session.types())
+        # loaded again: the script may have changed the first copy in place
+        fresh = checkpoint.load(part=RESERVED, types=session.types())
     session.vars.load_state_dict(fresh["vars"])
     _override(session, memory["overrides"], again=True)
     restored = session.digests()
