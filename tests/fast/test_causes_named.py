@@ -1,11 +1,13 @@
 """Why a start ended, and what is done about it: the whole table, without a process."""
 
+import errno
 import re
 from pathlib import Path
 
 import pytest
 
 from holdfast.inspect import starts
+from holdfast.store.refusal import refused
 from holdfast.supervise import causes
 from holdfast.supervise.causes import DISK, MEMORY, REPEATS, Error, Evidence, cause
 from holdfast.supervise.evidence import is_full, memory_files
@@ -14,6 +16,13 @@ from holdfast.supervise.judge import CommandAttempt, judge
 ROOT = Path(__file__).parents[2]
 WRONG = Error("ValueError", "train.py:17", 30, "ValueError: no")
 CRASH = CommandAttempt("failed", 1, 60.0)
+
+
+def _ours(code):
+    """A save that the disk refused, as the output has it where the journal's last line could not be written."""
+    error = refused(Path("run"), "save", OSError(code, "", "run/file"))
+    kind = f"{type(error).__module__}.{type(error).__name__}"
+    return WRONG._replace(kind=kind, text=f"{kind}: {error}")
 
 
 @pytest.mark.parametrize(
@@ -51,6 +60,11 @@ CRASH = CommandAttempt("failed", 1, 60.0)
         (Evidence(1, *2 * (WRONG._replace(kind="OSError", text="OSError: [Errno 116] Stale file handle"),)), "error"),
         (Evidence(1, *2 * (WRONG._replace(text="RuntimeError: Connection closed by peer [::1]:4"),)), "error"),
         (Evidence(1, *2 * (WRONG._replace(kind="OSError", text="OSError: [Errno 2] No such file"),)), REPEATS),
+        (Evidence(1, *2 * (_ours(errno.EIO),)), "error"),
+        (Evidence(1, *2 * (_ours(errno.ESTALE),)), "error"),
+        (Evidence(1, *2 * (_ours(errno.EACCES),)), REPEATS),
+        (Evidence(1, *2 * (_ours(errno.ENOSPC),)), DISK),
+        (Evidence(1, *2 * (_ours(errno.EDQUOT),)), DISK),
         (Evidence(1, Error("x", text="numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7 PiB")), MEMORY),
         (Evidence(-6, Error("", text="terminate called after throwing an instance of 'std::bad_alloc'")), MEMORY),
     ],

@@ -40,9 +40,10 @@ _PASSING = re.compile(
 )
 _PASSING_TEXT = re.compile(
     r"\[Errno (5|11|16|37|100|101|10[347]|11[0-36]|121)\]"  # of an OSError: input/output, a stale file, no route, ...
+    r"|Input/output error|Stale file handle"  # the same in words, of a DiskError
     r"|[Cc]onnection (closed|reset|refused|aborted|timed out)|[Tt]imed out|[Tt]emporar(y failure|ily unavailable)|NCCL"
 )
-_NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|\[Errno (28|122)\]|^NoSpace\b")
+_NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|\[Errno (28|122)\]|^(\w+\.)*NoSpace\b")
 _NO_MEMORY = re.compile(
     r"^(\w+\.)*(MemoryError|OutOfMemoryError|_?ArrayMemoryError)\b|[Cc]an(no|')t allocate memory|std::bad_alloc"
 )
