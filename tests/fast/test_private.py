@@ -1,12 +1,14 @@
 """Private: the mode of a run's directory decides who may see what is created in it, in whatever process."""
 
 import os
+import shutil
 import stat
 
 from holdfast import disk, modes
 from holdfast.store.attempt import join
 from holdfast.store.store import Store
-from stores import having, put
+from stores import flip, having, put
+from toy import Toy, events, new_run
 
 
 def closed(root):
@@ -57,3 +59,27 @@ def test_a_mode_that_cannot_be_asked_for_counts_as_private(tmp_path, monkeypatch
         broken.setattr(os, "stat", fails)
         disk.write(tmp_path / "run" / "file", [])
     assert stat.S_IMODE((tmp_path / "run" / "file").stat().st_mode) == 0o600
+
+
+def test_what_comes_from_a_mirror_into_a_private_run_is_private(tmp_path):
+    """Another process writes it: a whole checkpoint at a start, and a file in the place of a damaged one."""
+    path, place = tmp_path / "run", tmp_path / "place"
+    before = os.umask(0)
+    try:
+        train(path, 2, place)
+        flip(next(Store(path).latest().path.glob("*.safetensors")), -8)
+        train(path, 3, place)
+        assert events(path, "healed")
+        assert closed(path)
+        shutil.rmtree(path)
+        train(path, 4, place)
+        assert events(path, "fetched")
+        assert closed(path)
+    finally:
+        os.umask(before)
+
+
+def train(path, steps, place):
+    with new_run(path, Toy(), private=True, mirror=place) as run:
+        for _ in run.steps(steps):
+            pass

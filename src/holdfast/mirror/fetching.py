@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from .. import disk
+from .. import disk, modes
 from ..errors import Damaged, NotFound, StoreError
 from ..store.format import MANIFEST
 from . import sending
@@ -25,6 +25,7 @@ class Fetching:
 
     def whole(self, into: Path) -> int:
         """Write all files into the folder `into`; the manifest comes last."""
+        modes.heed(into)
         wanted = self._wanted()
         for name in sorted(wanted.files):
             disk.make_dirs((into / name).parent)
@@ -39,6 +40,7 @@ class Fetching:
 
     def one(self, name: str, into: Path) -> None:
         """Write one file to `into`."""
+        modes.heed(into.parent)
         wanted = self._wanted()
         if name == MANIFEST:
             disk.write(into, [wanted.raw])
