@@ -2,12 +2,13 @@
 
 import errno
 import os
+import shutil
 
 import pytest
 
 from holdfast import Best, Stopped, Store, disk
 from holdfast.errors import Unreadable
-from holdfast.run import patience
+from holdfast.run import patience, relaunch
 from holdfast.store.shelf import Shelf
 from mirrored import look
 from toy import Toy, events, new_run
@@ -93,3 +94,20 @@ def test_a_file_that_cannot_be_read_for_the_second_restore_is_an_error_of_ours(t
         monkeypatch.setattr(disk, "open_plain", unreadable)
         for _ in run.steps(4):
             pass
+
+
+def test_a_start_that_is_held_ends_its_attempt_at_the_places_too(tmp_path, monkeypatch):
+    """As any stop does: the next start, on whatever machine, need not ask whether this one is alive."""
+    path, place = tmp_path / "run", tmp_path / "place"
+    with new_run(path, Toy(), mirror=place) as run:
+        for _ in run.steps(2):
+            pass
+    with monkeypatch.context() as held:
+        held.setattr(relaunch, "job", object)
+        held.setattr(relaunch, "HOLD", "run.json")  # a file that is there
+        with pytest.raises(Stopped), new_run(path, Toy(), mirror=place):
+            pass
+    assert [True, True] == [each.ended for each in look(place).claims]
+    shutil.rmtree(path)
+    with new_run(path, Toy(), mirror=place) as run:
+        assert 2 == run.step

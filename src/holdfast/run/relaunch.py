@@ -105,7 +105,7 @@ def exit_again_after_a_stop(session: Session) -> None:
         return
     reason, step = event["reason"], event["step"]
     with parting(ranks):
-        session.attempt.close("stop", reason=reason, step=step, phase=event["phase"])
+        session.close("stop", reason=reason, step=step, phase=event["phase"])
     say(
         f"{session.path}: stopped by {reason} at step {step}, and torchrun has started it again at once "
         f"(restart {mine.restart} of this launch): it does not go on here; run me again"
@@ -126,7 +126,7 @@ def exit_if_held(session: Session) -> None:
     if session.leads and (supervisor := job_leader.supervisor()) is not None:
         job_leader.tell_run(supervisor, session.path)  # it looks for the hold there
     with parting(ranks):
-        session.attempt.close("stop", reason="held", step=0, phase="step")
+        session.close("stop", reason="held", step=0, phase="step")
     say(not_started(session.path))
     raise session.stopped("held")
 
