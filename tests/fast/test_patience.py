@@ -5,8 +5,9 @@ import os
 import shutil
 
 import pytest
+from torch import nn
 
-from holdfast import Best, Stopped, Store, disk
+from holdfast import Best, Every, Last, Run, Stopped, Store, disk
 from holdfast.errors import Unreadable
 from holdfast.run import patience, relaunch
 from holdfast.store.shelf import Shelf
@@ -111,3 +112,26 @@ def test_a_start_that_is_held_ends_its_attempt_at_the_places_too(tmp_path, monke
     shutil.rmtree(path)
     with new_run(path, Toy(), mirror=place) as run:
         assert 2 == run.step
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_going_back_reads_nothing_of_a_checkpoint_that_cannot_be_read(tmp_path, monkeypatch, stops):
+    """It is what the error of such a start advises."""
+    state = {"model": nn.Linear(1, 1)}
+    with Run(tmp_path, state, every=Every(steps=1), keep=Last(9), stop_on_nan=stops) as run:
+        for _ in run.steps(3):
+            pass
+    newest, real = Store(tmp_path).latest().path, disk.open_plain
+
+    def unreadable(at, **options):
+        if at.is_relative_to(newest):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(at))
+        return real(at, **options)
+
+    monkeypatch.setattr(patience, "MOST_S", 0.0)
+    monkeypatch.setattr(disk, "open_plain", unreadable)
+    with pytest.raises(Unreadable, match="go_back=2"), Run(tmp_path, state, stop_on_nan=stops):
+        pass
+    with Run(tmp_path, state, stop_on_nan=stops, go_back=2) as run:
+        assert 2 == run.step
+    assert [f"{newest.name}-went-back"] == [path.name for path in (tmp_path / "quarantine").iterdir()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Damaged, NotFound
@@ -65,8 +66,12 @@ def _name(checkpoint: Checkpoint) -> Name:
 
 def _to_go_back_to(session: Session, step: int) -> str | int:
     """With `stop_on_nan`, the newest checkpoint of that step whose weights are finite, if there is one."""
-    finite = [facts.name for facts in session.store.facts() if facts.step == step and facts.finite]
-    return finite[-1] if finite and session.options.stop_on_nan else step
+    finite: list[str] = []
+    store = session.store
+    for name in store.shelf.names() if session.options.stop_on_nan else ():
+        with suppress(Damaged, NotFound):
+            finite += [str(name)] if name.step == step and not store.shelf.checkpoint(name).head.not_finite else []
+    return finite[-1] if finite else step
 
 
 def _went_back_before(session: Session, step: int) -> bool:

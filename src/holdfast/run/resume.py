@@ -137,9 +137,6 @@ class _Search:
             self._tried = tried
             name, oldest = tried.path.name, self._following is None
             why = self._sharing.get(name) or (None if oldest else poison(name, self._logs))
-            if why is None and self._session.options.stop_on_nan:
-                with suppress(Damaged, NotFound):  # the restore reports it
-                    unsound.require_finite(self._store, tried)
             if why is None:
                 return name.encode()
             self._set_aside(self._tried, why, "poison" if why.startswith("failed") else "damaged")
@@ -227,7 +224,7 @@ def restore(session: Session, checkpoint: Checkpoint, types: Iterable[type]) -> 
 
     @reading(checkpoint.path)
     def compared() -> tuple[Checkpoint, dict[str, Any]]:
-        _require_ours(session, checkpoint)
+        _require_wanted(session, checkpoint)
         if session.options.allow_fresh and session.leads:  # after half of this one was restored, there may be no other
             require_sound(checkpoint)
         view = checkpoint if ranks.alone else checkpoint.as_rank(ranks.rank)
@@ -250,14 +247,18 @@ def restore(session: Session, checkpoint: Checkpoint, types: Iterable[type]) -> 
     origin.restored(view, memory)
 
 
-def _require_ours(session: Session, checkpoint: Checkpoint) -> None:
+def _require_wanted(session: Session, checkpoint: Checkpoint) -> None:
     """
     Raises:
         Untrusted: a signed checkpoint in this run's directory was saved by another run.
+        NotFinite: its weights are not finite, and the run stops on those.
     """
-    own = checkpoint.path.parent.parent == session.store.root  # otherwise it was named by the caller
-    if session.options.signer is not None and own and checkpoint.head.run != session.attempt.run:
+    if checkpoint.path.parent.parent != session.store.root:  # it was named by the caller
+        return
+    if session.options.signer is not None and checkpoint.head.run != session.attempt.run:
         raise Untrusted(f"{checkpoint.path}: was saved by run {checkpoint.head.run}, and this is {session.attempt.run}")
+    if session.options.stop_on_nan:
+        unsound.require_finite(session.store, checkpoint)
 
 
 def _fitting(checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) -> dict[str, Any]:
