@@ -191,6 +191,23 @@ def test_a_stop_on_a_disk_that_fails_exits_with_75_also_with_mirrors(tmp_path, m
     assert "run me again all the same" in capsys.readouterr().err
 
 
+def test_what_cannot_go_to_quarantine_is_not_said_to_be_there(tmp_path, monkeypatch, capsys):
+    """Each line tells what is so."""
+    faulty, real = Disk(monkeypatch), disk.rename_new
+
+    def refused_there(source, target):
+        if "quarantine" in target.name:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(source))
+        real(source, target)
+
+    monkeypatch.setattr(disk, "rename_new", refused_there)
+    train(tmp_path, faulty, {3: lambda: setattr(faulty, "bad", True), 4: lambda: setattr(faulty, "bad", False)}, steps=8)
+    said = capsys.readouterr().err
+    assert not [*(tmp_path / "quarantine").iterdir()]
+    assert "it is in quarantine/" not in said
+    assert "the next start moves it to quarantine/" in said
+
+
 @pytest.mark.parametrize(
     ("code", "kind", "words"),
     [

@@ -86,9 +86,11 @@ class Setbacks:
         if store.parent != str(name):
             return ""
         store.continue_after(before)
-        with suppress(StoreError):  # then the next start moves it
+        where = "the next start moves it to quarantine/"
+        with suppress(StoreError):
             set_aside(store, store.shelf.checkpoint(name), "damaged", "damaged on its way to the disk")
-        return f"; what the disk holds is not what was written; it is in quarantine/; {_ADVICE}"
+            where = "it is in quarantine/"
+        return f"; what the disk holds is not what was written; {where}; {_ADVICE}"
 
 
 def _is_told(count: int) -> bool:
