@@ -4,6 +4,7 @@ import errno
 import os
 import re
 
+import numpy as np
 import pytest
 
 import faults
@@ -13,9 +14,10 @@ from holdfast import Every, Last, Run, Stopped, Store, disk
 from holdfast.errors import DiskError, NoSpace
 from holdfast.rules import Whole
 from holdfast.run.setbacks import MOST_PASSED
+from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.refusal import refused
 from mirrored import look
-from toy import events
+from toy import events, names
 from unchanged import Frozen, rest
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
@@ -201,11 +203,32 @@ def test_what_cannot_go_to_quarantine_is_not_said_to_be_there(tmp_path, monkeypa
         real(source, target)
 
     monkeypatch.setattr(disk, "rename_new", refused_there)
-    train(tmp_path, faulty, {3: lambda: setattr(faulty, "bad", True), 4: lambda: setattr(faulty, "bad", False)}, steps=8)
+    train(
+        tmp_path, faulty, {3: lambda: setattr(faulty, "bad", True), 4: lambda: setattr(faulty, "bad", False)}, steps=8
+    )
     said = capsys.readouterr().err
     assert not [*(tmp_path / "quarantine").iterdir()]
     assert "it is in quarantine/" not in said
     assert "the next start moves it to quarantine/" in said
+
+
+def test_a_directory_that_vanishes_while_a_checkpoint_is_read_back_is_no_later_attempt(tmp_path, monkeypatch, capsys):
+    """As when it is unmounted: the save counts, and nobody is told of another attempt."""
+    path, away, real = tmp_path / "run", tmp_path / "away", Checkpoint.problems
+    store = Store(path, keep=Last(1))
+    store.save({"w": np.full(3, 1)}, step=1)
+
+    def vanished(checkpoint, **options):
+        path.rename(away)
+        return real(checkpoint, **options)
+
+    monkeypatch.setattr(Checkpoint, "problems", vanished)
+    store.save({"w": np.full(3, 2)}, step=2)
+    assert "the run's directory is gone; put it back, or mount it" in capsys.readouterr().err
+    away.rename(path)
+    monkeypatch.undo()
+    store.save({"w": np.full(3, 3)}, step=3)
+    assert ["step-000000003"] == names(path)
 
 
 @pytest.mark.parametrize(

@@ -112,9 +112,14 @@ class Attempt:
         return False
 
     def require(self) -> None:
-        """Raise Superseded if a later attempt owns the run."""
+        """
+        Raises:
+            Superseded: a later attempt owns the run.
+            DiskError: the run's directory is gone.
+        """
         if self.fenced:
-            raise self._superseded()
+            gone = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.journal))
+            raise self._meaning("go on", gone)
 
     def _superseded(self) -> Superseded:
         return Superseded(f"{self.root}: attempt {self.number} was superseded by a later one; it writes nothing more")
