@@ -424,5 +424,7 @@ def test_what_one_rank_finds_ends_all(tmp_path, monkeypatch, whose):
 
     outcomes = list(among_threads(monkeypatch)(2, work))
     assert [NotFinite] * 2 == [type(each) for each in outcomes]
+    again = list(among_threads(monkeypatch)(2, work))
+    assert ["does not go on from there" in str(each) for each in again] == [True, True], again
     assert ["own/weight"] == found(tmp_path)[4]
     assert [] == found(tmp_path)[2]
