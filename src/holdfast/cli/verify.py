@@ -93,7 +93,7 @@ def verified(
     size_bytes = None if unreadable or any(each.path.name == MANIFEST for each in problems) else checkpoint.size_bytes
     told = [{"file": str(each.path), "start": each.start, "end": each.end, "what": each.what} for each in problems]
     result = {"name": checkpoint.path.name, "size_bytes": size_bytes, "problems": told, "unreadable": unreadable}
-    signed = None if checkpoint.key is None or told else checkpoint.key.fingerprint
+    signed = None if checkpoint.key is None or told or unreadable else checkpoint.key.fingerprint
     return result | {"assurance": None if told or unreadable else checkpoint.assurance, "signed": signed}
 
 
