@@ -303,6 +303,7 @@ def test_what_cannot_be_read_is_not_called_signed(saved, key):
         raise Unreadable("a file cannot be read: Permission denied")
 
     found = verified(checkpoint, closed, cold=False)
+    assert found is not None
     assert (None, None) == (found["signed"], found["assurance"])
     assert "Permission denied" in found["unreadable"]
 
