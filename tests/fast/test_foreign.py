@@ -417,6 +417,19 @@ def test_what_was_not_read_is_not_called_identical(tmp_path, monkeypatch):
     assert (2, True) == (result.exit_code, "neither holds" in result.stderr)
 
 
+def test_weights_beside_other_checkpoints_hide_none(originals, tmp_path):
+    """`model.safetensors`, as docs/foreign.md exports it, makes a model's folder only where nothing else is one."""
+    corpus.copied(originals["torch_zip"], tmp_path / "step17.pt")
+    done("export", tmp_path / "step17.pt", "-o", tmp_path / "model.safetensors")
+    listed = {each["name"]: each["format"] for each in asked("ls", tmp_path)["checkpoints"]}
+    assert listed == {"model.safetensors": "safetensors", "step17.pt": "torch"}
+    (tmp_path / "config.json").write_text("{}")
+    assert ["Hugging Face"] == [each["format"] for each in asked("ls", tmp_path)["checkpoints"]]
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "step17.pt").rename(tmp_path / "optimizer.pt")
+    assert ["Hugging Face"] == [each["format"] for each in asked("ls", tmp_path)["checkpoints"]]
+
+
 def test_what_lies_beside_checkpoints_hides_none(tmp_path, monkeypatch):
     """A folder with more files than are read, one that is closed to this user, and a checkpoint that is."""
     torch.save({"step": 4}, tmp_path / "open.pt")
