@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+import torch.distributed.checkpoint as dcp
 from click.testing import CliRunner
 
 import foreign_corpus as corpus
@@ -415,6 +416,23 @@ def test_what_was_not_read_is_not_called_identical(tmp_path, monkeypatch):
     torch.save({"lr": 2}, tmp_path / "b.pt", _use_new_zipfile_serialization=False)
     result = invoke("diff", tmp_path / "a.pt", tmp_path / "b.pt")
     assert (2, True) == (result.exit_code, "neither holds" in result.stderr)
+
+
+def test_damage_is_told_beside_what_is_unreadable(tmp_path):
+    """Exit 4 if any is damaged, whatever else there is."""
+    archive(tmp_path / "deep.pt", **{"data.pkl": corpus.deep()})
+    assert 1 == invoke("verify", tmp_path).exit_code
+    (tmp_path / "empty.pt").touch()
+    assert 4 == invoke("verify", tmp_path).exit_code
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is")  # it says that this is one process
+def test_an_empty_file_of_tensors_is_damage_to_ls(tmp_path):
+    """Without reading a tensor: its place lies beyond the end."""
+    dcp.save({"w": torch.ones(3)}, checkpoint_id=tmp_path / "distributed", no_dist=True)
+    os.truncate(tmp_path / "distributed" / "__0_0.distcp", 0)
+    (row,) = asked("ls", tmp_path / "distributed")["checkpoints"]
+    assert "cut: 'w' goes on to there" in row["damaged"]
 
 
 def test_weights_beside_other_checkpoints_hide_none(originals, tmp_path):
