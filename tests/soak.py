@@ -142,7 +142,10 @@ def soaked(seed: int, hours: float, count: int | None, only: str = "") -> Iterat
     began, number, found = time.monotonic(), 0, dict[str, dict[str, Any]]()
     described = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, check=True)
     while number == 0 or (count is None and time.monotonic() - began < hours * 3600):
-        for name, kind in [each for each in kinds(number).items() if only in each[0]]:
+        chosen = [each for each in kinds(number).items() if only in each[0]]
+        if not chosen:
+            return
+        for name, kind in chosen:
             outcomes = list(kind(seed + number, count)) or [Outcome(name, "no case ran", tried=False)]
             told = found.setdefault(name, {"cases": 0, "untried": [], "failed": []})
             told["cases"] += sum(each.tried for each in outcomes)
@@ -192,6 +195,8 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="WORD", help="only the kinds whose names have it")
     parser.add_argument("--out", type=Path, required=True)
     chosen = parser.parse_args()
+    if not any(chosen.only in name for name in kinds(0)):
+        parser.error(f"--only {chosen.only}: no kind has that in its name; they are {', '.join(kinds(0))}")
     page = ROOT / "docs" / "guarantees.md"
     found: dict[str, Any] = {}
     for found in soaked(chosen.seed, chosen.hours, chosen.count, chosen.only):

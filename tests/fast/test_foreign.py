@@ -1,8 +1,10 @@
 """Checkpoints of other programs: what is in them, whether they are complete, and in what they differ."""
 
+import errno
 import json
 import os
 import struct
+import sys
 import zipfile
 from contextlib import closing
 
@@ -10,9 +12,11 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+import torch.distributed.checkpoint as dcp
 from click.testing import CliRunner
 
 import foreign_corpus as corpus
+from holdfast import disk
 from holdfast.cli import commands
 from holdfast.errors import Damaged, StoreError
 from holdfast.foreign import table
@@ -375,6 +379,104 @@ def test_the_weights_are_exported(originals, tmp_path, name):
     assert all(torch.equal(expected[key], found[key]) for key in expected)
     done("export", originals[name], "-o", tmp_path / "w.npz")
     assert {*expected} == {*np.load(tmp_path / "w.npz")}
+
+
+@pytest.mark.parametrize("name", sorted(corpus.PROVEN))
+def test_no_flipped_bit_is_exported(originals, tmp_path, name):
+    """A recorded CRC-32 that does not hold is damage, exit 4, and nothing is written."""
+    made = corpus.copied(originals[name], tmp_path / originals[name].name)
+    file = max(corpus.files(made), key=lambda each: each.stat().st_size)
+    changed, weight = bytearray(file.read_bytes()), items(corpus.state()["model"]["first.weight"])
+    changed[changed.index(weight)] ^= 1
+    file.write_bytes(changed)
+    assert 4 == invoke("export", made, "-o", tmp_path / "w.npz").exit_code
+    assert not (tmp_path / "w.npz").exists()
+
+
+def test_no_half_model_is_exported_or_compared(originals, tmp_path):
+    """A shard is missing: exit 4, also with --quick, which has no digest to trust."""
+    made = corpus.copied(originals["hugging_face"], tmp_path / "checkpoint-17")
+    next(made.glob("model-00002-*.safetensors")).unlink()
+    assert 4 == invoke("export", made, "-o", tmp_path / "w.npz").exit_code
+    assert not (tmp_path / "w.npz").exists()
+    assert 4 == invoke("diff", "--quick", made, made).exit_code
+
+
+def test_what_was_not_read_is_not_called_identical(tmp_path, monkeypatch):
+    """Two HDF5 files without h5py, and two of different formats without a tensor."""
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    for name in ("a", "b"):
+        superblock = b"\x89HDF\r\n\x1a\n" + bytes(32) + struct.pack("<Q", 200)
+        (tmp_path / f"{name}.h5").write_bytes(superblock.ljust(200, name.encode()))
+    result = invoke("diff", tmp_path / "a.h5", tmp_path / "b.h5")
+    assert (2, True) == (result.exit_code, "need h5py" in result.stderr)
+    result = invoke("export", tmp_path / "a.h5", "-o", tmp_path / "w.npz")
+    assert (1, True) == (result.exit_code, "need h5py" in result.stderr)
+    torch.save({"lr": 1}, tmp_path / "a.pt")
+    torch.save({"lr": 2}, tmp_path / "b.pt", _use_new_zipfile_serialization=False)
+    result = invoke("diff", tmp_path / "a.pt", tmp_path / "b.pt")
+    assert (2, True) == (result.exit_code, "neither holds" in result.stderr)
+
+
+def test_damage_is_told_beside_what_is_unreadable(tmp_path):
+    """Exit 4 if any is damaged, whatever else there is."""
+    archive(tmp_path / "deep.pt", **{"data.pkl": corpus.deep()})
+    assert 1 == invoke("verify", tmp_path).exit_code
+    (tmp_path / "empty.pt").touch()
+    assert 4 == invoke("verify", tmp_path).exit_code
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is")  # it says that this is one process
+def test_an_empty_file_of_tensors_is_damage_to_ls(tmp_path):
+    """Without reading a tensor: its place lies beyond the end."""
+    dcp.save({"w": torch.ones(3)}, checkpoint_id=tmp_path / "distributed", no_dist=True)
+    os.truncate(tmp_path / "distributed" / "__0_0.distcp", 0)
+    (row,) = asked("ls", tmp_path / "distributed")["checkpoints"]
+    assert "cut: 'w' goes on to there" in row["damaged"]
+
+
+def test_weights_beside_other_checkpoints_hide_none(originals, tmp_path):
+    """`model.safetensors`, as docs/foreign.md exports it, makes a model's folder only where nothing else is one."""
+    corpus.copied(originals["torch_zip"], tmp_path / "step17.pt")
+    done("export", tmp_path / "step17.pt", "-o", tmp_path / "model.safetensors")
+    listed = {each["name"]: each["format"] for each in asked("ls", tmp_path)["checkpoints"]}
+    assert listed == {"model.safetensors": "safetensors", "step17.pt": "torch"}
+    (tmp_path / "config.json").write_text("{}")
+    assert ["Hugging Face"] == [each["format"] for each in asked("ls", tmp_path)["checkpoints"]]
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "step17.pt").rename(tmp_path / "optimizer.pt")
+    assert ["Hugging Face"] == [each["format"] for each in asked("ls", tmp_path)["checkpoints"]]
+
+
+def test_what_lies_beside_checkpoints_hides_none(tmp_path, monkeypatch):
+    """A folder with more files than are read, one that is closed to this user, and a checkpoint that is."""
+    torch.save({"step": 4}, tmp_path / "open.pt")
+    torch.save({"step": 5}, tmp_path / "closed.pt")
+    for name in ("many", "closed"):
+        (tmp_path / name).mkdir()
+    for number in range(5):
+        (tmp_path / "many" / str(number)).touch()
+    listed, opened = os.scandir, disk.open_plain
+
+    def refusing(do):
+        def done_or_refused(path, *rest, **options):
+            if "closed" in os.path.basename(path):
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return do(path, *rest, **options)
+
+        return done_or_refused
+
+    monkeypatch.setattr(table, "_MOST_NAMES", 4)
+    monkeypatch.setattr(os, "scandir", refusing(listed))
+    monkeypatch.setattr(disk, "open_plain", refusing(opened))
+    rows = {each["name"]: each["damaged"] for each in asked("ls", tmp_path)["checkpoints"]}
+    assert rows.keys() == {"open.pt", "closed.pt"}
+    assert rows["open.pt"] is None
+    assert "closed.pt: cannot be read: Permission denied" in rows["closed.pt"]
+    result = invoke("verify", tmp_path)
+    assert result.exit_code == 1
+    assert "open.pt  complete" in result.stdout
+    assert 12 == invoke("show", tmp_path / "closed.pt").exit_code
 
 
 # Hostile ones -----------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """What a run does with torch's models and optimizers besides restoring them: starting, overriding, reading, probing."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -275,3 +276,68 @@ def test_the_manifest_names_the_model(tmp_path):
     train(tmp_path, objects())
     model = Store(tmp_path).latest().document["model"]
     assert {"model": {"class": "torch.nn.modules.container.Sequential", "parameters": 15}} == model
+
+
+class Own(torch.optim.SGD):
+    """An author's optimizer, which keeps for each parameter what it likes."""
+
+    def __init__(self, parameters, keeps):
+        super().__init__(parameters, lr=0.1)
+        self.keeps = keeps
+
+    def step(self, closure=None):
+        super().step(closure)
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter] = self.keeps(self.state.get(parameter), parameter)
+
+
+KEEPS = {
+    "keys that are numbers": lambda old, _: {0: (old or {0: torch.zeros(2)})[0] + 1},
+    "steps of several": lambda old, _: {"step": (old or {"step": torch.zeros(2)})["step"] + 1},
+    "no step yet": lambda old, _: {"step": None, "n": (old or {"n": 0})["n"] + 1},
+    "a tensor": lambda old, like: torch.zeros_like(like) + 1 if old is None else old + 1,
+    "a list": lambda old, like: [torch.ones_like(like), 1 if not old else old[1] + 1],
+}
+
+
+@pytest.mark.parametrize("keeps", KEEPS.values(), ids=KEEPS)
+def test_what_an_authors_optimizer_keeps_is_no_damage(tmp_path, keeps):
+    """It goes on as if uninterrupted, and no checkpoint is set aside."""
+
+    def made():
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 2)
+        optimizer = Own(model.parameters(), keeps)
+        return {
+            "model": model,
+            "optimizer": optimizer,
+            "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 100),
+        }
+
+    def learned(path, *ends):
+        for end in ends:
+            with Run(path, state := made(), every=Every(steps=1), keep=Last(9)) as run:
+                for _ in run.steps(end):
+                    state["optimizer"].zero_grad()
+                    state["model"](torch.randn(4, 3)).square().sum().backward()
+                    state["optimizer"].step()
+        return repr(state["optimizer"].state_dict()["state"])
+
+    assert learned(tmp_path / "a", 2, 5) == learned(tmp_path / "b", 5)
+    assert not [*(tmp_path / "a" / "quarantine").iterdir()]
+
+
+def test_a_scaler_of_another_kind_is_no_damage(tmp_path):
+    """It is refused as what does not fit, and no checkpoint is set aside."""
+
+    class Noted(torch.amp.GradScaler):
+        def state_dict(self):
+            return {**super().state_dict(), "note": 1.0}
+
+        def load_state_dict(self, state):
+            super().load_state_dict({key: each for key, each in state.items() if key != "note"} | {"_": state["note"]})
+
+    for error in (None, Mismatch):
+        with pytest.raises(error) if error else nullcontext(), Run(tmp_path, {"scaler": Noted("cpu")}) as run:
+            assert [*run.steps(2)] == [0, 1]
+    assert not [*(tmp_path / "quarantine").iterdir()]

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from holdfast import Every, Last, Run, Store
-from holdfast.errors import Damaged, HoldfastError, NotFound, Untrusted, UsageError
+from holdfast.cli.verify import verified
+from holdfast.errors import Damaged, HoldfastError, NotFound, Unreadable, Untrusted, UsageError
 from holdfast.store import format, lineage, shards
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.signing import Signer, public_key
@@ -292,6 +293,19 @@ def test_show_and_verify_say_who_signed(saved, key):
     assert 3 == listed.count(f"signed by {name[:15]}")
     found = json.loads(verify(saved, key, "--json").stdout)
     assert [name] * 3 == [each["signed"] for each in found["checkpoints"]]
+
+
+def test_what_cannot_be_read_is_not_called_signed(saved, key):
+    """Nothing is known about it, whatever key was asked for."""
+    checkpoint = Store(saved).latest().signed_by(public_key(key.with_suffix(".pub")))
+
+    def closed(*_, **__):
+        raise Unreadable("a file cannot be read: Permission denied")
+
+    found = verified(checkpoint, closed, cold=False)
+    assert found is not None
+    assert (None, None) == (found["signed"], found["assurance"])
+    assert "Permission denied" in found["unreadable"]
 
 
 def test_a_copy_keeps_its_signature(saved, key, tmp_path):

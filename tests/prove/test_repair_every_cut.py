@@ -16,4 +16,5 @@ def test_a_read_that_fails_at_any_look_of_a_repair_harms_nothing(tally, monkeypa
     """As the law of the same kind in tests/slow, at every third look."""
     monkeypatch.setenv("HOLDFAST_TAKE_OVER", "1")
     struck = blind(3)["struck"]
+    assert struck > 30
     tally("The disk cannot be read during a repair", tried=struck)

@@ -1,5 +1,7 @@
 """What `make soak` counts and what it calls a failure."""
 
+import pytest
+
 import soak
 from soak import Outcome
 
@@ -19,6 +21,17 @@ def test_a_kind_without_a_case_and_one_that_fails_are_failures(monkeypatch):
         "silent": {"cases": 0, "untried": ["silent"], "failed": ["silent: no case ran"]},
     }
     assert "--count 1): 2 tests of tests/prove. Not tried: 2; failed: 2." in soak.line(found)
+
+
+def test_a_word_that_no_kind_has_is_refused_at_once(monkeypatch, tmp_path, capsys):
+    """Neither hours without a case, nor a result of nothing."""
+    assert [*soak.soaked(0, 8, None, "no such kind")] == []
+    monkeypatch.setattr("sys.argv", ["soak.py", "--only", "no such kind", "--out", str(tmp_path / "out.json")])
+    with pytest.raises(SystemExit) as ended:
+        soak.main()
+    assert ended.value.code == 2
+    assert "no kind has that" in capsys.readouterr().err
+    assert not (tmp_path / "out.json").exists()
 
 
 def test_a_test_that_cannot_run_is_a_failure(monkeypatch, tmp_path):

@@ -58,6 +58,8 @@ def command(
             found = here.locate().select(step)
             here.bring(found, ())
             checkpoint = options.as_rank(found, rank)
+            if isinstance(checkpoint, Foreign):
+                checkpoint.require_whole()
             chosen = tensors.chosen(checkpoint, None if everything else part or checkpoint.main_part)
             tensors.require_known(chosen.tensors)
             here.bring(found, chosen.files)

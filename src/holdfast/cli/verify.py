@@ -40,9 +40,9 @@ def command(run: str, step: int | str | None, cold: bool, key: str | None, as_js
         tell("")
         facts = {"run": here.shown, "checkpoints": results, "places": [*map(facts_of, places)]}
         report(facts, [*_lines(results), *lines_of(places)], as_json=as_json)
-    if any(each["unreadable"] for each in results):
-        return StoreError.exit_code
-    return Damaged.exit_code if any(each["problems"] for each in results) else 0
+    if any(each["problems"] for each in results):
+        return Damaged.exit_code
+    return StoreError.exit_code if any(each["unreadable"] for each in results) else 0
 
 
 def _results(here: Here, step: int | str | None, tell: Tell, key: Key | None, *, cold: bool) -> list[dict[str, Any]]:
@@ -93,7 +93,7 @@ def verified(
     size_bytes = None if unreadable or any(each.path.name == MANIFEST for each in problems) else checkpoint.size_bytes
     told = [{"file": str(each.path), "start": each.start, "end": each.end, "what": each.what} for each in problems]
     result = {"name": checkpoint.path.name, "size_bytes": size_bytes, "problems": told, "unreadable": unreadable}
-    signed = None if checkpoint.key is None or told else checkpoint.key.fingerprint
+    signed = None if checkpoint.key is None or told or unreadable else checkpoint.key.fingerprint
     return result | {"assurance": None if told or unreadable else checkpoint.assurance, "signed": signed}
 
 

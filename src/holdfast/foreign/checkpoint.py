@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..errors import Damaged, NotFound, StoreError, UsageError
+from ..errors import Damaged, NotFound, StoreError, Unreadable, UsageError
 from ..store.checkpoint import Checkpoint, Problem
 from ..store.format import Head, Manifest, utc
 from ..store.locate import Location, Step
@@ -26,8 +26,10 @@ class Foreign(Checkpoint):
 
         Raises:
             Damaged, StoreError: as `table.read`.
+            Unreadable: this user may not read it.
         """
-        return table.read(self.path)
+        with _allowed(self.path):
+            return table.read(self.path)
 
     def _whole_root(self) -> Manifest:
         if self._root is None:
@@ -88,6 +90,17 @@ class Foreign(Checkpoint):
     def check_unread(self) -> None:
         """All of its bytes are read by `check_layout`."""
 
+    def require_whole(self) -> None:
+        """Read every byte that something proves.
+
+        Raises:
+            Damaged: it is not what was written.
+            StoreError: its values cannot be read here.
+        """
+        if self.content.values != "read":
+            raise StoreError(f"{self.path}: its values {self.content.values}")
+        self.check_layout()
+
     def problems(self, **_: Any) -> Iterator[Problem]:
         """Yield what is missing, cut or contradictory, and each part whose recorded CRC-32 its bytes do not have."""
         try:
@@ -97,11 +110,21 @@ class Foreign(Checkpoint):
             yield Problem(self.path, 0, size, str(error).removeprefix(f"{self.path}: "))
             return
         yield from content.problems
-        yield from content.check()
+        with _allowed(self.path):
+            yield from content.check()
 
     @property
     def assurance(self) -> str:  # type: ignore[override]
         return "complete, CRC-32 holds" if self.content.proof == CRC else "complete, not verifiable"
+
+
+@contextmanager
+def _allowed(path: Path) -> Iterator[None]:
+    """Raise the system's refusal to let this user read as Unreadable."""
+    try:
+        yield
+    except PermissionError as error:
+        raise Unreadable(f"{error.filename or path}: cannot be read: {error.strerror}") from error
 
 
 class Folder(Location):
@@ -139,7 +162,15 @@ def _order(checkpoint: Foreign) -> tuple[float, float, str]:
 def inside(folder: Path) -> list[Path]:
     """The checkpoints of other programs in a folder."""
     paths = (folder / name for name in sorted(table.names_in(folder)))
-    return [path for path in paths if table.is_foreign(path, named=True)]
+    return [path for path in paths if _is_named(path)]
+
+
+def _is_named(path: Path) -> bool:
+    """Whether name and content say so. A folder beside it that is too large, or closed to this user, says nothing."""
+    try:
+        return table.is_foreign(path, named=True)
+    except (StoreError, OSError):
+        return not path.is_dir()
 
 
 def find(path: Path) -> Folder | None:

@@ -94,7 +94,7 @@ def _path(value: Any) -> Step:
 
 def _items(folder: Path, data: Any, flaws: list[Problem]) -> Iterator[_Item]:
     """Yield the pieces; those that lie beyond the end of their file go into `flaws`."""
-    sizes: dict[str, int] = {}
+    sizes: dict[str, int | None] = {}
     for index, info in _pairs(data):
         name, at = index.get("fqn"), index.get("offset")
         file, offset, length = (info.get(key) for key in ("relative_path", "offset", "length"))
@@ -103,10 +103,11 @@ def _items(folder: Path, data: Any, flaws: list[Problem]) -> Iterator[_Item]:
         if type(offset) is not int or type(length) is not int or min(offset, length) < 0:
             raise ValueError("no place")
         if file not in sizes:
-            sizes[file] = (folder / file).stat().st_size if (folder / file).is_file() else 0
+            sizes[file] = (folder / file).stat().st_size if (folder / file).is_file() else None
             flaws += [] if (folder / file).is_file() else [Problem(folder / file, 0, 0, "missing")]
-        if sizes[file] and offset + length > sizes[file]:
-            flaws.append(Problem(folder / file, sizes[file], offset + length, f"cut: {name!r} goes on to there"))
+        size = sizes[file]
+        if size is not None and offset + length > size:
+            flaws.append(Problem(folder / file, size, offset + length, f"cut: {name!r} goes on to there"))
         yield _Item(Region(folder / file, offset, length), name, None if at is None else _sizes(at))
 
 

@@ -24,6 +24,8 @@ _INDEX = re.compile(rf"({'|'.join(_WEIGHTS)})(\.fp16)?\.(safetensors|bin)\.index
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.(safetensors|bin)")
 _SINGLE = re.compile(rf"({'|'.join(_WEIGHTS)})\.(safetensors|bin)")
 _BESIDE = re.compile(r"(optimizer|scheduler|scaler|training_args|rng_state(?:_\d{1,6})?)\.(?:pt|pth|bin)")
+_CONFIGS = ("config.json", "adapter_config.json", "trainer_state.json")
+_OTHERS = (".pt", ".pth", ".ckpt", ".safetensors")
 _MOST_FILES = 10_000
 
 
@@ -37,8 +39,18 @@ _JSON = msgspec.json.Decoder()
 
 
 def is_folder(names: frozenset[str]) -> bool:
-    """Whether a folder with files of these names holds one model's weights."""
-    return any(_INDEX.fullmatch(name) or _SINGLE.fullmatch(name) or _SHARD.fullmatch(name) for name in names)
+    """Whether a folder with files of these names holds one model's weights.
+
+    A file with such a name may also lie among other checkpoints; a model's folder says what it is.
+    """
+    if any(_INDEX.fullmatch(name) or _SHARD.fullmatch(name) for name in names):
+        return True
+    single = any(_SINGLE.fullmatch(name) for name in names)
+    return single and (not names.isdisjoint(_CONFIGS) or not any(map(_is_other, names)))
+
+
+def _is_other(name: str) -> bool:
+    return name.endswith(_OTHERS) and not _SINGLE.fullmatch(name) and not _BESIDE.fullmatch(name)
 
 
 def read(folder: Path, names: frozenset[str]) -> Content:

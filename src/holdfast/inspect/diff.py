@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..errors import Damaged
+from ..errors import Damaged, UsageError
 from ..foreign.checkpoint import Foreign
 from ..state import nodes
 from ..store import reading, streaming
@@ -65,9 +65,14 @@ def compare(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = (), *, read: b
     `exempt` names places to leave out, with all below them; `*` stands for any text.
 
     Raises:
-        Damaged: bytes that had to be read are not what was committed.
+        Damaged: bytes that had to be read are not what was committed, or another program's checkpoint is not whole.
+        StoreError: the values of another program's checkpoint are not read.
+        UsageError: there is nothing that could be compared.
     """
     exempt = tuple(exempt)
+    for checkpoint in (a, b):
+        if isinstance(checkpoint, Foreign):
+            checkpoint.require_whole()
     leaves = _handles(a), _handles(b)
     for checkpoint, handles in zip((a, b), leaves, strict=True) if read else ():
         checkpoint.check_layout()
@@ -76,6 +81,8 @@ def compare(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = (), *, read: b
     shared = by_name(a, b)
     if shared is None:
         found = [*_positions(a, b), *_trees(a, b), *_leaves(*leaves, checked=read), *_files(a, b)]
+    elif not shared.a and not shared.b:
+        raise UsageError(f"{a.path} and {b.path}: only tensors could be compared, and neither holds one")
     else:
         found = [*_each(_tensors(a, shared.a), _tensors(b, shared.b), _tensor_pair)]
     return _sources(each for each in found if not _is_exempt(each, exempt))

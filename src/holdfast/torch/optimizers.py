@@ -98,8 +98,12 @@ def restore(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:
         parameter = parameters.get(key)
         if parameter is None:
             optimizer.state[key] = whole(entry)
-        else:
-            optimizer.state[parameter] = place.entry(entry, before.get(parameter), parameter, groups[id(parameter)])
+            continue
+        live, group = before.get(parameter), groups[id(parameter)]
+        if isinstance(entry, dict):
+            optimizer.state[parameter] = place.entry(entry, live, parameter, group)
+        else:  # an author's own kind of state
+            optimizer.state[parameter] = place.entry({"": entry}, {"": live}, parameter, group)[""]
     place.filling.run()
     optimizer.__setstate__({"state": optimizer.state, "param_groups": optimizer.param_groups})
     if optimizer.state:

@@ -50,9 +50,9 @@ def require_optimizers(optimizer: Optimizer, stored: Any) -> None:
     numbers = [number for group in groups for number in group.params]
     if len({*numbers}) != len(numbers):
         raise Damaged("an optimizer's groups share a parameter")
-    for number in {*numbers} & found.state.keys():
-        _require_moments(number, shaped(dict[str, Any], found.state[number], f"an optimizer's state/{number}"))
-    if type(optimizer).__module__.startswith("torch.optim."):
+    if type(optimizer).__module__.startswith("torch.optim."):  # what others keep for a parameter is their own
+        for number in {*numbers} & found.state.keys():
+            _require_moments(number, shaped(dict[str, Any], found.state[number], f"an optimizer's state/{number}"))
         for group, old in zip(optimizer.param_groups, found.param_groups, strict=False):
             require_kinds({name: group[name] for name in group if name != "params"}, old, "an optimizer's option")
 
@@ -122,7 +122,7 @@ def require_scalers(scaler: GradScaler, stored: Any) -> None:
         Damaged: no scaler that is enabled has such a state.
     """
     numbers = shaped(dict[str, float], stored, "a gradient scaler's state")
-    if missing := scaler.state_dict().keys() - numbers.keys():
+    if missing := GradScaler.state_dict(scaler).keys() - numbers.keys():  # as it was captured
         raise Damaged(f"a gradient scaler's state lacks {', '.join(sorted(missing))}")
 
 
