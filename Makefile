@@ -11,8 +11,8 @@ HOURS := 8
 COUNT :=
 
 # Frameworks, the peers of `make bench` and the site's tools have environments of their own, so that no other test depends on them.
-# LOCK=lowest: the frameworks' lowest supported versions, in one more. SAMPLE=word: of `prove` and `test-frameworks` one case
-# of each law, drawn by the word, and half of the mutants.
+# LOCK=lowest: the frameworks' lowest supported versions, in one more. SAMPLE=word: of `test-frameworks` one case of each law,
+# drawn by the word; of `prove` likewise, of half of its laws, and a quarter of the mutants.
 LOCK :=
 SAMPLE :=
 FRAMEWORKS := .venv-frameworks$(LOCK:%=-%)

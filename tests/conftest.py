@@ -12,7 +12,7 @@ from metadata import service  # noqa: F401
 from real_slurm import begun, pytest_sessionfinish, slurm  # noqa: F401
 from workers import pytest_configure  # noqa: F401
 
-pytest_plugins = ("laws_ran", "sample", "tally")
+pytest_plugins = ("sample", "laws_ran", "tally")
 collect_ignore = [] if os.environ.get("FRAMEWORKS") else ["frameworks"]  # in an environment of their own
 
 # Before torch is there: several test processes share the cores, and operators' threads would only spin for each other.

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
+from sample import is_asked
+
 FOLDERS = ("fast", "slow", "prove", "frameworks")
 LAW = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
 ROW = re.compile(r"^\|(?P<cells>.*)\|\s*$", re.MULTILINE)
@@ -53,7 +55,9 @@ def pytest_configure(config: pytest.Config) -> None:
         return  # a worker of pytest-xdist: its reports come to the process that started it
     page = config.rootpath / "docs" / "guarantees.md"
     laws = set().union(*rows(page.read_text(encoding="utf-8")).values()) if page.exists() else set()
-    if wanted := {law for folder in _whole(config) for law in laws & defined(folder)}:
+    word = config.getoption("sample", None)
+    found = {law: folder for folder in _whole(config) for law in laws & defined(folder)}
+    if wanted := {law for law, folder in found.items() if not word or is_asked(f"tests/{folder.name}/{law}", word)}:
         config.pluginmanager.register(_Ran(wanted, every=config.option.every_law), "laws that ran")
 
 

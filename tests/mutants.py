@@ -268,11 +268,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--limit", type=float, help="seconds for each law, on the code as it is too")
     parser.add_argument("--only", default="", help="only mutants whose file and name hold this text")
-    parser.add_argument("--sample", default="", help="only half of the mutants, drawn by this word")
+    parser.add_argument("--sample", default="", help="only a quarter of the mutants, drawn by this word")
     given = parser.parse_args()
     made = [each for each in mutants() if given.only in f"{each.file} {each.name}"]
     if given.sample:
-        made = random.Random(given.sample).sample(made, len(made) // 2)
+        made = random.Random(given.sample).sample(made, len(made) // 4)
     fixed = None if given.limit is None else Limits(given.limit, given.limit)
     proof = prove(made, fixed, given.jobs, lambda verdict: print(_row(verdict), file=sys.stderr, flush=True))
     found = report(proof)

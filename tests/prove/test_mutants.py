@@ -20,7 +20,7 @@ def asked(*words: str, **options) -> subprocess.CompletedProcess[str]:
 @pytest.mark.timeout(3600)  # ten minutes of CPU time on two cores
 def test_a_law_fails_on_every_mutant(pytestconfig, tally):
     """Except on those that change nothing that anybody could notice; each is listed with the reason."""
-    word = pytestconfig.getoption("sample") or ""  # half of them are asked then
+    word = pytestconfig.getoption("sample") or ""  # a quarter of them is asked then
     done = asked("mutants.py", "--json", "--sample", word, timeout=3500)
     found = json.loads(done.stdout or "{}")
     print(done.stderr, found.get("counts"), found.get("by law"))
@@ -29,7 +29,7 @@ def test_a_law_fails_on_every_mutant(pytestconfig, tally):
     assert found["control"] == "survives"
     assert found["laws"] > 50
     counts = found["counts"]
-    assert counts["caught"] > (50 if word else 120)
+    assert counts["caught"] > (25 if word else 120)
     changed = sum(counts.values()) - counts.get("survives", 0)  # those are listed: they change nothing
     tally("A disk call, a look or a fence is removed from the code or swapped", tried=changed)
 

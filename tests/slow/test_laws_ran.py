@@ -34,7 +34,7 @@ def answer(place: Path, text: str, *options: str) -> tuple[int, str]:
     (place / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '-p no:cacheprovider'\n")
     (place / "docs" / "guarantees.md").write_text(PAGE)
     (place / "tests" / "conftest.py").write_text(
-        f"import sys\nsys.path.append({str(ROOT / 'tests')!r})\npytest_plugins = ['laws_ran']\n"
+        f"import sys\nsys.path.append({str(ROOT / 'tests')!r})\npytest_plugins = ['sample', 'laws_ran']\n"
     )
     (place / "tests" / "fast" / "test_one.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-p", "no:hypothesispytest", *options]
