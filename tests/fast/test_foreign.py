@@ -418,6 +418,20 @@ def test_what_was_not_read_is_not_called_identical(tmp_path, monkeypatch):
     assert (2, True) == (result.exit_code, "neither holds" in result.stderr)
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+def test_numbers_that_are_not_those_in_the_file_are_no_tensors(tmp_path, is_new):
+    """A conjugate and a negative of torch's have the bytes of the tensor that they are views of."""
+    whole = torch.tensor([1 + 2j, 3 - 4j])
+    for name, lazy in (("conjugate", whole.conj()), ("negative", whole.conj().imag)):
+        assert lazy.is_conj() or lazy.is_neg()
+        made, kept = tmp_path / f"{name}.pt", torch.ones(1)
+        torch.save({"w": lazy, "kept": kept}, made, _use_new_zipfile_serialization=is_new)
+        done("export", made, "-o", tmp_path / "x.safetensors", "--force")
+        assert ["kept"] == [*safetensors.torch.load_file(tmp_path / "x.safetensors")]
+        torch.save({"w": lazy.clone(), "kept": kept}, tmp_path / "other.pt")
+        assert 1 == invoke("diff", made, tmp_path / "other.pt").exit_code
+
+
 def test_damage_is_told_beside_what_is_unreadable(tmp_path):
     """Exit 4 if any is damaged, whatever else there is."""
     archive(tmp_path / "deep.pt", **{"data.pkl": corpus.deep()})

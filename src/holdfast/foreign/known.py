@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -32,14 +32,24 @@ _NUMPY_KINDS: Mapping[str, str] = {"f": "float", "i": "int", "u": "uint", "c": "
 
 
 def _tensor(tree: Tree, made: Object, path: Step) -> Any:
-    storage, offset, shape, stride, *_ = made.args
+    storage, offset, shape, stride, *rest = made.args
+    if _is_lazy(rest[2:]):
+        return tree.unknown(made, path)
     return tree.tensor(path, tree.storage(storage), offset, _sizes(shape), _sizes(stride))
 
 
 def _tensor_with_dtype(tree: Tree, made: Object, path: Step) -> Any:
-    storage, offset, shape, stride, _, _, dtype, *_ = made.args
+    storage, offset, shape, stride, _, _, dtype, *rest = made.args
+    if _is_lazy(rest):
+        return tree.unknown(made, path)
     found: Storage = tree.storage(storage)._replace(dtype=dtype.name)
     return tree.tensor(path, found, offset, _sizes(shape), _sizes(stride))
+
+
+def _is_lazy(metadata: Sequence[Any]) -> bool:
+    """Whether the numbers are not those that lie there, but their conjugates or negatives. Source: torch._utils"""
+    pairs = [pair for each in metadata if isinstance(each, Object) for pair in each.pairs]
+    return any(key in ("conj", "neg") and value for key, value in pairs)
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
