@@ -10,6 +10,7 @@ import msgspec
 
 from ..state.codec import ITEMSIZE
 from .pickles import DICT, ORDERED, PERSISTENT, Object
+from .region import Region
 from .trees import Known, Step, Storage, Tree, custom
 
 # Source: torch.storage._dtype_to_storage_type_map
@@ -27,6 +28,9 @@ STORAGES: Mapping[str, str] = {
     "ComplexDoubleStorage": "complex128",
     "ComplexFloatStorage": "complex64",
     "UntypedStorage": "uint8",
+    "QInt8Storage": "int8",
+    "QUInt8Storage": "uint8",
+    "QInt32Storage": "int32",
 }
 _NUMPY_KINDS: Mapping[str, str] = {"f": "float", "i": "int", "u": "uint", "c": "complex", "b": "bool"}
 
@@ -44,6 +48,15 @@ def _tensor_with_dtype(tree: Tree, made: Object, path: Step) -> Any:
         return tree.unknown(made, path)
     found: Storage = tree.storage(storage)._replace(dtype=dtype.name)
     return tree.tensor(path, found, offset, _sizes(shape), _sizes(stride))
+
+
+def _memory(tree: Tree, made: Object, path: Step) -> Any:
+    """The bytes of a tensor that is not read as one: they count when two files are compared."""
+    try:
+        place = tree.storage(made).place
+    except (ValueError, TypeError, LookupError):
+        return custom(PERSISTENT, None)
+    return tree.leaf(path, "bytes", (place.size if isinstance(place, Region) else len(place),), place)
 
 
 def _is_lazy(metadata: Sequence[Any]) -> bool:
@@ -187,11 +200,6 @@ def _numpy_scalar(tree: Tree, made: Object, path: Step) -> Any:
     return {"numpy_scalar": [f"{'|' if text[1:] == '1' else '<'}{text}", _data(made.args[1]).hex()]}
 
 
-def _not_shown(tree: Tree, made: Object, path: Step) -> Any:
-    del tree, path
-    return custom(made.kind, None)
-
-
 KNOWN: Mapping[str, Known] = {
     DICT: _mapping,
     ORDERED: _mapping,
@@ -210,7 +218,7 @@ KNOWN: Mapping[str, Known] = {
     **dict.fromkeys((f"numpy.{core}.multiarray._reconstruct" for core in ("core", "_core")), _array),
     **dict.fromkeys((f"numpy.{core}.numeric._frombuffer" for core in ("core", "_core")), _array_of_buffer),
     **dict.fromkeys((f"numpy.{core}.multiarray.scalar" for core in ("core", "_core")), _numpy_scalar),
-    PERSISTENT: _not_shown,
+    PERSISTENT: _memory,
 }
 
 # What pickles of plain data name besides: nobody need be told of it.
