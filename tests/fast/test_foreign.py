@@ -5,6 +5,7 @@ import json
 import os
 import struct
 import sys
+import warnings
 import zipfile
 from contextlib import closing
 
@@ -416,6 +417,32 @@ def test_what_was_not_read_is_not_called_identical(tmp_path, monkeypatch):
     torch.save({"lr": 2}, tmp_path / "b.pt", _use_new_zipfile_serialization=False)
     result = invoke("diff", tmp_path / "a.pt", tmp_path / "b.pt")
     assert (2, True) == (result.exit_code, "neither holds" in result.stderr)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_numbers_that_are_not_those_in_the_file_are_no_tensors(tmp_path, is_new):
+    """A conjugate and a negative of torch's have the bytes of the tensor that they are views of."""
+    whole = torch.tensor([1 + 2j, 3 - 4j])
+    for name, lazy in (("conjugate", whole.conj()), ("negative", whole.conj().imag)):
+        assert lazy.is_conj() or lazy.is_neg()
+        made, kept = tmp_path / f"{name}.pt", torch.ones(1)
+        torch.save({"w": lazy, "kept": kept}, made, _use_new_zipfile_serialization=is_new)
+        done("export", made, "-o", tmp_path / "x.safetensors", "--force")
+        assert ["kept"] == [*safetensors.torch.load_file(tmp_path / "x.safetensors")]
+        torch.save({"w": lazy.clone(), "kept": kept}, tmp_path / "other.pt")
+        assert 1 == invoke("diff", made, tmp_path / "other.pt").exit_code
+
+
+def test_quantized_tensors_of_other_numbers_are_not_identical(tmp_path):
+    """They are no tensors to us, and their bytes are compared."""
+    for name, value in (("a", 1.0), ("b", 5.0), ("c", 5.0)):
+        with warnings.catch_warnings(action="ignore"):
+            quantized = torch.quantize_per_tensor(torch.full((3,), value), 0.1, 0, torch.qint8)
+        torch.save({"q": quantized, "w": torch.ones(1)}, tmp_path / f"{name}.pt")
+    assert 1 == invoke("diff", tmp_path / "a.pt", tmp_path / "b.pt").exit_code
+    assert 0 == invoke("diff", tmp_path / "b.pt", tmp_path / "c.pt").exit_code
+    done("export", tmp_path / "a.pt", "-o", tmp_path / "x.safetensors")
+    assert ["w"] == [*safetensors.torch.load_file(tmp_path / "x.safetensors")]
 
 
 def test_damage_is_told_beside_what_is_unreadable(tmp_path):

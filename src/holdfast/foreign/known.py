@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from ..state.codec import ITEMSIZE
 from .pickles import DICT, ORDERED, PERSISTENT, Object
+from .region import Region
 from .trees import Known, Step, Storage, Tree, custom
 
 # Source: torch.storage._dtype_to_storage_type_map
@@ -27,19 +28,41 @@ STORAGES: Mapping[str, str] = {
     "ComplexDoubleStorage": "complex128",
     "ComplexFloatStorage": "complex64",
     "UntypedStorage": "uint8",
+    "QInt8Storage": "int8",
+    "QUInt8Storage": "uint8",
+    "QInt32Storage": "int32",
 }
 _NUMPY_KINDS: Mapping[str, str] = {"f": "float", "i": "int", "u": "uint", "c": "complex", "b": "bool"}
 
 
 def _tensor(tree: Tree, made: Object, path: Step) -> Any:
-    storage, offset, shape, stride, *_ = made.args
+    storage, offset, shape, stride, *rest = made.args
+    if _is_lazy(rest[2:]):
+        return tree.unknown(made, path)
     return tree.tensor(path, tree.storage(storage), offset, _sizes(shape), _sizes(stride))
 
 
 def _tensor_with_dtype(tree: Tree, made: Object, path: Step) -> Any:
-    storage, offset, shape, stride, _, _, dtype, *_ = made.args
+    storage, offset, shape, stride, _, _, dtype, *rest = made.args
+    if _is_lazy(rest):
+        return tree.unknown(made, path)
     found: Storage = tree.storage(storage)._replace(dtype=dtype.name)
     return tree.tensor(path, found, offset, _sizes(shape), _sizes(stride))
+
+
+def _memory(tree: Tree, made: Object, path: Step) -> Any:
+    """The bytes of a tensor that is not read as one: they count when two files are compared."""
+    try:
+        place = tree.storage(made).place
+    except (ValueError, TypeError, LookupError):
+        return custom(PERSISTENT, None)
+    return tree.leaf(path, "bytes", (place.size if isinstance(place, Region) else len(place),), place)
+
+
+def _is_lazy(metadata: Sequence[Any]) -> bool:
+    """Whether the numbers are not those that lie there, but their conjugates or negatives. Source: torch._utils"""
+    pairs = [pair for each in metadata if isinstance(each, Object) for pair in each.pairs]
+    return any(key in ("conj", "neg") and value for key, value in pairs)
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
@@ -177,11 +200,6 @@ def _numpy_scalar(tree: Tree, made: Object, path: Step) -> Any:
     return {"numpy_scalar": [f"{'|' if text[1:] == '1' else '<'}{text}", _data(made.args[1]).hex()]}
 
 
-def _not_shown(tree: Tree, made: Object, path: Step) -> Any:
-    del tree, path
-    return custom(made.kind, None)
-
-
 KNOWN: Mapping[str, Known] = {
     DICT: _mapping,
     ORDERED: _mapping,
@@ -200,7 +218,7 @@ KNOWN: Mapping[str, Known] = {
     **dict.fromkeys((f"numpy.{core}.multiarray._reconstruct" for core in ("core", "_core")), _array),
     **dict.fromkeys((f"numpy.{core}.numeric._frombuffer" for core in ("core", "_core")), _array_of_buffer),
     **dict.fromkeys((f"numpy.{core}.multiarray.scalar" for core in ("core", "_core")), _numpy_scalar),
-    PERSISTENT: _not_shown,
+    PERSISTENT: _memory,
 }
 
 # What pickles of plain data name besides: nobody need be told of it.
