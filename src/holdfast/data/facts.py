@@ -29,6 +29,13 @@ def _stored(value: Any) -> Any:
     return [*map(_stored, value)] if type(value) is list else value
 
 
+def plain(position: Any) -> Any:
+    """Return it without `StoredPosition`, for a feed may hand on what it was given."""
+    if isinstance(position, dict):
+        return {key: plain(value) for key, value in position.items()}
+    return [*map(plain, position)] if type(position) is list else position
+
+
 def facts(loader: Any, sized: Any = None) -> dict[str, Any]:
     """Return the facts of a loader of any kind; its length is that of `sized`, if given."""
     found: dict[str, Any] = {"loader": type(loader).__name__}

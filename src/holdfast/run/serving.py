@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ..children import steps
-from ..data.facts import Feed, FeedPosition, StoredPosition
+from ..data.facts import Feed, FeedPosition, StoredPosition, plain
 from ..data.feed import feed_for
 from ..errors import UsageError
 from ..state import rng
@@ -95,7 +95,7 @@ class Serving(Iterator[Any]):
 
     def _fetch(self, random: dict[str, Any] | None = None) -> Any:
         ahead = random is not None or (self._may_be_ahead and self.taken > self.consumed)
-        position, before = (dict(self._feed.position(self.taken)), rng.capture()) if ahead else ({}, {})
+        position, before = (self._place(self.taken), rng.capture()) if ahead else ({}, {})
         batch = next(self._remaining, _END)
         if ahead:
             if random is None:  # a loader that is read again notes the states of all of them itself
@@ -130,15 +130,19 @@ class Serving(Iterator[Any]):
             self._ahead.popleft()
         self._session.progress.consumed(self)
 
+    def _place(self, consumed: int) -> FeedPosition:
+        found: FeedPosition = plain(self._feed.position(consumed))
+        return found
+
     def position(self) -> FeedPosition:
         """Where a resume continues: after the consumed batches."""
         if not self._ahead:
-            return self._feed.position(self.consumed)
+            return self._place(self.consumed)
         return {**self._ahead[0].position, AHEAD: [fetch.random for fetch in self._ahead]}
 
     def end(self) -> None:
         """End the loader for this epoch: what remains of it is skipped, also after a resume."""
-        self._session.progress.end_serving(self.name, self._feed.position(self.taken), self.taken)
+        self._session.progress.end_serving(self.name, self._place(self.taken), self.taken)
         self._mark_end()
 
     def _mark_end(self) -> None:
