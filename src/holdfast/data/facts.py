@@ -31,7 +31,7 @@ def _stored(value: Any) -> Any:
 
 def plain(position: Any) -> Any:
     """Return it without `StoredPosition`, for a feed may hand on what it was given."""
-    if isinstance(position, dict):
+    if type(position) in (dict, StoredPosition):
         return {key: plain(value) for key, value in position.items()}
     return [*map(plain, position)] if type(position) is list else position
 
