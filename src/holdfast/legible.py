@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 UNREADABLE = (ValueError, RecursionError)  # what decoders raise at JSON that Holdfast did not write, deep JSON included
 
 
@@ -45,6 +43,8 @@ def printable(text: str, kept: str = "") -> str:
 
 def json_bytes(value: Any) -> bytes:
     """Return `value` as JSON with legible texts and keys."""
+    import msgspec  # who reads an error's text needs no JSON
+
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:

@@ -6,7 +6,6 @@ may be large, and a stranger's: nothing here takes more than a few steps for eac
 
 from __future__ import annotations
 
-import json
 import re
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -268,6 +267,8 @@ def number(value: int) -> int | str:
 
 
 def _text(content: Any) -> str:
+    import json  # many starts need it for nothing
+
     try:
         return json.dumps(content)
     except RecursionError as error:
