@@ -54,17 +54,22 @@ def test_a_deadline_of_the_users_own_stays(tmp_path, fakes):
     assert not any("squeue" in call for call in fakes.calls)
 
 
-@pytest.mark.parametrize(("heard", "left_s"), [("SIGTERM", 30 - 5), ("SIGUSR1", 3600), ("SIGINT", 3600)])
-def test_how_long_the_process_may_use_its_time_is_known(tmp_path, fakes, heard, left_s):
-    """Before a signal and after a notice until the job's end; after SIGTERM until SIGKILL. What waits, ends before."""
+@pytest.mark.parametrize(
+    ("grace_s", "heard", "left_s"),
+    [(10, "SIGTERM", 30 - 5), (10, "SIGUSR1", 10), (7200, "SIGUSR1", 3600), (10, "SIGINT", 3600)],
+)
+def test_how_long_the_process_may_use_its_time_is_known(tmp_path, fakes, grace_s, heard, left_s):
+    """Until the job's end; after SIGTERM until SIGKILL, after a notice until a preempted job is killed."""
     fakes.say("squeue", "1:00:00\n")
+    fakes.say("scontrol show partition", f"PartitionName=spot\n   GraceTime={grace_s} Hidden=NO\n")
     with pytest.raises(Stopped), new_run(tmp_path / "run", Toy()) as run:
         clock, stop = run._session.job_clock, run._session.stop
         assert clock.gone_by() == float("inf")
-        looked(run, lambda here: None not in (here.watch.kill_wait_s, here.watch.end_s))
+        looked(run, lambda here: None not in (here.watch.kill_wait_s, here.watch.preempt_s, here.watch.end_s))
         assert 3600 - 15 < clock.gone_by() - time.time() < 3600
         stop.hear(heard)
-        assert left_s - 15 * (left_s > 60) - 1.5 < clock.gone_by() - time.time() < left_s
+        early_s = 15 if left_s == 3600 else 0  # jobs end at different moments before their time is over
+        assert left_s - early_s - 1.5 < clock.gone_by() - stop.at_s < left_s
 
 
 @pytest.mark.parametrize(

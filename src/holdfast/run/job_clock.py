@@ -111,7 +111,7 @@ class JobClock:
             if stop.reason == "SIGTERM":
                 wait_s = KILL_WAIT_S if self.watch.kill_wait_s is None else self.watch.kill_wait_s
                 ends.append(stop.at_s + max(wait_s - LAST_ACTS_S, wait_s / 2))
-            elif notice_s is not None:
+            elif notice_s is not None and stop.reason in {"SIGUSR1", "SIGUSR2"}:
                 ends.append(stop.at_s + notice_s)
         return min(ends) - interval.LEAVE_S
 
