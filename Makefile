@@ -54,7 +54,7 @@ $(READY): requirements.lock pyproject.toml
 demo: setup  ## kills the example's training on purpose and compares the bits
 	$(BIN)/holdfast drill --kills 5 --signals KILL,TERM --seed 7 -- $(BIN)/python examples/digits/train.py
 
-check: lint types  ## under a minute: format, lint, types and tests/fast
+check: lint types  ## two or three minutes: format, lint, types and tests/fast
 	$(PYTEST) tests/fast --quiet --hypothesis-profile=quick
 
 test: setup  ## what proves each guarantee: tests/fast and tests/slow

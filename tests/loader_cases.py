@@ -7,6 +7,7 @@ the three global random generators, and draws from them: one number too many or 
 
 import gc
 import random
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import chain, count, cycle, islice
@@ -29,6 +30,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from holdfast import Every, Last, Run
 from holdfast.data import Zip
 from holdfast.errors import Mismatch
+from subjects import asked_of
 from toy import Toy
 
 LENGTH, BATCH, EPOCHS = 5, 2, 2
@@ -294,6 +296,34 @@ def by_epochs(run, batches_of, epoch_of, save):
             run.save()
 
 
+def fetched_ahead(batches, ahead):
+    """The batches, of which `ahead` more are fetched than are out."""
+    queue = deque()
+    for batch in batches:
+        queue.append(batch)
+        if len(queue) > ahead:
+            yield queue.popleft()
+    yield from queue
+
+
+def by_trainer(run, batches_of, epoch_of, save, ahead):
+    loop = run.loop(epochs=EPOCHS)
+
+    def marked(batches):
+        for batch in fetched_ahead(batches, ahead):
+            yield batch
+            loop.step_done()
+
+    while loop.goes_on:
+        epoch = loop.epoch
+        loop.begin_epoch()
+        epoch_of(epoch, marked(loop.batches(batches_of())))
+        if save:
+            run.save()
+        loop.end_epoch()
+    loop.leave()
+
+
 def walked(case, workers, seed, path=None, drive=by_epochs, **options):
     """What each pass of the body and each end of an epoch saw: its epoch, batch and random numbers. `drive` walks."""
     start(seed)
@@ -354,3 +384,14 @@ def differing_cuts(name, workers, place, chosen=lambda cuts: cuts, drive=by_epoc
     names = [checkpoint.name.removeprefix("step-").lstrip("0") for checkpoint, _ in tried]
     assert refused == [(cut, True) for cut in case.refused if cut in names]
     return different
+
+
+def differing_trainer_cuts(ahead, place, chosen=lambda cuts: cuts, nth=1):
+    """`differing_cuts` of every nth kind of loader, of which a trainer has fetched `ahead` batches too early."""
+    names = [name for name, case in CASES.items() if 0 in case.workers and not (ahead and case.refused)]
+    found = {}
+    for number, name in enumerate(names[::nth]):
+        with asked_of(name):
+            found |= differing_cuts(name, 0, place / str(number), chosen, drive=partial(by_trainer, ahead=ahead))
+    assert len(names) > 8
+    return found

@@ -20,7 +20,7 @@ import foreign_corpus as corpus
 from holdfast import disk
 from holdfast.cli import commands
 from holdfast.errors import Damaged, StoreError
-from holdfast.foreign import table
+from holdfast.foreign import table, trees
 from holdfast.store.store import Store
 
 
@@ -526,8 +526,9 @@ def test_a_pickle_in_an_archive_is_not_executed(tmp_path):
 
 
 @pytest.mark.parametrize("data", [corpus.laughs(), corpus.deep()], ids=["laughs", "deep"])
-def test_what_is_too_large_is_unreadable_and_not_damaged(tmp_path, data):
-    """One line, exit 1."""
+def test_what_is_too_large_is_unreadable_and_not_damaged(tmp_path, data, monkeypatch):
+    """One line, exit 1. test_foreign_pickles.py reaches the real limit."""
+    monkeypatch.setattr(trees, "VALUES", 10_000)
     made = archive(tmp_path / "a.pt", **{"data.pkl": data})
     assert 1 == verified(made)[0]
     result = invoke("show", made)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loader_cases import CASES, differing_cuts
+from loader_cases import CASES, differing_cuts, differing_trainer_cuts
 from subjects import asked_of
 
 pytestmark = [
@@ -17,3 +17,8 @@ def test_a_cut_changes_nothing_for_any_kind_of_loader(tmp_path):
         with asked_of(name):
             chosen = lambda cuts, number=number: [cuts[(2 * number + 1) % len(cuts)]]
             assert {} == differing_cuts(name, 0, tmp_path / str(number), chosen)
+
+
+def test_a_trainer_that_has_fetched_ahead_loses_nothing_at_a_cut(tmp_path):
+    """Every fourth kind, three batches ahead, cut once; tests/slow/test_loader_matrix.py cuts them everywhere."""
+    assert {} == differing_trainer_cuts(3, tmp_path, lambda cuts: [cuts[len(cuts) // 2]], nth=4)

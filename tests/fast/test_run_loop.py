@@ -1,9 +1,7 @@
 """A loop that another program walks: a trainer that fetches ahead, validates, and calls the loop's methods."""
 
 import random
-from collections import deque
 from contextlib import contextmanager
-from functools import partial
 from itertools import islice
 
 import pytest
@@ -15,7 +13,7 @@ from holdfast.errors import Damaged, Mismatch, Stopped, UsageError
 from holdfast.run.position import Position, Progress
 from holdfast.run.tracked import digests
 from holdfast.trainers.training import remembered
-from loader_cases import CASES, EPOCHS, differing_cuts, start
+from loader_cases import CASES, fetched_ahead, start
 from subjects import asked_of
 from toy import Cut, Toy, events, lines, names, new_run
 
@@ -23,42 +21,6 @@ pytestmark = [
     pytest.mark.usefixtures("no_syncs"),
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata's own
 ]
-
-
-def fetched_ahead(batches, ahead):
-    """The batches, of which `ahead` more are fetched than are out."""
-    queue = deque()
-    for batch in batches:
-        queue.append(batch)
-        if len(queue) > ahead:
-            yield queue.popleft()
-    yield from queue
-
-
-def by_trainer(run, batches_of, epoch_of, save, ahead):
-    loop = run.loop(epochs=EPOCHS)
-
-    def marked(batches):
-        for batch in fetched_ahead(batches, ahead):
-            yield batch
-            loop.step_done()
-
-    while loop.goes_on:
-        epoch = loop.epoch
-        loop.begin_epoch()
-        epoch_of(epoch, marked(loop.batches(batches_of())))
-        if save:
-            run.save()
-        loop.end_epoch()
-    loop.leave()
-
-
-@pytest.mark.parametrize("ahead", [0, 1, 3])
-def test_a_cut_changes_nothing_whatever_a_trainer_has_fetched_ahead(tmp_path, ahead):
-    names = [name for name, case in CASES.items() if 0 in case.workers and not (ahead and case.refused)]
-    for number, name in enumerate(names[::3] if ahead > 1 else names[::2]):
-        with asked_of(name):
-            assert {} == differing_cuts(name, 0, tmp_path / str(number), drive=partial(by_trainer, ahead=ahead))
 
 
 @pytest.mark.parametrize("name", ["generator", "stream", "zip"])

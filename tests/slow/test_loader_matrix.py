@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from loader_cases import CASES, differing_cuts
+from loader_cases import CASES, differing_cuts, differing_trainer_cuts
 
 pytestmark = [
     pytest.mark.usefixtures("no_syncs"),
@@ -24,3 +24,8 @@ def test_a_cut_anywhere_changes_nothing(name, tmp_path):
 def test_a_cut_changes_nothing_with_workers(name, tmp_path):
     """One cut, at random by the name of the case; tests/prove/test_every_loader.py takes all."""
     assert {} == differing_cuts(name, 2, tmp_path, lambda cuts: random.Random(name).sample(cuts, 1))
+
+
+@pytest.mark.parametrize(("ahead", "nth"), [(0, 2), (1, 2), (3, 3)])
+def test_a_cut_changes_nothing_whatever_a_trainer_has_fetched_ahead(tmp_path, ahead, nth):
+    assert {} == differing_trainer_cuts(ahead, tmp_path, nth=nth)
