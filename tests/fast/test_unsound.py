@@ -353,6 +353,21 @@ def test_a_run_that_stops_on_nan_ends_with_an_error_and_says_the_way_back(tmp_pa
     assert not any(found(tmp_path).values())
 
 
+def test_a_run_that_stops_on_nan_does_not_branch_from_such_weights(tmp_path):
+    """It ends as a save ends it, before the first step. A branch from finite weights goes on."""
+    done(train(tmp_path / "source", objects(), 3, spoiled=(3,)))
+    finite, spoiled = ((tmp_path / "source/checkpoints" / name) for name in names(tmp_path / "source")[-2:])
+    for _ in range(2):
+        with pytest.raises(NotFinite, match=r"does not branch from \S+step-000000003: .* in model/0\.weight") as raised:
+            done(train(tmp_path / "branch", objects(), 9, stop_on_nan=True, branch_from=spoiled))
+        assert 1 == raised.value.exit_code
+        assert ("failed", "NotFinite") == (last(tmp_path / "branch")["event"], last(tmp_path / "branch")["kind"])
+    assert [] == names(tmp_path / "branch")
+    done(train(tmp_path / "branch", objects(), 9, stop_on_nan=True, branch_from=finite))
+    assert 9 == Store(tmp_path / "branch").latest().step
+    done(train(tmp_path / "careless", objects(), 9, branch_from=spoiled))
+
+
 def test_a_run_may_go_back_to_one_place_as_often_as_it_ends_there(tmp_path):
     """A line with go_back that stays in the script is not done twice, unless what followed is lost anyway."""
     for _ in range(2):

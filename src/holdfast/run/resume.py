@@ -253,9 +253,8 @@ def _require_wanted(session: Session, checkpoint: Checkpoint) -> None:
         Untrusted: a signed checkpoint in this run's directory was saved by another run.
         NotFinite: its weights are not finite, and the run stops on those.
     """
-    if checkpoint.path.parent.parent != session.store.root:  # it was named by the caller
-        return
-    if session.options.signer is not None and checkpoint.head.run != session.attempt.run:
+    ours = checkpoint.path.parent.parent == session.store.root  # otherwise it was named by the caller
+    if ours and session.options.signer is not None and checkpoint.head.run != session.attempt.run:
         raise Untrusted(f"{checkpoint.path}: was saved by run {checkpoint.head.run}, and this is {session.attempt.run}")
     if session.options.stop_on_nan:
         unsound.require_finite(session.store, checkpoint)

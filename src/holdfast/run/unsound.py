@@ -42,12 +42,18 @@ def stopped(session: Session, name: str, found: Sequence[str]) -> NotFinite:
 def require_finite(store: Store, checkpoint: Checkpoint) -> None:
     """
     Raises:
-        NotFinite: the weights of the checkpoint from which the run would go on are not finite.
+        NotFinite: the weights of the checkpoint from which the run would go on, its own or a named one, are not finite.
     """
     found = checkpoint.head.not_finite
-    if found:
-        said = _said(checkpoint.name, found)
-        raise NotFinite(f"{store.root}: stop_on_nan: the run does not go on from there: {said}; {_advice(store)}")
+    if not found:
+        return
+    refused = f"the run does not go on from there: {_said(checkpoint.name, found)}; {_advice(store)}"
+    if checkpoint.path.parent.parent != store.root:
+        refused = (
+            f"the run does not branch from {checkpoint.path}: {_said('it', found)}; name one without, or another run: "
+            "`holdfast ls` marks those that are not finite"
+        )
+    raise NotFinite(f"{store.root}: stop_on_nan: {refused}")
 
 
 def _said(name: str, found: Sequence[str]) -> str:
