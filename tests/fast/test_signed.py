@@ -128,7 +128,7 @@ def change_a_metric(run):
 
 
 def change_the_tree(run):
-    seal(newest(run), lambda text: re.sub(rb'("value": ?)\d', rb"\g<1>7", text))
+    seal(newest(run), lambda text: re.sub(rb'("value": ?)(\d)', rb"\g<1>1\g<2>", text))
 
 
 def rename_an_older_one(run):
@@ -332,13 +332,42 @@ def test_a_key_that_cannot_sign_is_refused_before_anything_is_written(tmp_path, 
     with pytest.raises(UsageError, match="No such file"):
         train(tmp_path / "run", 1, tmp_path / "missing")
     with pytest.raises(UsageError, match="no private key"):
-        public = tmp_path / "public"
-        shutil.copyfile(key.with_suffix(".pub"), public)
-        public.chmod(0o600)
-        Signer(public)
-    with pytest.raises(UsageError, match="no public Ed25519 key"):
-        public_key(key)
+        (tmp_path / "text").touch(0o600)
+        Signer(tmp_path / "text")
     assert not (tmp_path / "run").exists()
+
+
+PUBLIC = [
+    "ssh-ed25519 AAAA me@here\n",
+    "ecdsa-sha2-nistp256 AAAA\n",
+    "-----BEGIN PUBLIC KEY-----\n",
+    "---- BEGIN SSH2 PUBLIC KEY ----\n",
+]
+PRIVATE = [
+    "-----BEGIN OPENSSH PRIVATE KEY-----\n",
+    "-----BEGIN PRIVATE KEY-----\n",
+    "-----BEGIN RSA PRIVATE KEY-----\n",
+]
+
+
+@pytest.mark.parametrize("text", PUBLIC)
+def test_a_public_key_that_was_to_sign_is_told(tmp_path, text):
+    """Whatever its mode is: others may read it, and that is no fault of it."""
+    file = tmp_path / "key.pub"
+    file.write_text(text)
+    for mode in (0o644, 0o600):
+        file.chmod(mode)
+        with pytest.raises(UsageError, match=f"^{file}: is a public key, and signing needs the private one"):
+            train(tmp_path / "run", 1, file)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("text", PRIVATE)
+def test_a_private_key_that_was_to_check_is_told(tmp_path, text):
+    file = tmp_path / "key"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=f"^{file}: is a private key, and checking needs the public one"):
+        public_key(file)
 
 
 @needs("openssl")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,8 @@ from ..errors import Untrusted, UsageError
 
 _MOST_BYTES = 1 << 20  # no file with a key is larger
 _LENGTH = 32  # of a public key, RFC 8032
+_PUBLIC = re.compile(rb"(ssh|ecdsa|sk)-|-+ ?BEGIN (SSH2 |RSA )?PUBLIC KEY")  # how a file with one begins
+_PRIVATE = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY")
 
 
 class Key(NamedTuple):
@@ -51,7 +54,7 @@ class Signer:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """
         Raises:
-            UsageError: there is no such key, others may read it, or it has a passphrase.
+            UsageError: there is no such key, it is a public one, others may read it, or it has a passphrase.
         """
         file = Path(path).expanduser()
         data = _content(file, private=True)
@@ -84,7 +87,7 @@ def public_key(path: str | os.PathLike[str]) -> Key:
     Raises:
         UsageError: it has none.
     """
-    file = Path(path)
+    file = Path(path).expanduser()
     data = _content(file, private=False)
     ed25519, serialization, _ = _library()
     load = serialization.load_pem_public_key
@@ -102,11 +105,18 @@ def public_key(path: str | os.PathLike[str]) -> Key:
 def _content(file: Path, *, private: bool) -> bytes:
     try:
         with open(disk.open_plain(file, follow=True), "rb") as opened:
-            if private and os.fstat(opened.fileno()).st_mode & 0o077:
-                raise UsageError(f"{file}: others may read this private key; chmod 600 {file}")
-            return opened.read(_MOST_BYTES)
+            mode, data = os.fstat(opened.fileno()).st_mode, opened.read(_MOST_BYTES)
     except OSError as error:
         raise UsageError(f"{file}: the key cannot be read: {error.strerror}") from error
+    if private and _PUBLIC.match(data):
+        raise UsageError(
+            f"{file}: is a public key, and signing needs the private one: ssh-keygen writes it without .pub"
+        )
+    if not private and _PRIVATE.match(data):
+        raise UsageError(f"{file}: is a private key, and checking needs the public one: ssh-keygen writes it as .pub")
+    if private and mode & 0o077:
+        raise UsageError(f"{file}: others may read this private key; chmod 600 {file}")
+    return data
 
 
 def _library() -> tuple[Any, Any, Any]:
