@@ -7,7 +7,7 @@ import shutil
 import pytest
 from torch import nn
 
-from holdfast import Best, Every, Last, Run, Stopped, Store, disk
+from holdfast import Best, Every, Last, Run, Stopped, Store, disk, load_into
 from holdfast.errors import Unreadable
 from holdfast.run import patience, relaunch
 from holdfast.store.shelf import Shelf
@@ -135,3 +135,32 @@ def test_going_back_reads_nothing_of_a_checkpoint_that_cannot_be_read(tmp_path, 
     with Run(tmp_path, state, stop_on_nan=stops, go_back=2) as run:
         assert 2 == run.step
     assert [f"{newest.name}-went-back"] == [path.name for path in (tmp_path / "quarantine").iterdir()]
+
+
+@pytest.mark.parametrize("how", ["load_into", "start_from"])
+@pytest.mark.parametrize("named", ["run", "checkpoint"])
+@pytest.mark.parametrize("relative", [False, True])
+def test_weights_that_cannot_be_read_are_an_error_of_ours(tmp_path, monkeypatch, how, named, relative):
+    """However the path is written. No older checkpoint is read instead."""
+    state = {"model": nn.Linear(2, 2)}
+    with Run(tmp_path / "run", state, every=Every(steps=1), keep=Last(9)) as run:
+        for _ in run.steps(2):
+            pass
+    real, newest = disk.open_plain, Store(tmp_path / "run").latest().path
+    path = newest if named == "checkpoint" else tmp_path / "run"
+
+    def unreadable(at, **options):
+        if at.absolute().is_relative_to(newest) and at.suffix == ".safetensors":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(at))
+        return real(at, **options)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(disk, "open_plain", unreadable)
+    monkeypatch.setattr(patience, "MOST_S", 0.0)
+    path = path.relative_to(tmp_path) if relative else path
+    with pytest.raises(Unreadable, match=r"model\.safetensors: cannot be read on .* Input/output error") as raised:
+        if how == "load_into":
+            load_into(nn.Linear(2, 2), path)
+        else:
+            Run("new", state, start_from=path).__enter__()
+    assert 12 == raised.value.exit_code

@@ -9,8 +9,9 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
-from holdfast import Every, Last, Run, Store
+from holdfast import Best, Every, Last, Run, Store, load_into
 from holdfast.cli.verify import verified
 from holdfast.errors import Damaged, HoldfastError, NotFound, Unreadable, Untrusted, UsageError
 from holdfast.store import format, lineage, shards
@@ -399,6 +400,28 @@ def test_a_store_that_checks_refuses_to_load(tmp_path, key):
     assert {"a": 2} == Store(tmp_path / "run").load()
     with pytest.raises(NotFound):
         Store(tmp_path / "none", signer=Signer(key)).load()
+
+
+@pytest.mark.parametrize("step", [None, 2, "best"])
+def test_weights_are_read_from_what_the_key_signed_only(tmp_path, key, step):
+    """Also of a checkpoint that is named itself. Nothing is overwritten before, and no older one is taken."""
+    model, public = torch.nn.Linear(1, 1), key.with_suffix(".pub")
+    with Run(tmp_path / "run", {"model": model}, every=Every(steps=1), keep=Best("loss", min), signed=key) as run:
+        for _ in run.steps(2):
+            run.log(loss=0.5 if run.step else 1.0)
+    path = Store(tmp_path / "run").latest().path
+    assert load_into(torch.nn.Linear(1, 1), tmp_path / "run", step=step, key=public).complete
+    assert load_into(torch.nn.Linear(1, 1), path, key=str(public)).complete
+    other, before = torch.nn.Linear(1, 1), key_pair(tmp_path, "other", seed=2).with_suffix(".pub")
+    weight = other.weight.detach().clone()
+    with pytest.raises(Untrusted, match="is signed by key"):
+        load_into(other, tmp_path / "run", step=step, key=before)
+    (path / MANIFEST).write_bytes(format.encode(with_quick_digests(path)))
+    for where, options in [(tmp_path / "run", {"step": step}), (path, {})]:
+        with pytest.raises(Untrusted, match="is not signed, and key SHA256:"):
+            load_into(other, where, key=public, **options)
+    assert torch.equal(weight, other.weight)
+    assert load_into(other, path).complete
 
 
 def test_a_signed_run_begins_from_its_mirror_and_heals_from_it(saved, key):

@@ -95,7 +95,7 @@ def reading(place: Path) -> Iterator[None]:
     except OSError as error:
         if not isinstance(error.filename, str | bytes | os.PathLike):
             raise
-        path = Path(os.fsdecode(error.filename))
+        path, place = Path(os.fsdecode(error.filename)).absolute(), place.absolute()
         if not path.is_relative_to(place):
             raise
         here = str(owner.me()["host"])

@@ -13,8 +13,10 @@ from ..errors import Damaged, Mismatch, NotFound, UsageError
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
 from ..store.shelf import Shelf
+from ..store.signing import Key, public_key
 from ..store.store import Store
 from .objects import handles_at, weights_for
+from .patience import reading
 from .resume import require_sound
 
 T = TypeVar("T")
@@ -67,16 +69,20 @@ def load_into(
     rename: Mapping[str, str] | None = None,
     strict: bool = True,
     step: int | str | None = None,
+    key: str | os.PathLike[str] | None = None,
 ) -> Report:
     """Read the weights that were tracked as `name` into `model`, straight into its memory, checked on the way.
 
     `path` is a run's directory (its newest checkpoint, or `step`, or "best") or a checkpoint's. A damaged newest one is
     reported and skipped: then everything is read from an older one.
+    `key`: a file with a public key, as `holdfast verify --key` takes it. The checkpoint must be signed by it.
 
     Raises:
         Mismatch: a leaf is missing, unexpected or of another shape, and `strict`; nothing was overwritten.
         NotFound: no such checkpoint; nothing was overwritten.
+        Untrusted: the key did not sign the checkpoint; no older one was tried.
         Damaged: no suitable checkpoint is undamaged. The message reports when the model contains a part of one.
+        Unreadable: a file cannot be read now. The model may contain a part of the checkpoint: call this again.
     """
     if weights_for(model) is None:
         raise UsageError(f"load_into reads into a model, not into a {type(model).__qualname__}")
@@ -88,7 +94,9 @@ def load_into(
             raise NotFound(f"{checkpoint.path}: holds no {name!r}, only {', '.join(known)}; say name={known[0]!r}")
         return {name: model}
 
-    return _Reading(wanted, rename or {}, strict=strict).read(path, step)[name]
+    reader = _Reading(wanted, rename or {}, strict=strict, key=None if key is None else public_key(key))
+    with reading(Path(path)):
+        return reader.read(path, step)[name]
 
 
 def begin_from(source: StartFrom, objects: Mapping[str, Any]) -> dict[str, Report]:
@@ -145,9 +153,14 @@ class _Reading:
     """
 
     def __init__(
-        self, models: Callable[[Checkpoint], Mapping[str, Any]], rename: Mapping[str, str], *, strict: bool
+        self,
+        models: Callable[[Checkpoint], Mapping[str, Any]],
+        rename: Mapping[str, str],
+        *,
+        strict: bool,
+        key: Key | None = None,
     ) -> None:
-        self._models, self._rename, self._strict = models, rename, strict
+        self._models, self._rename, self._strict, self._key = models, rename, strict, key
         self._begun: dict[str, Report] = {}  # what a damaged checkpoint may have overwritten
 
     def read(self, path: str | os.PathLike[str], step: int | str | None = None) -> dict[str, Report]:
@@ -160,8 +173,8 @@ class _Reading:
                 f"{error}; {', '.join(self._begun)} may hold a part of it: build anew what is to be used"
             ) from error
 
-    def _read(self, checkpoint: Checkpoint) -> dict[str, Report]:
-        _laid_out(checkpoint)
+    def _read(self, named: Checkpoint) -> dict[str, Report]:
+        checkpoint = _laid_out(named.signed_by(self._key))
         try:
             models = self._models(checkpoint)
             stored = {name: handles_at(checkpoint, name) for name in models}
