@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import struct
 import sys
 import warnings
@@ -21,6 +22,7 @@ from holdfast import disk
 from holdfast.cli import commands
 from holdfast.errors import Damaged, StoreError
 from holdfast.foreign import table, trees
+from holdfast.foreign.checkpoint import find
 from holdfast.store.store import Store
 
 
@@ -169,6 +171,23 @@ def test_what_is_not_known_is_shown_by_its_name(tmp_path):
     assert "torch.nn.modules.container.Sequential" in shown["document"]["would import"]
     assert any(key.endswith("_parameters/weight") for key in shown["leaves"])
     assert "_rebuild_sparse_tensor" in done("show", tmp_path / "whole.pt", "--all")
+
+
+def test_shards_of_two_models_without_an_index_are_told_and_never_one_model(originals, tmp_path):
+    """Nothing says which of them is the folder's model: both are named, and the weights of neither are read."""
+    made = corpus.copied(originals["hugging_face"], tmp_path / "checkpoint-17")
+    (made / "model.safetensors.index.json").unlink()
+    shutil.copyfile(made / "model-00001-of-00002.safetensors", made / "other-00001-of-00001.safetensors")
+    code, problems = verified(made)
+    told = "shards without an index, of more than one model: model-*-of-00002.safetensors, other-*-of-00001.safetensors"
+    assert (4, [True]) == (code, [told in each for each in problems])
+    assert told in done("show", made)
+    assert told in done("ls", tmp_path)
+    assert not [each for each in find(made).select().leaves() if each.startswith("model/")]
+    assert 4 == invoke("export", made, "-o", tmp_path / "w.npz").exit_code
+    assert 0 == invoke("show", made / "other-00001-of-00001.safetensors").exit_code
+    (made / "other-00001-of-00001.safetensors").unlink()
+    assert any("the index model.safetensors.index.json is missing" in each for each in verified(made)[1])
 
 
 def test_a_folder_of_many_is_listed_by_step(tmp_path, originals):

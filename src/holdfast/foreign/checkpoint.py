@@ -138,12 +138,9 @@ class Folder(Location):
         return [*self.foreign()]
 
     def _choose(self, step: Step) -> Checkpoint:
-        found = self.foreign()
-        if step in (None, "latest") and found:
-            return found[-1]
-        for checkpoint in reversed(found):
-            if step in (_step(checkpoint), checkpoint.name):
-                return checkpoint
+        wanted = [each for each in self.foreign() if step in (None, "latest", _step(each), each.name)]
+        if wanted:
+            return wanted[-1]
         raise NotFound(f"{self.path}: no checkpoint of step {step}; see holdfast ls {self.path}")
 
 

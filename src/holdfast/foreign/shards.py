@@ -27,6 +27,7 @@ _BESIDE = re.compile(r"(optimizer|scheduler|scaler|training_args|rng_state(?:_\d
 _CONFIGS = ("config.json", "adapter_config.json", "trainer_state.json")
 _OTHERS = (".pt", ".pth", ".ckpt", ".safetensors")
 _MOST_FILES = 10_000
+_NAMED = 4  # models in a line
 
 
 class _Index(msgspec.Struct, frozen=True):
@@ -91,8 +92,16 @@ def _weights(folder: Path, names: frozenset[str], flaws: list[Problem]) -> Mappi
                     raise Damaged(f"{folder / name}: {file!r}, where {tensor!r} should be, is outside the folder")
                 (wanted.setdefault(file, []) or wanted[file]).append(tensor)  # type: ignore[union-attr]
             return wanted
-    shards = {name: match for name in sorted(names) if (match := _SHARD.fullmatch(name))}
-    for stem, count, ending in {(match[1], match[3], match[4]) for match in shards.values()}:
+    shards = sorted({(match[1], match[3], match[4]) for match in map(_SHARD.fullmatch, names) if match})
+    if len(shards) > 1:  # no file says which of them is this folder's model
+        found = [f"{stem}-*-of-{count}.{ending}" for stem, count, ending in shards[:_NAMED]]
+        more = ", and others" if len(shards) > _NAMED else ""
+        what = (
+            f"shards without an index, of more than one model: {', '.join(found)}{more}; the weights of none are read"
+        )
+        flaws.append(Problem(folder, 0, 0, what))
+        return {}
+    for stem, count, ending in shards:
         flaws.append(Problem(folder, 0, 0, f"the index {stem}.{ending}.index.json is missing"))
         every = [f"{stem}-{number:05d}-of-{count}.{ending}" for number in range(1, min(int(count), _MOST_FILES) + 1)]
         return dict.fromkeys(every)
