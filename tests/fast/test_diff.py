@@ -225,6 +225,22 @@ def test_steps_are_counted_where_the_sign_is_the_same():
     assert told == str(found)
 
 
+@pytest.mark.parametrize(("dtype", "code", "nan"), [("float32", "f", math.nan), ("float8_e5m2", "B", 0x7F)])
+def test_numbers_that_are_nan_on_one_side_only_are_counted(dtype, code, nan):
+    """They have no distance: the largest difference is that of the others, and says nothing about them."""
+    sides = ((nan, nan, 1, 1, 1, nan), (1, 1, nan, 2, 1, nan))
+    found = measured(dtype, *(struct.pack(f"<6{code}", *numbers) for numbers in sides))
+    assert (4, 2, 1) == (found.differing, found.nan_in_a, found.nan_in_b)
+    assert str(found).startswith("4 of 6 values differ, 2 of them NaN in a only, 1 of them NaN in b only, largest diff")
+    none = measured(dtype, *(struct.pack(f"<1{code}", number) for number in (1, 2)))
+    assert "NaN" not in str(none)
+
+
+def test_nans_of_other_bits_are_nan_on_both_sides():
+    found = measured("float32", *(struct.pack("<f", number) for number in (math.nan, -math.nan)))
+    assert (1, 0, 0) == (found.differing, found.nan_in_a, found.nan_in_b)
+
+
 def test_what_was_not_looked_at_is_said(monkeypatch):
     """Without NumPy a huge leaf is looked at in part, and the answer says so."""
     monkeypatch.setitem(sys.modules, "numpy", None)

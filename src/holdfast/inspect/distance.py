@@ -19,17 +19,20 @@ class Distance(NamedTuple):
     largest: float | None  # absolute difference; None when every differing pair has a NaN
     ulps: int | None  # most steps from one number to the next, of floats of the same sign; None: there is no such pair
     signs: int  # pairs of floats whose signs differ: between them lies every tiny number, and steps would say nothing
+    nan_in_a: int  # pairs of which only that of a is NaN: such a pair has no difference
+    nan_in_b: int
     looked_at: int  # values compared or passed over as equal; fewer than `of`: the rest was not looked at
 
     def __str__(self) -> str:
         far = "" if self.largest is None else f", largest difference {self.largest:.3g}"
         alike = " where the sign is the same" if self.signs else ""
         steps = "" if self.ulps is None else f" ({in_ulps(self.ulps)}{alike})"
-        signs = f", {self.signs:,} of them in sign" if self.signs else ""
+        kinds = {"in sign": self.signs, "NaN in a only": self.nan_in_a, "NaN in b only": self.nan_in_b}
+        some = "".join(f", {count:,} of them {kind}" for kind, count in kinds.items() if count)
         rest = (
             "" if self.looked_at == self.of else f"; only the first {self.looked_at:,} were looked at (with NumPy, all)"
         )
-        return f"{self.differing:,} of {self.of:,} values differ{signs}{far}{steps}{rest}"
+        return f"{self.differing:,} of {self.of:,} values differ{some}{far}{steps}{rest}"
 
 
 class _Format(NamedTuple):
@@ -103,7 +106,7 @@ def distance(dtype: str, size_bytes: int, pieces: Iterable[tuple[Data, Data]]) -
     itemsize = struct.calcsize(form.code)
     of = looked_at = size_bytes // itemsize
     budget = MOST_VALUES if with_numpy is None else of
-    found: list[_Found] = [(0, None, None, 0)]
+    found = [_Found(0)]
     seen = 0
     for a, b in pieces:
         if a != b and budget <= 0:
@@ -113,15 +116,25 @@ def distance(dtype: str, size_bytes: int, pieces: Iterable[tuple[Data, Data]]) -
             found.append(measure(memoryview(a), memoryview(b)))
             budget -= len(a) // itemsize
         seen += len(a)
-    differing, largest, steps, signs = zip(*found, strict=True)
-    return Distance(sum(differing), of, _most(largest), _most(steps), sum(signs), looked_at)
+    differing, largest, steps, signs, in_a, in_b = zip(*found, strict=True)
+    return Distance(sum(differing), of, _most(largest), _most(steps), sum(signs), sum(in_a), sum(in_b), looked_at)
 
 
 def _most(found: Iterable[Any]) -> Any:
     return max((each for each in found if each is not None), default=None)
 
 
-_Found = tuple[int, float | None, int | None, int]  # of one piece: differing, largest, ulps and signs of its `Distance`
+class _Found(NamedTuple):
+    """As in `Distance`, of one piece."""
+
+    differing: int
+    largest: float | None = None
+    ulps: int | None = None
+    signs: int = 0
+    nan_in_a: int = 0
+    nan_in_b: int = 0
+
+
 _Measure = Callable[[memoryview, memoryview], _Found]
 
 
@@ -130,19 +143,24 @@ def _by_hand(form: _Format) -> _Measure:
 
     def piece(a: memoryview, b: memoryview) -> _Found:
         differing, largest, steps, signs = 0, -1.0, -1, 0
+        nans = [0, 0]
         for x, y in zip(a.cast(form.code), b.cast(form.code), strict=True):
             if x == y:
                 continue
             differing += 1
-            far = float(abs(x - y)) if form.decode is None else abs(form.decode(x) - form.decode(y))
-            if math.isnan(far):  # a NaN has no distance from anything
+            if form.decode is None:
+                largest = max(largest, float(abs(x - y)))
                 continue
-            largest = max(largest, far)
-            if form.decode is not None and (x ^ y) & top:
+            p, q = form.decode(x), form.decode(y)
+            if math.isnan(p) or math.isnan(q):  # a NaN has no distance from anything
+                nans[math.isnan(q)] += math.isnan(p) != math.isnan(q)
+                continue
+            largest = max(largest, abs(p - q))
+            if (x ^ y) & top:
                 signs += 1
-            elif form.decode is not None:
+            else:
                 steps = max(steps, abs(x - y))
-        return differing, None if largest < 0 else largest, None if steps < 0 else steps, signs
+        return _Found(differing, None if largest < 0 else largest, None if steps < 0 else steps, signs, *nans)
 
     return piece
 
@@ -171,13 +189,16 @@ def _with_numpy(dtype: str, form: _Format) -> _Measure | None:
         x, y = x[unequal], y[unequal]
         steps = np.maximum(x, y).astype(np.uint64) - np.minimum(x, y).astype(np.uint64)  # modulo 2**64: never too large
         if form.decode is None:
-            return len(x), float(int(steps.max())), None, 0
+            return _Found(len(x), float(int(steps.max())))
         with np.errstate(all="ignore"):
-            far = np.abs(numbers(x) - numbers(y))
-        known = ~np.isnan(far)
+            p, q = numbers(x), numbers(y)
+            far = np.abs(p - q)
+        in_a, in_b = np.isnan(p), np.isnan(q)
+        known = ~(in_a | in_b)
         alike = known & ((x ^ y) & top == 0)
         largest = float(far[known].max()) if known.any() else None
         most = int(steps[alike].max()) if alike.any() else None
-        return len(x), largest, most, int(known.sum() - alike.sum())
+        signs = int(known.sum() - alike.sum())
+        return _Found(len(x), largest, most, signs, int((in_a & ~in_b).sum()), int((in_b & ~in_a).sum()))
 
     return piece
