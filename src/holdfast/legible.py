@@ -41,6 +41,11 @@ def printable(text: str, kept: str = "") -> str:
     return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return `1 leaf` or `2 leaves`: a number with its noun, whose plural is `many`, or else has an s."""
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
 def json_bytes(value: Any) -> bytes:
     """Return `value` as JSON with legible texts and keys."""
     import msgspec  # who reads an error's text needs no JSON

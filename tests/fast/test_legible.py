@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from holdfast import Best, Last, Run, journal, legible
@@ -146,3 +147,19 @@ def test_an_error_in_an_odd_place_is_told(tmp_path):
     root.mkdir()
     told = invoke("ls", root)
     assert (3, True) == (told.exit_code, "\\udcff" in told.stderr), told
+
+
+# Numbers ---------------------------------------------------------------------------------------------------------
+
+
+def test_one_thing_is_not_told_as_many(tmp_path):
+    """A number and its noun: also in what the commands print."""
+    expected = ["0 files", "1 file", "2 files", "1,000 leaves", "1 leaf"]
+    told = [legible.counted(number, "file") for number in (0, 1, 2)]
+    assert expected == [*told, *(legible.counted(number, "leaf", "leaves") for number in (1000, 1))]
+    Store(tmp_path / "run").save({"w": np.ones(3)}, step=1)
+    file = tmp_path / "w.safetensors"
+    exported = invoke("export", tmp_path / "run", "--all", "-o", file).stdout
+    assert "1 tensor of step-000000001" in exported
+    for path in (tmp_path / "run", file):
+        assert "in 1 file, 1 leaf\n" in invoke("show", path).stdout

@@ -422,7 +422,7 @@ def test_commands_copies_and_maps(small, tmp_path):
     assert ["rows"] == list(store.latest().leaves())
 
     assert 0 == invoke("verify", tmp_path / "run").exit_code
-    assert "1 leaves" in invoke("show", tmp_path / "run").stdout
+    assert "1 leaf" in invoke("show", tmp_path / "run").stdout
     assert [ROWS, WIDTH] == json.loads(invoke("show", tmp_path / "run", "--json").stdout)["leaves"]["rows"]["shape"]
     assert 0 == invoke("diff", f"{tmp_path}/run@3", tmp_path / "copy").exit_code
     different = invoke("diff", f"{tmp_path}/run@3", f"{tmp_path}/run@1")  # one divided, one whole

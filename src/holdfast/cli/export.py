@@ -15,6 +15,7 @@ from ..foreign.checkpoint import Foreign
 from ..inspect import tensors
 from ..inspect.pt import pt
 from ..inspect.tensors import Chosen, Tensor
+from ..legible import counted
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
 from ..store.locate import again
@@ -121,8 +122,9 @@ TIES = {
 
 
 def _lines(facts: dict[str, Any], ties: str) -> Iterator[str]:
-    yield f"{facts['file']}: {facts['tensors']} tensors of {facts['checkpoint']}, {size(facts['size_bytes'])}"
+    written = counted(facts["tensors"], "tensor")
+    yield f"{facts['file']}: {written} of {facts['checkpoint']}, {size(facts['size_bytes'])}"
     for name, first in facts["tied"].items():
         yield f"  {name} is tied to {first}: {ties}"
     if facts["left_out"]:
-        yield (f"  {facts['left_out']} values that are no tensors were left out")
+        yield f"  {counted(facts['left_out'], 'value')} left out: only tensors are exported"

@@ -16,6 +16,7 @@ from ..cluster.hold import HOLD
 from ..foreign.checkpoint import Folder
 from ..inspect import mirrors
 from ..journal import Log
+from ..legible import counted
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
 from ..store.locate import Location, best_of, fault
@@ -188,7 +189,7 @@ def _row(row: dict[str, Any]) -> list[object]:
 
 def _mirror(each: dict[str, Any]) -> str:
     count = len(each["checkpoints"])
-    newest = f"{count} checkpoint{'s' * (count != 1)}, to {each['checkpoints'][-1]}" if count else "nothing"
+    newest = f"{counted(count, 'checkpoint')}, to {each['checkpoints'][-1]}" if count else "nothing"
     return f"{each['place']}: {newest}{'; ' * bool(each['trouble'])}{each['trouble']}"
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from .. import journal
 from ..errors import HoldfastError
 from ..inspect import mirrors
+from ..legible import counted
 from ..mirror.place import open_place
 from ..mirror.remote import Remote
 from ..mirror.sending import identity
@@ -66,8 +67,10 @@ def lines_of(found: Iterable[Held]) -> Iterator[str]:
         if held.error is not None:
             yield f"{held.place}  nobody knows: {held.error}"
             continue
-        count = "1 copy" if len(held.copies) == 1 else f"{len(held.copies)} copies, the newest"
-        copies = f"{count} {held.copies[-1]}" if held.copies else "no copy"
+        newest = ", the newest" if len(held.copies) > 1 else ""
+        copies = (
+            f"{counted(len(held.copies), 'copy', 'copies')}{newest} {held.copies[-1]}" if held.copies else "no copy"
+        )
         yield f"{held.place}  {copies}; holdfast verify {held.place} reads them"
         yield from (f"  {name}: another checkpoint of that name lies there" for name in held.others)
         if held.lacking:

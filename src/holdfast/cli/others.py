@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import Damaged, StoreError
 from ..foreign.checkpoint import Foreign
+from ..legible import counted
 from ..store.format import utc
 from .shown import age_s, duration, json_line, moment, size
 
@@ -58,7 +59,8 @@ def origin(checkpoint: Foreign) -> Iterator[tuple[str, str]]:
     yield "format", known["format"]
     yield from ((name, str(known[name])) for name in ("step", "epoch") if known[name] is not None)
     yield "time", f"{moment(created)} ({duration(age_s(created))} ago)"
-    yield "size", f"{size(known['size_bytes'])} in {len(known['files'])} files, {len(checkpoint.leaves())} leaves"
+    leaves = counted(len(checkpoint.leaves()), "leaf", "leaves")
+    yield "size", f"{size(known['size_bytes'])} in {counted(len(known['files']), 'file')}, {leaves}"
     if known["values"] != "read":
         yield "values", known["values"]
     for name, value in known["document"].items():

@@ -10,6 +10,7 @@ import click
 from .. import journal
 from ..errors import UsageError
 from ..foreign.checkpoint import Foreign
+from ..legible import counted
 from ..state import nodes
 from ..store import divided
 from ..store.checkpoint import Checkpoint
@@ -122,11 +123,12 @@ def _origin(m: Manifest) -> Iterator[tuple[str, str]]:
     if m.epoch is not None:
         yield "epoch", str(m.epoch)
     yield "time", f"{moment(m.created)} ({duration(age_s(m.created))} ago)"
-    yield "size", f"{size(m.size_bytes)} in {len(m.files)} files, {len(divided.leaves(m.leaves))} leaves"
+    leaves = counted(len(divided.leaves(m.leaves)), "leaf", "leaves")
+    yield "size", f"{size(m.size_bytes)} in {counted(len(m.files), 'file')}, {leaves}"
     if m.world > 1:
         pieces = sum(map(is_piece, m.leaves.values()))
         own = sum(key.startswith("@") for key in m.leaves) - pieces
-        yield "ranks", f"{m.world}; {own} leaves are one rank's own, {pieces} are pieces"
+        yield "ranks", f"{m.world}; {counted(own, 'leaf', 'leaves')} of one rank alone, {counted(pieces, 'piece')}"
     yield "attempt", f"{m.attempt} of run {m.run}"
     yield "parent", m.parent or "none"
     if m.not_finite:
@@ -165,7 +167,7 @@ def _model(name: str, facts: Any) -> str:
     if not isinstance(facts, Mapping):
         return f"{name}: {facts}"
     count = facts.get("parameters")
-    return f"{name}: {facts.get('class')}" + (f", {count:,} parameters" if isinstance(count, int) else "")
+    return f"{name}: {facts.get('class')}" + (f", {counted(count, 'parameter')}" if isinstance(count, int) else "")
 
 
 def _leaves(leaves: Mapping[str, Stored], most: int | None) -> Iterator[str]:
@@ -177,7 +179,7 @@ def _leaves(leaves: Mapping[str, Stored], most: int | None) -> Iterator[str]:
         width = max(map(len, [*found][:most]))
         lines = [f"{key:<{width}}  {it.dtype} {list(it.shape)}  {size(it.size_bytes)}" for key, it in found.items()]
         total = size(sum(leaf.size_bytes for leaf in found.values()))
-        yield from section(f"{part}: {len(found)} leaves, {total}", limited(lines, most))
+        yield from section(f"{part}: {counted(len(found), 'leaf', 'leaves')}, {total}", limited(lines, most))
 
 
 def _value(path: str, node: Any, *, everything: bool) -> str:

@@ -13,6 +13,7 @@ import click
 from ..cluster.job_leader import script_of
 from ..inspect import beginnings
 from ..inspect.starts import Start, span
+from ..legible import counted
 from ..supervise import status
 from ..supervise.status import Status
 from ..terminal import warn
@@ -67,7 +68,8 @@ def _several(found: Sequence[Status]) -> None:
     counts = Counter(each.state for each in found)
     redone = sum(start.lost_s for each in found for start in each.starts)
     done_again = f"; {span(redone)} of work done again" if redone >= 1 else ""
-    echo(f"{len(found)} runs: {', '.join(f'{count} {state}' for state, count in counts.most_common())}{done_again}")
+    states = ", ".join(f"{count} {state}" for state, count in counts.most_common())
+    echo(f"{counted(len(found), 'run')}: {states}{done_again}")
 
 
 def _row(each: Status) -> list[object]:

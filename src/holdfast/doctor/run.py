@@ -13,6 +13,7 @@ from ..cluster.batch import Around
 from ..cluster.hold import HOLD
 from ..errors import StoreError
 from ..interval import enough_s, needed_s
+from ..legible import counted
 from ..run.pace import chosen_in
 from ..run.room import purged
 from ..store.locate import locate
@@ -113,7 +114,9 @@ def _checkpoints(known: Known) -> Iterator[Check]:
         yield problem("checkpoints", str(error), f"holdfast verify {known.run}")
     aside = list((known.run / "quarantine").glob("step-*"))
     if aside:
-        yield warning("quarantine", f"{len(aside)} checkpoints were set aside", f"holdfast ls {known.run} says why")
+        yield warning(
+            "quarantine", f"{counted(len(aside), 'checkpoint')} set aside", f"holdfast ls {known.run} says why"
+        )
 
 
 def _span(seconds: float) -> str:

@@ -16,6 +16,7 @@ import msgspec
 from .. import disk, journal
 from ..errors import ChildError, UsageError
 from ..journal import Log
+from ..legible import counted
 from ..run import settings
 from ..run.metrics import TIMINGS
 from . import compare, evidence, judge, kill, leftovers, output, report
@@ -71,7 +72,8 @@ class Drill:
         schedule = Schedule(course, first, self.options)
         found.places = len(course.places)
         if schedule.wanted:
-            self.say(f"killed run: {schedule.wanted} of {found.places} places to resume from, over {first.last} steps")
+            places, steps = counted(found.places, "place"), counted(first.last, "step")
+            self.say(f"killed run: {schedule.wanted} of {places} to resume from, over {steps}")
             try:
                 self._interrupt(found, place / "killed", schedule)
             except ChildError as error:
@@ -169,9 +171,8 @@ class Drill:
                 self._take(found, proven, schedule)
                 return
             require_progress(attempts)
-        raise ChildError(
-            f"the command did not finish in {len(attempts)} attempts; the last reached step {attempts[-1].reached}"
-        )
+        often = counted(len(attempts), "attempt")
+        raise ChildError(f"the command did not finish in {often}; the last reached step {attempts[-1].reached}")
 
     def _damage(self, root: Path, schedule: Schedule, ended: ChildExit) -> tuple[str | None, SafePoint]:
         """Return what was damaged, and where the next attempt will resume."""

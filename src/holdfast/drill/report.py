@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ..legible import counted
 from .leftovers import Leftover
 
 IDENTICAL = "identical"
@@ -96,4 +97,4 @@ class DrillReport(msgspec.Struct, kw_only=True):
     def verdict_line(self) -> str:
         """The verdict, and how many places there were if they are fewer than the requested kills."""
         few = self.verdict == IDENTICAL and self.places < self.kills_asked
-        return f"{self.verdict} (all {self.places} places)" if few else self.verdict
+        return f"{self.verdict} (all {counted(self.places, 'place')})" if few else self.verdict

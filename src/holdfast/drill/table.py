@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ..legible import counted
 from . import report as reports
 from .by_itself import UNKNOWN
 from .cause import SWITCHES
@@ -67,13 +68,12 @@ def _interruption(attempt: DrillAttempt) -> str:
 
 def _numbers(report: DrillReport) -> Iterator[str]:
     if report.attempts:
-        yield (
-            f"compared with an uninterrupted run: {report.states_compared} states, {report.metric_lines} lines of "
-            "metrics, "
-            f"{report.lines_compared} printed lines{'' if report.divergence else ', every byte of the last state'}"
-        )
+        states, metrics = counted(report.states_compared, "state"), counted(report.metric_lines, "line")
+        printed = counted(report.lines_compared, "printed line")
+        whole = "" if report.divergence else ", every byte of the last state"
+        yield f"compared with an uninterrupted run: {states}, {metrics} of metrics, {printed}{whole}"
         proven = f"{report.kills_proven} of {report.kills_asked}"
-        yield f"kills proven: {proven}; {len(report.attempts)} attempts, {report.total_s:.0f} s in all"
+        yield f"kills proven: {proven}; {counted(len(report.attempts), 'attempt')}, {report.total_s:.0f} s in all"
         yield f"resumed from: {', '.join(map(_resumed, report.resumed)) or 'no place beyond step 0'}"
         yield report.limits
     if report.kept:

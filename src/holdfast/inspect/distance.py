@@ -7,6 +7,8 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from ..legible import counted
+
 Data = bytes | bytearray | memoryview
 MOST_VALUES = 1 << 19  # that are looked at one by one without NumPy: about a second
 
@@ -89,7 +91,7 @@ def ulps(a: float, b: float) -> int | None:
 
 
 def in_ulps(steps: int) -> str:
-    return f"{steps:,} ULP{'' if steps == 1 else 's'}"
+    return counted(steps, "ULP")
 
 
 def distance(dtype: str, size_bytes: int, pieces: Iterable[tuple[Data, Data]]) -> Distance | None:

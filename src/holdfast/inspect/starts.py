@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from .. import journal, owner
 from ..journal import AFTERWARDS, CLOSING, Event, Log
+from ..legible import counted
 from . import beginnings
 
 DONE, KILLED, ERROR, NODE_LOST, HANG = "done", "killed", "error", "node lost", "hang"
@@ -96,7 +97,7 @@ def summary(starts: Sequence[Start]) -> str:
     """Return in words how many starts there were, why they ended, and how much was done again."""
     causes = Counter(start.cause for start in starts if start.cause not in ("", DONE))
     why = ", ".join(f"{count} {cause}" for cause, count in causes.most_common())
-    line = f"{len(starts)} {'start' if len(starts) == 1 else 'starts'}" + (f" ({why})" if why else "")
+    line = counted(len(starts), "start") + (f" ({why})" if why else "")
     lost_s = sum(start.lost_s for start in starts)
     return f"{line}, {span(lost_s)} redone" if lost_s >= 1 else line
 

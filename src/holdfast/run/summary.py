@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .. import journal
 from ..journal import Log
+from ..legible import counted
 
 if TYPE_CHECKING:
     from .session import Session
@@ -44,7 +45,7 @@ def at_the_end(session: Session) -> str:
     """Return one line for the end of a run: steps, attempts and repeated steps."""
     position = session.position
     said = "finished" if position.finished() or not position.targets else "ended before its loop did"
-    steps = _count(position.step, "step")
+    steps = counted(position.step, "step")
     try:
         logs = journal.logs(session.path)
         again = redone(logs)
@@ -53,11 +54,11 @@ def at_the_end(session: Session) -> str:
     attempts = sum(log.restored is not None for log in logs)
     # Where the run came from a place, journals of earlier attempts stayed elsewhere.
     all_here = [log.attempt for log in logs] == [*range(1, session.attempt.number + 1)]
-    counted = f" in {_count(attempts, 'attempt')}" if all_here else f"; this was attempt {session.attempt.number}"
-    line = f"{said}: {steps}{counted}"
+    made = f" in {counted(attempts, 'attempt')}" if all_here else f"; this was attempt {session.attempt.number}"
+    line = f"{said}: {steps}{made}"
     if not again.steps:  # where it is not exact, nothing is known of others
         return line
-    return f"{line}, {'' if again.exact and all_here else 'at least '}{_count(again.steps, 'step')} done again"
+    return f"{line}, {'' if again.exact and all_here else 'at least '}{counted(again.steps, 'step')} done again"
 
 
 def span(seconds: float) -> str:
@@ -69,7 +70,3 @@ def span(seconds: float) -> str:
 
 def ago(then_s: float) -> str:
     return f"{span(max(0.0, time.time() - then_s))} ago"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from ..errors import Damaged, Mismatch, NotFound, UsageError
+from ..legible import counted
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
 from ..store.shelf import Shelf
@@ -35,7 +36,7 @@ class Report(NamedTuple):
         return not (self.missing or self.unexpected or self.mismatched)
 
     def __str__(self) -> str:
-        lines = [f"{len(self.loaded)} tensors read"]
+        lines = [f"{counted(len(self.loaded), 'tensor')} read"]
         for what in ("missing", "unexpected", "mismatched"):
             names = getattr(self, what)
             if names:

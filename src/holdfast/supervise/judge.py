@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from ..apps.command import RUN_ME_AGAIN
 from ..apps.program import Verdict
+from ..legible import counted
 from . import causes
 
 QUICK_S = 10.0  # an attempt of unknown progress counts as no progress if it was shorter
@@ -68,7 +69,7 @@ def judge(attempts: Sequence[CommandAttempt], retries: int = 0, no_progress: int
     without_gain = _without_gain(attempts)
     fruitless = sum(not _is_blameless(each) for each in without_gain)
     if fruitless >= no_progress:
-        return Next("fail", f"{fruitless} attempts in a row got no further")
+        return Next("fail", f"{counted(fruitless, 'attempt')} in a row got no further")
     if last.verdict == "stopped":
         if last.reason in FINAL or last.late:
             return Next("leave", last.reason if last.reason in FINAL else LATE)

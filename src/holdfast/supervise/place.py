@@ -19,6 +19,7 @@ from ..cluster.chain import Earlier
 from ..errors import NoSpace, UsageError
 from ..job import Job, job
 from ..journal import CLOSING, Event
+from ..legible import counted
 from ..terminal import say, warn
 
 JOURNAL = "supervisor.jsonl"
@@ -91,7 +92,7 @@ class SupervisorDirectory:
             with suppress(OSError):
                 disk.remove_file(file)
         if self._waiting:
-            warn(f"{self.journal}: the last {len(self._waiting)} lines could not be written")
+            warn(f"{self.journal}: not written, at its end: {counted(len(self._waiting), 'line')}")
 
     def count(self, event: str) -> int:
         """Return the number of such events in the journal, including those of earlier supervisors."""
