@@ -618,6 +618,53 @@ def test_a_scheduler_of_another_kind_is_a_difference():
     assert lines == ["_schedulers: 3 in the checkpoint, 2 here"]
 
 
+class Odd(lr_scheduler.LRScheduler):
+    """Somebody's scheduler, whose attributes have torch's names and kinds of its own; only the live one loads."""
+
+    def __init__(self, optimizer, rates=None, parts=None, state=None):
+        super().__init__(optimizer)
+        self.base_lrs, self._schedulers, self.kept, self.word, self.loaded = rates, parts, state, "none", "no"
+
+    def get_lr(self):
+        return [0.1]
+
+    def state_dict(self):
+        return super().state_dict() if self.kept is None else self.kept
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.loaded = "yes"
+
+
+ODD = [
+    {},
+    {"rates": 0.5},
+    {"rates": torch.ones(2)},
+    {"parts": {"a": 1}},
+    {"parts": [1, None]},
+    {"state": {"base_lrs": 1}},
+]
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("place", ["alone", "second of a chain"])
+def test_somebodys_scheduler_may_hold_what_torchs_own_never_does(place, odd):
+    """Law: it is restored, and not taken for damaged; nothing but the live one is asked to load."""
+    optimizer = torch.optim.SGD(net().parameters(), lr=0.1)
+    made = []
+    for _ in range(2):
+        own = Odd(optimizer, **odd)
+        parts = [lr_scheduler.ConstantLR(optimizer), own]
+        made.append((own, own if place == "alone" else lr_scheduler.ChainedScheduler(parts)))
+    (saved, old), (restored, new) = made
+    saved.word = "one"
+    tree = kept_state(old)
+    assert live.differences(new, tree) == []
+    assert restored.loaded == "no"
+    live.restore(new, tree)
+    assert (restored.loaded, restored.word) == ("yes", "none" if "state" in odd else "one")
+
+
 # Weights of another run
 
 

@@ -76,7 +76,8 @@ def _rebase(group: dict[str, Any], new: float, number: int, schedulers: Iterable
 
 def _with_parts(scheduler: Any) -> Iterable[Any]:
     yield scheduler
-    for part in getattr(scheduler, "_schedulers", ()):
+    parts = getattr(scheduler, "_schedulers", ())
+    for part in parts if isinstance(parts, list | tuple) else ():
         yield from _with_parts(part)
 
 

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..state.fill import whole
 from .stored import load
-from .trial import require_kinds, require_schedulers
+from .trial import is_torchs, require_kinds, require_schedulers
 
 _SCRIPTS_OWN = (
     types.FunctionType,
@@ -44,8 +44,6 @@ def differences(scheduler: LRScheduler, stored: Any) -> list[str]:
     Names are compared for torch's own classes only: attributes of other classes may appear as they run. Private names
     are not compared, because torch's versions change them.
     """
-    if not isinstance(stored, dict):
-        return [f"{type(stored).__name__} in the checkpoint, a scheduler here"]
     lines = _state_differences("", scheduler, stored)
     if not lines:
         require_schedulers(scheduler, _completed(whole(stored), scheduler.state_dict()))
@@ -83,24 +81,31 @@ def _completed(stored: Any, live: Any) -> Any:
     return stored
 
 
-def _state_differences(path: str, scheduler: Any, stored: dict[str, Any]) -> list[str]:
-    lines: list[str] = []
+def _state_differences(path: str, scheduler: Any, stored: Any) -> list[str]:
+    if not isinstance(stored, dict):
+        return [f"{path}{type(stored).__name__} in the checkpoint, a scheduler here"]
+    if not is_torchs(scheduler):
+        return _other_counts(path, scheduler, stored)
+    stored = {"_schedulers": []} | stored
     rates, parts = getattr(scheduler, "base_lrs", []), getattr(scheduler, "_schedulers", [])
-    require_kinds({"base_lrs": [0.0 for _ in rates], "_schedulers": [{} for _ in parts]}, stored, "a scheduler's state")
-    if type(scheduler).__module__.startswith("torch.optim."):
-        live = _public(capture(scheduler))
-        there = _public(stored)
-        lines += [f"{path}{name}: missing in the checkpoint" for name in live if name not in there]
-        lines += [f"{path}{name}: only in the checkpoint" for name in there if name not in live]
-    old_rates = stored.get("base_lrs", [])
-    if "base_lrs" in stored and len(rates) != len(old_rates):
-        lines.append(f"{path}base_lrs: {len(old_rates)} in the checkpoint, {len(rates)} here")
-    old_parts = stored.get("_schedulers", [])
-    if len(parts) != len(old_parts):
-        return [*lines, f"{path}_schedulers: {len(old_parts)} in the checkpoint, {len(parts)} here"]
-    for number, (part, old) in enumerate(zip(parts, old_parts, strict=True)):
+    require_kinds({"base_lrs": [0.0 for _ in rates], "_schedulers": []}, stored, "a scheduler's state")
+    live, there = _public(capture(scheduler)), _public(stored)
+    lines = [f"{path}{name}: missing in the checkpoint" for name in live if name not in there]
+    lines += [f"{path}{name}: only in the checkpoint" for name in there if name not in live]
+    lines += _other_counts(path, scheduler, stored)
+    for number, (part, old) in enumerate(zip(parts, stored["_schedulers"], strict=False)):
         lines += _state_differences(f"{path}_schedulers/{number}/", part, old)
     return lines
+
+
+def _other_counts(path: str, scheduler: Any, stored: dict[str, Any]) -> list[str]:
+    """Of lists only: in somebody's own scheduler, what has torch's names may be anything."""
+    both = [(name, stored.get(name), getattr(scheduler, name, [])) for name in ("base_lrs", "_schedulers")]
+    return [
+        f"{path}{name}: {len(there)} in the checkpoint, {len(here)} here"
+        for name, there, here in both
+        if isinstance(there, list | tuple) and isinstance(here, list | tuple) and len(there) != len(here)
+    ]
 
 
 def _public(state: dict[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import types
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -50,7 +50,7 @@ def require_optimizers(optimizer: Optimizer, stored: Any) -> None:
     numbers = [number for group in groups for number in group.params]
     if len({*numbers}) != len(numbers):
         raise Damaged("an optimizer's groups share a parameter")
-    if type(optimizer).__module__.startswith("torch.optim."):  # what others keep for a parameter is their own
+    if is_torchs(optimizer):  # what others keep for a parameter is their own
         for number in {*numbers} & found.state.keys():
             _require_moments(number, shaped(dict[str, Any], found.state[number], f"an optimizer's state/{number}"))
         for group, old in zip(optimizer.param_groups, found.param_groups, strict=False):
@@ -135,28 +135,47 @@ def require_generators(generator: torch.Generator, state: Any) -> None:
         torch.Generator(generator.device).set_state(state)
 
 
+def is_torchs(value: object) -> bool:
+    """Whether its class is one of torch's own: of others, nothing is known."""
+    return type(value).__module__.startswith("torch.optim.")
+
+
 def require_schedulers(scheduler: LRScheduler, state: Any) -> None:
-    """Let a twin load `state`.
+    """Let a twin load `state`, and a twin of each of its parts.
 
     Raises:
-        Damaged: it cannot.
+        Damaged: one cannot.
     """
-    if not type(scheduler).__module__.startswith("torch.optim."):
+    if not is_torchs(scheduler):
         return
-    require_kinds(scheduler.state_dict(), state, "a scheduler's state")
-    twin = _twin(scheduler)
+    live = scheduler.state_dict()
+    parts = getattr(scheduler, "_schedulers", [])
+    require_kinds({name: live[name] for name in live if name != "_schedulers"}, state, "a scheduler's state")
     with sound("a scheduler's state"):
-        twin.load_state_dict(state)
+        _twin(scheduler, parts).load_state_dict(state)
+    for part, old in zip(parts, state.get("_schedulers", []), strict=True):
+        require_schedulers(part, old)
 
 
-def _twin(value: Any) -> Any:
+class _Part:
+    """Stands for a part in its scheduler's twin. Each part is tried by itself, and somebody's own is not tried."""
+
+    def load_state_dict(self, state: Any) -> None:
+        pass
+
+
+def _twin(scheduler: LRScheduler, parts: Sequence[Any]) -> LRScheduler:
     """A copy of a scheduler of torch's: what its load_state_dict changes in place is copied, all else is shared."""
+    made = object.__new__(type(scheduler))
+    vars(made).update({name: _copied(value) for name, value in vars(scheduler).items()})
+    if parts:
+        vars(made)["_schedulers"] = [_Part() for _ in parts]
+    return made
+
+
+def _copied(value: Any) -> Any:
     if type(value) is list:
-        return [*map(_twin, value)]
-    if isinstance(value, LRScheduler):
-        made = object.__new__(type(value))
-        vars(made).update({name: _twin(each) for name, each in vars(value).items()})
-        return made
+        return [*map(_copied, value)]
     # the user's schedule, if it is an object with attributes: torch stores and loads these
     is_object = callable(value) and not isinstance(value, _SHARED) and hasattr(value, "__dict__")
     return copy(value) if is_object else value
