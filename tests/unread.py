@@ -5,7 +5,10 @@ import socket
 import subprocess
 import sys
 import textwrap
+from contextlib import contextmanager
+from unittest import mock
 
+from holdfast import disk
 from toy import Ended, script
 
 CALLS = "openat,read,pread64,preadv,preadv2"
@@ -54,6 +57,22 @@ def failing(file, code="EIO", when="1+", calls=CALLS):
     """The words before a command whose calls on that file return an error; `when` as strace counts calls."""
     fault = f"inject={calls}:error={code}:when={when}"
     return ["strace", "-f", "-qqq", "-o", "/dev/null", "-P", str(file), "-e", f"trace={calls}", "-e", fault]
+
+
+@contextmanager
+def unreadable(file):
+    """In this process each read of that file fails, as its descriptors only write. Yields a list of them."""
+    real, made = disk.open_plain, []
+
+    def opened(path, *, follow=False, direct=False):
+        if str(path) != str(file):
+            return real(path, follow=follow, direct=direct)
+        os.close(real(path, follow=follow, direct=direct))
+        made.append(os.open(path, os.O_WRONLY))
+        return made[-1]
+
+    with mock.patch.object(disk, "open_plain", opened):
+        yield made
 
 
 SHIM = """

@@ -1,5 +1,6 @@
 """The commands: what they print, what they leave alone, and the exit code of everything that can go wrong."""
 
+import errno
 import importlib.metadata
 import json
 import os
@@ -29,6 +30,7 @@ from holdfast.store import format
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.locate import again, fault
 from holdfast.store.store import Facts, Store
+from unread import unreadable
 
 GOLDEN = Path(__file__).parents[1] / "golden/two-ranks/step-000000007-end"
 
@@ -185,6 +187,47 @@ def test_verify_names_file_and_bytes_of_any_damage(run, place):
             assert f"{damaged}: bytes " in result.stdout
     told = json.loads(invoke("verify", run, "--json").stdout)
     assert [False, True, False] == [len(each["problems"]) > 0 for each in told["checkpoints"]]
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "model.safetensors"])
+def test_verify_says_what_cannot_be_read_and_reads_the_others(run, file):
+    """Exit 12, for a whole run and for that checkpoint; beside damage, 4."""
+    bad = run / "checkpoints/step-000000020"
+    with unreadable(bad / file):
+        for words in ([run], [run, "--cold"], [bad], [run, "--step", 20]):
+            result = invoke("verify", *words)
+            assert (12, "") == (result.exit_code, result.stderr), (words, result.output)
+            assert f"step-000000020  unreadable: {bad / file}: Bad file descriptor" in result.stdout
+        for step in (10, 30):
+            assert f"step-{step:09d}  ok" in invoke("verify", run).stdout
+        flip(run / "checkpoints/step-000000010/model.safetensors", -1)
+        assert 4 == invoke("verify", run).exit_code
+
+
+def test_verify_says_what_cannot_be_looked_at(run, monkeypatch):
+    """Nobody knows whether the file is there."""
+    bad, real = str(run / "checkpoints/step-000000020/manifest.json"), os.stat
+
+    def failing(path, *rest, **options):
+        if str(path) == bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), bad)
+        return real(path, *rest, **options)
+
+    monkeypatch.setattr(os, "stat", failing)
+    with unreadable(bad):
+        result = invoke("verify", run)
+    assert (12, "") == (result.exit_code, result.stderr), result.output
+    assert f"step-000000020  unreadable: {bad}: " in result.stdout
+    assert 2 == result.stdout.count("  ok  ")
+
+
+def test_a_journal_that_cannot_be_read_hides_no_checkpoint(run):
+    """It says which places the run has: of those nothing is known."""
+    with unreadable(next(run.glob("attempts/*/*.jsonl"))) as reads:
+        found = done("verify", run)
+    assert reads
+    assert 3 == found.count("  ok  ")
+    assert "nobody knows: " in found
 
 
 def test_diff_says_when_only_random_generators_differ(tmp_path):

@@ -24,6 +24,7 @@ from holdfast.errors import Damaged, StoreError
 from holdfast.foreign import table, trees
 from holdfast.foreign.checkpoint import find
 from holdfast.store.store import Store
+from unread import unreadable
 
 
 @pytest.fixture(scope="module")
@@ -520,9 +521,28 @@ def test_what_lies_beside_checkpoints_hides_none(tmp_path, monkeypatch):
     assert rows["open.pt"] is None
     assert "closed.pt: cannot be read: Permission denied" in rows["closed.pt"]
     result = invoke("verify", tmp_path)
-    assert result.exit_code == 1
+    assert result.exit_code == 12
     assert "open.pt  complete" in result.stdout
     assert 12 == invoke("show", tmp_path / "closed.pt").exit_code
+
+
+@pytest.mark.parametrize("name", corpus.WRITERS)
+def test_a_read_that_fails_is_not_damage(originals, tmp_path, name):
+    """Each of its files in turn: the command says which, reads the others, and exits with 12."""
+    corpus.copied(originals[name], tmp_path / f"bad-{originals[name].name}")
+    torch.save({"step": 4}, tmp_path / "good.pt")
+    files = [path for path in sorted(tmp_path.glob("bad-*/**/*")) or [*tmp_path.glob("bad-*")] if path.is_file()]
+    struck = 0
+    for file in files:
+        with unreadable(file) as reads:
+            result = invoke("verify", tmp_path)
+            if reads:
+                assert (12, "") == (result.exit_code, result.stderr), (file, result.output)
+                assert f"unreadable: {file}: cannot be read: Bad file descriptor" in result.stdout
+                assert f"unreadable: {file}: cannot be read" in done("ls", tmp_path)
+                struck += 1
+            assert "good.pt  complete" in result.stdout
+    assert struck > 0
 
 
 # Hostile ones -----------------------------------------------------------------------------------------------------

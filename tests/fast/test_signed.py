@@ -305,8 +305,8 @@ def test_what_cannot_be_read_is_not_called_signed(saved, key):
 
     found = verified(checkpoint, closed, cold=False)
     assert found is not None
-    assert (None, None) == (found["signed"], found["assurance"])
-    assert "Permission denied" in found["unreadable"]
+    assert (12, None, None) == (found.exit_code, found.facts["signed"], found.facts["assurance"])
+    assert "Permission denied" in found.facts["unreadable"]
 
 
 def test_a_copy_keeps_its_signature(saved, key, tmp_path):

@@ -16,6 +16,7 @@ from ..mirror.sending import identity
 from ..store import source
 from ..store.format import MANIFEST
 from ..store.locate import Location
+from . import spelled
 from .brought import Here, Tell, There, line
 
 
@@ -35,7 +36,11 @@ def mirrored(here: Here, tell: Tell) -> list[Held]:
     if place.root is None or place.single or isinstance(here, There):
         return []
     found = []
-    for shown in [each.place for each in mirrors.of_run(journal.logs(place.root))]:
+    try:
+        named = [each.place for each in mirrors.of_run(journal.logs(place.root))]
+    except OSError as error:
+        return [Held("places of this run", [], [], [], f"a journal cannot be read: {spelled(error)}")]
+    for shown in named:
         tell(f"looking at {shown}")
         found.append(_held(shown, place))
     return found

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from ..errors import Damaged, NotFound, StoreError, Untrusted
+from ..errors import Damaged, NotFound, StoreError, Unreadable, Untrusted
 from ..foreign.checkpoint import Folder
 from ..store.checkpoint import Checkpoint, Problem
 from ..store.format import MANIFEST
 from ..store.locate import Location
 from ..store.problems import of_whole
 from ..store.signing import Key, public_key
-from . import options
+from . import options, spelled
 from .brought import Here, Tell, brought
 from .mirrored import facts_of, lines_of, mirrored
 from .shown import progress, report, size
+
+_WORST_FIRST = (Damaged.exit_code, Unreadable.exit_code, StoreError.exit_code)
 
 
 @click.command()
@@ -28,6 +30,7 @@ from .shown import progress, report, size
 @options.as_json
 def command(run: str, step: int | str | None, cold: bool, key: str | None, as_json: bool) -> int:
     """Read every byte of RUN's checkpoints, or of one (--step). Exit 4 if any is damaged, with file and byte range.
+    Exit 12 if none is, and a file could not be read.
 
     Of a run with mirrors it also says which checkpoints each place holds. Of a place it reads the copies.
     """
@@ -38,14 +41,14 @@ def command(run: str, step: int | str | None, cold: bool, key: str | None, as_js
             raise NotFound(f"{here.shown}: no committed checkpoint")
         places = mirrored(here, tell)
         tell("")
-        facts = {"run": here.shown, "checkpoints": results, "places": [*map(facts_of, places)]}
-        report(facts, [*_lines(results), *lines_of(places)], as_json=as_json)
-    if any(each["problems"] for each in results):
-        return Damaged.exit_code
-    return StoreError.exit_code if any(each["unreadable"] for each in results) else 0
+        told = [each.facts for each in results]
+        facts = {"run": here.shown, "checkpoints": told, "places": [*map(facts_of, places)]}
+        report(facts, [*_lines(told), *lines_of(places)], as_json=as_json)
+    codes = {each.exit_code for each in results}
+    return next((code for code in _WORST_FIRST if code in codes), 0)
 
 
-def _results(here: Here, step: int | str | None, tell: Tell, key: Key | None, *, cold: bool) -> list[dict[str, Any]]:
+def _results(here: Here, step: int | str | None, tell: Tell, key: Key | None, *, cold: bool) -> list[Result]:
     place, results = here.locate(), []
     for _ in range(5):  # a run that saves and prunes meanwhile may remove all that was listed
         chosen = [*place.checkpoints(), *here.others()] if step is None else [_single(place, step)]
@@ -70,12 +73,19 @@ def _single(place: Location, step: int | str) -> Checkpoint:
     return named[-1] if named else place.select(step)
 
 
+class Result(NamedTuple):
+    """What was found of one checkpoint."""
+
+    facts: dict[str, Any]
+    exit_code: int
+
+
 def verified(
     checkpoint: Checkpoint, find: Callable[..., Iterable[Problem]] = Checkpoint.problems, *, cold: bool
-) -> dict[str, Any] | None:
+) -> Result | None:
     """Return the problems that `find` finds; None if the checkpoint was removed meanwhile, as a running run may do."""
     problems: list[Problem] = []
-    unreadable = None
+    unreadable, exit_code = None, 0
     try:
         problems = [*find(checkpoint, cold=cold)]
         if not problems:
@@ -89,12 +99,15 @@ def verified(
     except Damaged as error:
         problems.append(Problem(checkpoint.path, 0, 0, str(error)))
     except StoreError as error:
-        unreadable = str(error)
+        unreadable, exit_code = str(error), error.exit_code
+    except OSError as error:
+        unreadable, exit_code = spelled(error), Unreadable.exit_code
     size_bytes = None if unreadable or any(each.path.name == MANIFEST for each in problems) else checkpoint.size_bytes
     told = [{"file": str(each.path), "start": each.start, "end": each.end, "what": each.what} for each in problems]
     result = {"name": checkpoint.path.name, "size_bytes": size_bytes, "problems": told, "unreadable": unreadable}
     signed = None if checkpoint.key is None or told or unreadable else checkpoint.key.fingerprint
-    return result | {"assurance": None if told or unreadable else checkpoint.assurance, "signed": signed}
+    facts = result | {"assurance": None if told or unreadable else checkpoint.assurance, "signed": signed}
+    return Result(facts, Damaged.exit_code if told else exit_code)
 
 
 def _lines(results: list[dict[str, Any]]) -> Iterator[str]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..errors import Damaged, NotFound, StoreError, Unreadable, UsageError
+from ..errors import Damaged, NotFound, StoreError, UsageError
 from ..store.checkpoint import Checkpoint, Problem
 from ..store.format import Head, Manifest, utc
 from ..store.locate import Location, Step
 from ..store.signing import Key
 from . import table
 from .content import CRC, Content, model_part
+from .region import reading
 
 
 class Foreign(Checkpoint):
@@ -26,9 +27,9 @@ class Foreign(Checkpoint):
 
         Raises:
             Damaged, StoreError: as `table.read`.
-            Unreadable: this user may not read it.
+            Unreadable: a file of it cannot be read now.
         """
-        with _allowed(self.path):
+        with reading(self.path):
             return table.read(self.path)
 
     def _whole_root(self) -> Manifest:
@@ -110,21 +111,12 @@ class Foreign(Checkpoint):
             yield Problem(self.path, 0, size, str(error).removeprefix(f"{self.path}: "))
             return
         yield from content.problems
-        with _allowed(self.path):
+        with reading(self.path):
             yield from content.check()
 
     @property
     def assurance(self) -> str:  # type: ignore[override]
         return "complete, CRC-32 holds" if self.content.proof == CRC else "complete, not verifiable"
-
-
-@contextmanager
-def _allowed(path: Path) -> Iterator[None]:
-    """Raise the system's refusal to let this user read as Unreadable."""
-    try:
-        yield
-    except PermissionError as error:
-        raise Unreadable(f"{error.filename or path}: cannot be read: {error.strerror}") from error
 
 
 class Folder(Location):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from .. import disk
-from ..errors import Damaged, StoreError
+from ..errors import Damaged, StoreError, Unreadable
 from .limits import READ_BYTES, TEXT_BYTES
 
 
@@ -26,8 +26,9 @@ class Region(NamedTuple):
 
         Raises:
             Damaged: the file ends before.
+            Unreadable: it cannot be read.
         """
-        with opened(self.path) as file:
+        with reading(self.path), opened(self.path) as file:
             file.seek(self.start)
             buffer, left = memoryview(bytearray(min(READ_BYTES, self.size))), self.size
             while left:
@@ -69,7 +70,8 @@ class _Window(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         room = memoryview(buffer)[: max(0, self._region.size - self._at)]
-        got = os.preadv(self._file.fileno(), [room], self._region.start + self._at) if room.nbytes else 0
+        with reading(self._region.path):
+            got = os.preadv(self._file.fileno(), [room], self._region.start + self._at) if room.nbytes else 0
         self._at += got
         return got
 
@@ -79,14 +81,30 @@ class _Window(io.RawIOBase):
         super().close()
 
 
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raise an OSError as Unreadable, unless what is read is not there, or is another kind of file.
+
+    Libraries that read through us take an OSError for damage.
+    """
+    try:
+        yield
+    except (FileNotFoundError, disk.NotPlain):
+        raise
+    except OSError as error:
+        raise Unreadable(f"{error.filename or path}: cannot be read: {error.strerror}") from error
+
+
 def opened(path: Path) -> io.FileIO:
     """Open a plain file, or a link to one: caches of models consist of links.
 
     Raises:
         Damaged: there is none.
+        Unreadable: it cannot be opened.
     """
     try:
-        return io.FileIO(disk.open_plain(path, follow=True), "rb")
+        with reading(path):
+            return io.FileIO(disk.open_plain(path, follow=True), "rb")
     except disk.NotPlain as error:
         raise Damaged(f"{path}: not a plain file") from error
     except FileNotFoundError as error:

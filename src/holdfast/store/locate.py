@@ -10,10 +10,11 @@ from typing import NamedTuple, TypeVar
 
 from .. import retention
 from ..errors import Damaged, NotFound, StoreError, UsageError
+from . import source
 from .attempt import is_checkpoint
 from .checkpoint import Checkpoint
 from .format import MANIFEST, parse_name
-from .shelf import committed
+from .shelf import committed, may_be_committed
 
 Step = int | str | None  # a number, "best", "latest" or a checkpoint's name; None: the newest
 T = TypeVar("T")
@@ -29,11 +30,11 @@ class Location(NamedTuple):
     single: bool  # whether `path` is one checkpoint
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Checkpoints that are committed there now, oldest first."""
+        """Checkpoints that are committed there now, oldest first; also those that cannot be looked at."""
         if self.single:
             return [Checkpoint(self.path)]
         folder = self.path if self.root is None else self.root / "checkpoints"
-        return [Checkpoint(folder / str(name)) for name in committed(folder)]
+        return [Checkpoint(folder / str(name)) for name in committed(folder, may_be_committed)]
 
     def readable(self) -> list[Checkpoint]:
         """Checkpoints with a valid manifest; `verify` and `ls` report the others."""
@@ -209,9 +210,10 @@ def _is_ours(manifest: Path) -> bool:
     """Whether `manifest` is, or was before damage, a checkpoint's manifest; other programs have files of that name."""
     if not manifest.is_file():
         return False
-    with open(manifest, "rb") as file:
-        head = file.read(1 << 12)
-    return b"holdfast" in head or parse_name(manifest.parent.name) is not None
+    if parse_name(manifest.parent.name) is not None:
+        return True
+    with source.named(manifest), open(manifest, "rb") as file:
+        return b"holdfast" in file.read(1 << 12)
 
 
 def _entries(folder: Path) -> list[str]:

@@ -79,7 +79,7 @@ class Shelf:
         One that cannot be looked at is among them: whoever reads it meets the error.
         """
         folder = self.root / "checkpoints"
-        return (self.checkpoint(name) for name in _newest_first(folder) if _may_be_committed(folder, name))
+        return (self.checkpoint(name) for name in _newest_first(folder) if may_be_committed(folder, name))
 
     def best(self, rule: Best | None) -> Checkpoint:
         """Return the checkpoint that `rule` ranks first. Without a rule, use that of the newest checkpoint.
@@ -175,16 +175,6 @@ class Shelf:
         return _ManifestFacts(now.st_ino, now.st_mtime_ns, checkpoint.facts(), checkpoint.head.best_rule)
 
 
-def committed(folder: Path) -> list[Name]:
-    """Names of the checkpoints in `folder`, in order. Lists again if one was removed after it was listed."""
-    for _ in range(_MOST_LOOKS):
-        listed = _listed(folder)
-        found = [name for name in listed if is_committed(folder, name)]
-        if found == listed or all(name in found or (folder / str(name)).exists() for name in listed):
-            break
-    return found
-
-
 def is_committed(folder: Path, name: Name) -> bool:
     """Whether the checkpoint `name` exists in `folder`. Quicker than `is_checkpoint`, as it is called very often."""
     try:
@@ -198,11 +188,22 @@ def is_committed(folder: Path, name: Name) -> bool:
     return True
 
 
-def _may_be_committed(folder: Path, name: Name) -> bool:
+def may_be_committed(folder: Path, name: Name) -> bool:
+    """The same; true if nobody knows, because it cannot be looked at: whoever reads it meets the error."""
     try:
         return is_committed(folder, name)
     except OSError:
         return True
+
+
+def committed(folder: Path, exists: Callable[[Path, Name], bool] = is_committed) -> list[Name]:
+    """Names of the checkpoints in `folder`, in order. Lists again if one was removed after it was listed."""
+    for _ in range(_MOST_LOOKS):
+        listed = _listed(folder)
+        found = [name for name in listed if exists(folder, name)]
+        if found == listed or all(name in found or (folder / str(name)).exists() for name in listed):
+            break
+    return found
 
 
 def _listed(folder: Path) -> list[Name]:
