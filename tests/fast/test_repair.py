@@ -17,6 +17,7 @@ from holdfast.store.store import Store
 from holdfast.supervise.place import enter
 from messes import PLANTS, built, dies, name, run_id
 from stores import flip, having, invoke, listing, put, steps, whole
+from unread import unreadable
 
 
 def wholes(root):
@@ -122,6 +123,32 @@ def test_what_is_no_damage_any_more_and_what_was_a_decision_stay_apart(tmp_path)
     shutil.copytree(other / "checkpoints" / name(1), root / "quarantine" / f"{name(1)}-damaged")
     assert repaired(root) == []
     assert len(list((root / "quarantine").iterdir())) == 4
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "model.safetensors"])
+@pytest.mark.parametrize("place", ["checkpoints", "quarantine"])
+def test_what_cannot_be_read_is_no_damage_and_stays(tmp_path, place, file):
+    """Repair names it, exits with 12 and puts the rest right. It comes back once it can be read."""
+    root = built(tmp_path / "run")
+    bad = root / "checkpoints" / name(4) if place == "checkpoints" else aside(root, 4)
+    bad /= file
+    seen = (place, file) != ("checkpoints", "model.safetensors")  # bytes of checkpoints are not read
+    (root / "run.json").unlink()
+    messes.half_export(root)
+    before = listing(bad.parent)
+    with unreadable(bad):
+        assert (f"{bad}" in invoke("doctor", root).stdout) == seen
+        for first in (True, False):
+            told = invoke("doctor", "--repair", root)
+            assert (12 if seen else 0, "") == (told.exit_code, told.stderr), told.output
+            assert (f"{bad.parent}: cannot be read now: " in told.stdout) == seen
+            assert (str(bad) in told.stdout) == seen
+            assert first == ("put right" in told.stdout)
+            assert listing(bad.parent) == before
+        facts = json.loads(invoke("doctor", "--repair", root, "--json").stdout)
+        assert ([], int(seen)) == (facts["repaired"], len(facts["left"]))
+    assert ["bring back"] * (place == "quarantine") == [each["cure"] for each in repaired(root)]
+    assert steps(Store(root)) == [1, 2, 3, 4]
 
 
 def test_what_is_no_mess_of_ours_stays(tmp_path):

@@ -11,8 +11,8 @@ import click
 from ..doctor import copies, files, mess, repair, scheduler, versions
 from ..doctor import run as runs
 from ..doctor.check import Check, warning
-from ..doctor.mess import REMOVE, Mess
-from ..errors import NotFound, UsageError
+from ..doctor.mess import LEAVE, REMOVE, Mess
+from ..errors import NotFound, Unreadable, UsageError
 from ..run import settings
 from ..run.settings import PURGE_DAYS
 from ..store.claiming import strangers
@@ -39,15 +39,15 @@ def command(run: str | None, partition: str | None, purge_days: float | None, me
     A line for each check: ok, warning or problem, and what to do. Nothing is left behind. Exit 1 if there is a problem.
 
     With --repair: half checkpoints, wrong links and what killed processes left are put right. No whole checkpoint is
-    changed, and a run that may be going on is refused. RUN may also be a folder that is a mirror.
+    changed, and a run that may be going on is refused. RUN may also be a folder that is a mirror. What cannot be read
+    stays as it is; then the exit code is 12.
     """
     if run is not None and not os.path.isdir(run):
         raise NotFound(f"{run}: no such directory; expected a run's")
     if mends:
         if run is None:
             raise UsageError("--repair needs RUN: whose directory is to be put right?")
-        _report(run, _repaired(Path(run)), as_json=as_json)
-        return 0
+        return _report(run, _repaired(Path(run)), as_json=as_json)
     checks = []
     for check in examine(run, partition, settings.purge_days() if purge_days is None else purge_days):
         checks.append(check)
@@ -70,7 +70,8 @@ def examine(run: str | None, partition: str | None, days: float | None = None) -
         yield from runs.examine(known, found)
         yield from runs.ageing(known.run, days)
         for each in _messes(known.directory):
-            yield warning("mess", f"{each.path}: {each.what}", f"holdfast doctor --repair {run}")
+            todo = "ask again later" if each.cure == LEAVE else f"holdfast doctor --repair {run}"
+            yield warning("mess", f"{each.path}: {each.what}", todo)
 
 
 def _messes(directory: Path) -> list[Mess]:
@@ -105,10 +106,18 @@ def _left(path: Path) -> Mess:
     return Mess(path, "left by a `holdfast run` or `submit` that was killed", REMOVE)
 
 
-def _report(run: str, done: list[Mess], *, as_json: bool) -> None:
+def _report(run: str, found: list[Mess], *, as_json: bool) -> int:
+    left = [each for each in found if each.cure == LEAVE]
+    done = [each for each in found if each.cure != LEAVE]
     if as_json:
-        echo_json({"run": run, "repaired": [each._asdict() | {"path": str(each.path)} for each in done]})
-        return
-    for each in done:
-        echo(str(each))
-    echo(f"{run}: {len(done)} put right" if done else f"{run}: nothing to do")
+        facts = {"repaired": done, "left": left}
+        echo_json({"run": run} | {name: [_facts(each) for each in messes] for name, messes in facts.items()})
+    else:
+        for each in found:
+            echo(str(each))
+        echo(f"{run}: {len(done)} put right" if done else f"{run}: nothing to do")
+    return Unreadable.exit_code if left else 0
+
+
+def _facts(mess: Mess) -> dict[str, str]:
+    return mess._asdict() | {"path": str(mess.path)}

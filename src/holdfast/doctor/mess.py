@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import disk, journal
-from ..errors import Damaged, NotFound
+from ..errors import Damaged, NotFound, StoreError
 from ..journal import Log
 from ..store import claiming
 from ..store.attempt import children, is_checkpoint, read_run
@@ -21,6 +21,7 @@ from ..store.shelf import Shelf
 from .files import FORGOTTEN_S, NAME
 
 REMOVE, FENCE, ASIDE, POINT, BACK, NAMED = "remove", "fence", "set aside", "point", "bring back", "name"
+LEAVE = "leave"
 WILL = {  # what becomes of it
     REMOVE: "is removed",
     FENCE: "is removed with what that attempt left; what must stay goes to history/ and quarantine/",
@@ -28,6 +29,7 @@ WILL = {  # what becomes of it
     POINT: "is renewed",
     BACK: "is a checkpoint again",
     NAMED: "is written again from the newest checkpoint",
+    LEAVE: "stays as it is, since nobody knows what is in it",
 }
 DAMAGE = ("damaged", "incomplete")  # the words of a quarantine that a whole checkpoint leaves; others are decisions
 _QUARANTINED = re.compile(r"(step-\d{9,18}(?:-end)?)-([a-z-]+?)(?:-\d+)?")
@@ -53,11 +55,11 @@ class Mess(NamedTuple):
 def find(root: Path, *, own: int | None = None, sound: Callable[[Path], bool] | None = None) -> list[Mess]:
     """Return what would be put right in the run at `root`, where no other attempt may be alive.
 
-    `own`: the attempt of this process. `sound` says whether what lies in quarantine/ is whole; without it only its
-    layout is looked at.
+    What cannot be read now is among it, and is to be left as it is. `own`: the attempt of this process. `sound` says
+    whether what lies in quarantine/ is whole; without it only its layout is looked at.
     """
     shelf, logs, aside = Shelf(root), journal.logs(root), [*_no_checkpoints(root)]
-    taken = {*children(root / "checkpoints")} - {mess.path.name for mess in aside}
+    taken = {*children(root / "checkpoints")} - {mess.path.name for mess in aside if mess.cure != LEAVE}
     return [
         *_run_file(shelf),
         *_rooms(root, own),
@@ -70,8 +72,8 @@ def find(root: Path, *, own: int | None = None, sound: Callable[[Path], bool] | 
 
 def run_of(shelf: Shelf) -> str | None:
     """Return the id of the run by its newest readable checkpoint."""
-    for checkpoint in reversed(shelf.checkpoints()):
-        with suppress(Damaged, NotFound):
+    for checkpoint in shelf.newest_first():
+        with suppress(StoreError, OSError):
             return checkpoint.head.run
     return None
 
@@ -113,19 +115,29 @@ def _no_checkpoints(root: Path) -> Iterator[Mess]:
         try:
             has_manifest = is_checkpoint(path)
             is_link = path.is_symlink() and not path.exists()
-        except OSError:  # the disk does not answer, or this user may not look: nobody knows
+            why = _incomplete(path) if has_manifest else None
+        except (StoreError, OSError) as error:
+            yield _unknown(path, error)
             continue
         if is_link:
             yield Mess(path, f"is a link to {os.readlink(path)}, which is gone", ASIDE, "dangling")
         elif not has_manifest:
             yield Mess(path, f"has no {MANIFEST}: a copy that did not end", ASIDE, "no-manifest")
-        elif (why := _incomplete(path)) is not None:
+        elif why is not None:
             yield Mess(path, why, ASIDE, "incomplete")
 
 
+def _unknown(path: Path, error: Exception) -> Mess:
+    return Mess(path, f"cannot be read now: {error}", LEAVE)
+
+
 def _incomplete(path: Path) -> str | None:
-    """Return which file of a checkpoint is missing or has another length; None if none is, or it cannot be told."""
-    with suppress(NotFound, Damaged, OSError):  # damage is what `verify` and the next restore look for
+    """Return which file of a checkpoint is missing or has another length; None if none is.
+
+    Raises:
+        StoreError, OSError: it cannot be read now.
+    """
+    with suppress(NotFound, Damaged):  # damage is what `verify` and the next restore look for
         for name, file in Checkpoint(path).manifest.files.items():
             try:
                 size = os.lstat(path / name).st_size
@@ -141,7 +153,12 @@ def _quarantined(root: Path, logs: Sequence[Log], taken: set[str], sound: Callab
         named = _QUARANTINED.fullmatch(path.name)
         if named is None or named[2] not in DAMAGE or named[1] in taken or path.is_symlink():
             continue
-        if _is_present(root, path, named[1], logs) and sound(path):
+        try:
+            is_back = _is_present(root, path, named[1], logs) and sound(path)
+        except (StoreError, OSError) as error:
+            yield _unknown(path, error)
+            continue
+        if is_back:
             taken.add(named[1])
             yield Mess(path, "is whole now, and of the run's present", BACK)
 
@@ -151,7 +168,7 @@ def _is_present(root: Path, path: Path, name: str, logs: Sequence[Log]) -> bool:
     try:
         head = Checkpoint(path).head
         ours = str(head.name) == name and head.run == (read_run(root) or run_of(Shelf(root)))
-    except (Damaged, NotFound, OSError):
+    except (Damaged, NotFound):
         return False
     later = (log.restored for log in logs if log.attempt > head.attempt)
     return ours and all(restored is None or restored >= head.name.order for restored in later)
@@ -160,7 +177,7 @@ def _is_present(root: Path, path: Path, name: str, logs: Sequence[Log]) -> bool:
 def _is_whole(path: Path) -> bool:
     try:
         Checkpoint(path).check_layout()
-    except (Damaged, NotFound, OSError):
+    except (Damaged, NotFound):
         return False
     return True
 
@@ -169,7 +186,7 @@ def _links(shelf: Shelf) -> Iterator[Mess]:
     for link, find_it in (("latest", shelf.latest), ("best", lambda: shelf.best(None))):
         path = shelf.root / "checkpoints" / link
         leads = os.readlink(path) if path.is_symlink() else None
-        with suppress(Damaged):
+        with suppress(StoreError, OSError):  # nobody knows where it is to lead
             try:
                 wanted = find_it().path.name
             except NotFound:

@@ -19,11 +19,11 @@ from ..store.claiming import Elsewhere, strangers
 from ..store.committing import writing
 from ..store.shelf import Shelf
 from ..store.store import Store
-from .mess import ASIDE, BACK, FENCE, NAMED, POINT, REMOVE, Mess, find, run_of
+from .mess import ASIDE, BACK, FENCE, LEAVE, NAMED, POINT, REMOVE, Mess, find, run_of
 
 
 def repair(root: Path) -> list[Mess]:
-    """Put all of it right, and return what it was; journal each.
+    """Put all of it right, and return what it was; journal each. What cannot be read is returned, too, and stays.
 
     Raises:
         UsageError: an attempt of the run is or may be alive.
@@ -31,8 +31,8 @@ def repair(root: Path) -> list[Mess]:
     require_nobody(root)
     sound = cache(is_sound)  # each is read once
     found = find(root, sound=sound)
-    if not found:
-        return []
+    if all(mess.cure == LEAVE for mess in found):
+        return found
     store = Store(root)
     run = run_of(Shelf(root)) if any(mess.cure == NAMED for mess in found) else None
     store.know(Elsewhere(run))
@@ -42,9 +42,10 @@ def repair(root: Path) -> list[Mess]:
         for mess in done:
             _record(attempt, mess)
         for mess in find(root, own=attempt.number, sound=sound):
-            with writing(root), attempt.acting("repair"):
-                CURES[mess.cure](store, mess)
-            _record(attempt, mess)
+            if mess.cure != LEAVE:
+                with writing(root), attempt.acting("repair"):
+                    CURES[mess.cure](store, mess)
+                _record(attempt, mess)
             done.append(mess)
     finally:
         store.close()
@@ -64,11 +65,12 @@ def require_nobody(root: Path) -> None:
 
 
 def is_sound(path: Path) -> bool:
-    """Whether every byte of a checkpoint is on the medium as it was committed."""
-    try:
-        return not any(Checkpoint(path).problems(cold=True))
-    except OSError:
-        return False
+    """Whether every byte of a checkpoint is on the medium as it was committed.
+
+    Raises:
+        Unreadable, OSError: it cannot be read now.
+    """
+    return not any(Checkpoint(path).problems(cold=True))
 
 
 def _record(attempt: Attempt, mess: Mess) -> None:

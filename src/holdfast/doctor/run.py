@@ -110,7 +110,7 @@ def _checkpoints(known: Known) -> Iterator[Check]:
     try:
         manifest = found[-1].head
         yield ok("checkpoints", f"{len(found)}, the newest of step {manifest.step}")
-    except StoreError as error:
+    except (StoreError, OSError) as error:
         yield problem("checkpoints", str(error), f"holdfast verify {known.run}")
     aside = list((known.run / "quarantine").glob("step-*"))
     if aside:
