@@ -646,6 +646,32 @@ def test_what_a_stop_has_left_makes_room_when_the_disk_is_full(tmp_path, monkeyp
     assert [4] == steps(store)
 
 
+def test_damage_that_lets_nothing_go_is_told_when_the_disk_is_full(tmp_path, monkeypatch):
+    """The newest is damaged, so no older one goes; the error says why, and not only that space is short."""
+    store = Store(tmp_path, keep=Last(1))
+    for step in (1, 2, 3):
+        store.commit(store.stage({"array": np.ones(9) * step}), step=step, leave=lambda: 2)
+    flip(next(store[3].path.glob("*.safetensors")))
+    monkeypatch.setattr(disk, "free_bytes", lambda _: 0 if len(store.checkpoints()) > 1 else 1 << 40)
+    with pytest.raises(NoSpace, match=r"nothing was written.*step-000000003.* changed since commit; no older"):
+        store.save({"array": np.ones(9)}, step=4)
+    assert [1, 2, 3] == steps(store)
+
+
+def test_damage_of_the_last_with_finite_weights_does_not_keep_a_disk_full(tmp_path, monkeypatch, capsys):
+    """It goes to quarantine, the one before takes its place, and what the rule does not keep makes room."""
+    store = Store(tmp_path, keep=Last(1))
+    for step in (1, 2, 3, 4):
+        weights = np.full(9, step if step < 4 else math.nan)
+        store.commit(store.stage({"w": weights}, weights={id(weights)}), step=step, leave=lambda: 3)
+    flip(next(store[3].path.glob("*.safetensors")))
+    monkeypatch.setattr(disk, "free_bytes", lambda _: 0 if len(store.checkpoints()) > 2 else 1 << 40)
+    store.save({"w": np.ones(9)}, step=5)
+    assert ["step-000000003-damaged"] == [path.name for path in (tmp_path / "quarantine").iterdir()]
+    assert "step-000000003 moves to quarantine/" in capsys.readouterr().err
+    assert [5] == steps(store)
+
+
 def test_what_is_left_to_the_next_save_goes_with_it(tmp_path):
     """Also when more is left over than was allowed, and when that is allowed no more while it is read back."""
     store = Store(tmp_path, keep=Last(1))

@@ -210,20 +210,21 @@ class Committing:
             NoSpace: `need` bytes, and some to spare, are not free, even after removing all that the rule does not keep.
         """
         need += _SPARE_BYTES
-        free = disk.free_bytes(self.root)
+        free, advice = disk.free_bytes(self.root), "Free some space, or keep fewer checkpoints"
         if need > free and self.keep is not None:
-            with suppress(Damaged):  # the newest is damaged, so nothing was removed
+            try:
                 # the rule may not have been applied to the last save, if a stop interrupted it
-                if self.prune_but(self.keep):
+                if self._prune_past_damage(self.keep):
                     free = disk.free_bytes(self.root)
                 if need > free and self.copies.spared():
                     self.copies.give_way()
-                    self.prune_but(self.keep)
+                    self._prune_past_damage(self.keep)
                     free = disk.free_bytes(self.root)
+            except Damaged as error:
+                advice = f"Free some space: {error}"
         if need > free:
             raise NoSpace(
-                f"{self.root}: the checkpoint needs {need:,} bytes and {free:,} are free; nothing was written. "
-                "Free some space, or keep fewer checkpoints"
+                f"{self.root}: the checkpoint needs {need:,} bytes and {free:,} are free; nothing was written. {advice}"
             )
 
     # -- all of them ----------------------------------------------------------------------------------------------
@@ -259,6 +260,12 @@ class Committing:
             warn(f"{error}; {error.checkpoint.path.name} moves to quarantine/")
             self.quarantine(error.checkpoint, "damaged")
             self.claim().record("quarantined", name=error.checkpoint.path.name, why=str(error))
+
+    def _prune_past_damage(self, rule: Rule) -> list[Checkpoint]:
+        """As `prune_but`. Each older checkpoint that must stay and is damaged moves to quarantine first."""
+        while True:
+            with self._setting_damaged_aside():
+                return self.prune_but(rule)
 
     def prune_but(
         self, rule: Rule, spared: Collection[str] = (), leave: Callable[[], int] = lambda: 0
