@@ -471,8 +471,8 @@ def test_ranks_wait_while_rank_0_fetches_the_step_to_go_back_to(tmp_path, traine
     trained(tmp_path / "run", mirror={place: Every(steps=4)})
     shutil.rmtree(tmp_path / "run")
 
-    def slow(self, step):
-        fetch(self, step)
+    def slow(self, step, **options):
+        fetch(self, step, **options)
         time.sleep(2.5)
 
     monkeypatch.setattr(Provision, "fetch", slow)

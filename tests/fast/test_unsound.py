@@ -378,6 +378,20 @@ def test_a_run_may_go_back_to_one_place_as_often_as_it_ends_there(tmp_path):
     assert 1 == len([event for event in events(tmp_path, "restored") if event["checkpoint"] == "step-000000004"])
 
 
+def test_going_back_to_a_step_fetches_the_one_without(tmp_path):
+    """A new machine has neither; a place has both."""
+    state, options = objects(), {"stop_on_nan": True, "mirror": {tmp_path / "place": Every(steps=1)}}
+    with pytest.raises(NotFinite), Run(tmp_path / "a", state, every=Every(steps=1), **options) as run:
+        for _ in run.epochs(1):
+            for _ in run.steps(2):
+                learn(state)
+            spoil(state)
+            run.save()
+    with Run(tmp_path / "b", objects(), every=None, go_back=2, **options) as run:
+        assert 2 == run.step
+    assert "step-000000002" == events(tmp_path / "b", "restored")[-1]["checkpoint"]
+
+
 def test_going_back_to_a_step_takes_the_one_without(tmp_path):
     """The end of an epoch may have spoiled what its last step had left whole."""
     state = objects()

@@ -29,7 +29,7 @@ def begin_from_places(session: Session) -> bytes:
             places.set_strays_aside()
             if step is not None:
                 places.newer_than(next(places.store.shelf.newest_first(), None))
-                places.fetch(step)
+                places.fetch(step, finite=session.options.stop_on_nan)
     return b""
 
 

@@ -28,6 +28,7 @@ class Found(NamedTuple):
     name: Name
     digest: str
     at: list[tuple[int, int]]
+    finite: bool = True  # whether its weights are
 
 
 class Present:
@@ -104,10 +105,12 @@ class Present:
     def found(self) -> list[Found]:
         """The checkpoints of the lineage that lie at places, the newest first."""
         merged: dict[str, Found] = {}
+        finite = {copy.digest: copy.finite for each in self._seen.values() for copy in each.copies}
         for each in self._chosen:
             name = parse_name(each.name)
             if name is not None:
-                one = merged.setdefault(each.digest, Found(name, each.digest, []))
+                fresh = Found(name, each.digest, [], finite.get(each.digest, True))
+                one = merged.setdefault(each.digest, fresh)
                 one.at.extend((place, each.attempt) for place in each.places if place != HERE)
         return sorted((each for each in merged.values() if each.at), key=lambda each: each.name.order, reverse=True)
 

@@ -66,11 +66,15 @@ class Provision:
                 return fetched
         return None
 
-    def fetch(self, step: int) -> None:
-        """Fetch the checkpoint of that step, unless it is here, or at no place."""
-        for found in [found for found in self.present.found() if found.name.step == step][:1]:
-            if not self._is_here(found.name):
-                self._fetched(found)
+    def fetch(self, step: int, *, finite: bool) -> None:
+        """Fetch the newest checkpoint of that step, unless it is here, or at no place.
+
+        `finite`: rather the newest whose weights are finite, if there is one.
+        """
+        found = [each for each in self.present.found() if each.name.step == step]
+        for each in ([each for each in found if each.finite or not finite] or found)[:1]:
+            if not self._is_here(each.name):
+                self._fetched(each)
 
     def go_back(self, to: Name) -> None:
         """Fetch nothing that is newer."""
