@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faults import FULL, counting, door, failing, links, requests, scratched
-from holdfast import disk, journal, retention
+from holdfast import bulk, disk, journal, retention
 from holdfast.errors import Damaged, NoSpace, NotFound, StoreError, UsageError
 from holdfast.rules import Best, Every, Last, Within, parts
 from holdfast.store import attempt as attempts
@@ -629,6 +630,31 @@ def test_a_file_that_is_not_the_one_that_was_read_back_is_read_again(tmp_path):
 def rewritten(path):
     shutil.copy(path, path.with_suffix(".copy"))
     os.replace(path.with_suffix(".copy"), path)
+
+
+@pytest.mark.parametrize("how", ["fails", "ends early"])
+def test_a_file_that_cannot_be_read_while_it_is_copied_ends_no_process(root, how):
+    """A pin copies files that are shared. From a map, such a file would end the process with SIGBUS."""
+    store = Store(root, keep=Last(9))
+    for step in (1, 2):
+        store.save({"array": np.ones(1 << 20)}, step=step)
+    shared = next(path for path in store[2].path.glob("*.safetensors") if path.stat().st_nlink > 1)
+    real = bulk.write
+
+    def struck(target, *rest):
+        if how == "ends early":
+            os.truncate(shared, 4096)
+            return real(target, *rest)
+        with mock.patch("os.preadv", side_effect=OSError(errno.EIO, os.strerror(errno.EIO))):
+            return real(target, *rest)
+
+    def pins():
+        with mock.patch.object(bulk, "write", struck), pytest.raises(StoreError) as raised:
+            store.pin(2)
+        os._exit(7 if str(shared) in str(raised.value) else 1)
+
+    assert 7 == in_a_child(pins)
+    assert shared.stat().st_nlink > 1
 
 
 def test_what_a_stop_has_left_makes_room_when_the_disk_is_full(tmp_path, monkeypatch):

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-from .. import bulk, disk
+from .. import bulk
 from ..bulk import Extent
-from ..pages import Data
+from ..errors import Damaged
+from ..pages import Data, Distant
 from ..state.codec import ITEMSIZE, SAFETENSORS, Block
 from ..state.snapshot import Arena, Image, Snapshot
 from ..threads import Hook
 from .format import XXH3, File, Leaf, hasher, in_file, joined_digest, kind_of, shard_stem
 from .lineage import LINK_BYTES, Link
 from .looks import Looks
+from .source import Source
 
 SHARD_BYTES = 1 << 30
 MOST_GROUPS = 32  # a state with more top-level keys than this has one group of shards
@@ -217,13 +219,33 @@ def copy(source: Path, target: Path, link: Link) -> None:
 
     Raises:
         Stale: the bytes differ from what was committed.
+        OSError: they cannot be read, or not be written.
     """
     leaves = sorted(link.leaves.values(), key=in_file)
     sizes = [leaves[0].offset, *(leaf.size_bytes for leaf in leaves)]
     kind = kind_of(link.file.digest)
-    with open(disk.open_plain(source), "rb") as file:
-        whole = sum(sizes) == os.fstat(file.fileno()).st_size
-        data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)) if whole else memoryview(b"")
+    try:
+        opened = Source(source, cold=False, large=False)
+    except Damaged as error:
+        raise Stale(f"{error}: its leaves, unchanged since, are written anew") from error
+    with closing(opened) as file:
+        whole = sum(sizes) == os.fstat(file.descriptor).st_size
+        data = Distant(_Read(file), sum(sizes))
         digests = bulk.write(target, [Extent(data, sizes)], sum(sizes), hasher(kind)) if whole else []
     if joined_digest(digests, kind) != link.file.digest:
         raise Stale(f"{source} is damaged: its leaves, unchanged since, are written anew")
+
+
+class _Read:
+    """A file's bytes as items. They are read, not mapped: from a map, a medium that fails would end the process."""
+
+    itemsize = 1
+
+    def __init__(self, file: Source) -> None:
+        self._file = file
+
+    def gather(self, start: int, target: memoryview) -> None:
+        self._file.read([target], start)
+
+    def scatter(self, start: int, source: memoryview) -> None:
+        raise NotImplementedError
