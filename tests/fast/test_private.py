@@ -83,3 +83,19 @@ def train(path, steps, place):
     with new_run(path, Toy(), private=True, mirror=place) as run:
         for _ in run.steps(steps):
             pass
+
+
+def test_a_board_in_a_directory_of_others_closes_only_its_own_files(tmp_path):
+    """What lies there already keeps its mode; also once the run becomes private."""
+    place = tmp_path / "boards"
+    place.mkdir()
+    (place / "notes.txt").write_text("for everybody")
+    for path, mode in ((place, 0o755), (place / "notes.txt", 0o644)):
+        path.chmod(mode)
+    for private in (False, True):
+        with new_run(tmp_path / "run", Toy(), board=place, private=private) as run:
+            for _ in run.steps(run.step + 1):
+                run.log(loss=1.0)
+    found = {path: path.stat().st_mode & 0o777 for path in (place, *place.iterdir())}
+    assert (0o755, 0o644) == (found.pop(place), found.pop(place / "notes.txt"))
+    assert [0o600, 0o600] == [*found.values()]

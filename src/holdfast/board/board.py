@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from .. import disk, journal, modes
@@ -35,6 +36,7 @@ class Board:
     ) -> None:
         self.run = Path(os.path.abspath(run))
         self.directory = Path(os.path.abspath(f"{self.run}-board" if directory is None else directory))
+        self._shared = directory is not None  # others may have files there
         self._only = only
         self._follow(0)
 
@@ -44,6 +46,14 @@ class Board:
         self._waiting: list[journal.Event] = []  # read before it is known where the attempt resumes
         self._file: Path | None = None
         self._last: journal.Event = {}
+
+    def make_private(self) -> None:
+        """Keep other users out of what this board writes, as they are kept out of its run."""
+        if not self._shared:
+            disk.make_private(self.directory)
+        for file in self.directory.glob(_OURS) if self._shared else ():
+            with suppress(PermissionError, FileNotFoundError, disk.NotPlain):  # another user's; gone; a link
+                disk.close_to_others(file)
 
     def update(self) -> None:
         """Bring the board up to date with the journals.
@@ -78,7 +88,7 @@ class Board:
         # TensorBoard reads files in the order of their names, whatever the clocks show
         when = max(int(now), *(int(file.name.split(".")[3]) + 1 for file in files), 0)
         file = self.directory / _NAME.format(when=when, attempt=log.attempt)
-        modes.heed(self.directory)
+        modes.heed(self.directory, of=self.run if self._shared else None)
         disk.make_dirs(self.directory)
         disk.write(file, [events.header(now), events.start(now, first), *map(_scalars, lines)])
         self._file = file

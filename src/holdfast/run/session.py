@@ -13,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import disk
 from ..errors import DiskError, Stopped, UsageError
 from ..job import job
 from ..provenance import document
@@ -168,7 +167,7 @@ class Session:
         try:
             if self.board is not None:
                 if self.options.private:
-                    disk.make_private(self.board.directory)
+                    self.board.make_private()
                 self.board.update()
         except OSError as error:
             self.board = None
