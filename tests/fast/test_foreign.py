@@ -574,6 +574,15 @@ def test_what_is_too_large_is_unreadable_and_not_damaged(tmp_path, data, monkeyp
     assert (1, 1) == (result.exit_code, result.stderr.count("\n"))
 
 
+def test_a_member_that_says_it_is_compressed_and_is_not_is_damage(tmp_path):
+    """One bit of the directory does that."""
+    made = archive(tmp_path / "a.pt", byteorder=b"little")
+    data = bytearray(made.read_bytes())
+    data[data.index(b"archive/byteorder", data.index(b"PK\1\2")) - 46 + 10] = zipfile.ZIP_DEFLATED
+    made.write_bytes(data)
+    assert 4 == verified(made)[0]
+
+
 def test_names_cannot_break_a_line_or_lead_out(tmp_path):
     """A newline, an escape and a path as the name of a tensor."""
     names = {"a\nb": torch.ones(1), "\x1b[31m": torch.ones(1), "../../x": torch.ones(1)}

@@ -25,6 +25,7 @@ def test_all_kinds_are_counted():
     assert FAULTS.keys() == KINDS.keys()
 
 
+@pytest.mark.timeout(1800)  # about 900 operations
 @pytest.mark.parametrize("lasting", [False, True], ids=["once", "outage"])
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_fault_at_any_operation_ends_in_the_same_bits(bench, tally, kind, lasting):  # noqa: F811

@@ -60,7 +60,7 @@ class Zip:
             try:
                 for piece in self._pieces(member):
                     found, size = zlib.crc32(piece, found), size + len(piece)
-            except (Damaged, zlib.error) as error:
+            except Damaged as error:
                 yield member, str(error)
                 continue
             if size != member.size or (self.has_crc and found != member.crc):
@@ -71,14 +71,19 @@ class Zip:
             yield from member.region.pieces()
             return
         inflate, left = zlib.decompressobj(-zlib.MAX_WBITS), member.size
-        for piece in member.region.pieces():
-            data = inflate.decompress(piece, READ_BYTES)
-            while data:
-                left -= len(data)
-                if left < 0:
-                    raise Damaged(f"{self.region.path}: {member.name}: inflates to more than its {member.size} bytes")
-                yield data
-                data = inflate.decompress(inflate.unconsumed_tail, READ_BYTES)
+        try:
+            for piece in member.region.pieces():
+                data = inflate.decompress(piece, READ_BYTES)
+                while data:
+                    left -= len(data)
+                    if left < 0:
+                        raise Damaged(
+                            f"{self.region.path}: {member.name}: inflates to more than its {member.size} bytes"
+                        )
+                    yield data
+                    data = inflate.decompress(inflate.unconsumed_tail, READ_BYTES)
+        except zlib.error as error:
+            raise Damaged(f"{self.region.path}: {member.name}: {error}") from error
 
 
 def _members(region: Region) -> Iterator[Member]:
