@@ -11,7 +11,7 @@ import faults
 from disk_faults import EveryThread, turned
 from faults import door, links
 from holdfast import Every, Last, Run, Stopped, Store, disk
-from holdfast.errors import DiskError, NoSpace
+from holdfast.errors import DiskError, NoSpace, UsageError
 from holdfast.rules import Whole
 from holdfast.run.setbacks import MOST_PASSED
 from holdfast.store.checkpoint import Checkpoint
@@ -119,7 +119,7 @@ def test_a_disk_that_refuses_for_long_is_told_ever_more_rarely_and_saving_resume
 
 
 def test_a_commit_that_could_not_be_synced_is_made_again_under_the_same_name(tmp_path, monkeypatch):
-    """What may not be durable is set aside first."""
+    """What may not be durable is set aside first; once it is, it is immutable as every other."""
     store, real = Store(tmp_path), disk.sync_dir
     store.save({"a": 1}, step=1)
 
@@ -133,6 +133,8 @@ def test_a_commit_that_could_not_be_synced_is_made_again_under_the_same_name(tmp
         with pytest.raises(DiskError, match=r"cannot save: Input/output error .*dmesg"):
             store.save({"a": 2}, step=2)
     store.save({"a": 3}, step=2)
+    with pytest.raises(UsageError, match="already committed"):
+        store.save({"a": 4}, step=2)
     assert [1, 2] == [each.step for each in store.checkpoints()]
     assert {"a": 3} == store.load()
     assert ["step-000000002-unsynced"] == os.listdir(tmp_path / "quarantine")

@@ -174,6 +174,8 @@ class Committing:
         except Exception:
             self.give_up(partial)
             raise
+        if self._unsure == partial.name:
+            self._unsure = None
         return manifest
 
     def manifest(
