@@ -151,7 +151,7 @@ def test_verify_goes_on_after_what_it_may_not_read(root, monkeypatch):
 
     monkeypatch.setattr(disk, "open_plain", denied)
     told = invoke("verify", root)
-    assert 1 == told.exit_code
+    assert 12 == told.exit_code
     assert "manifest.json: cannot be read: Permission denied" in told.stdout
     assert "step-000000002  ok" in told.stdout
 
