@@ -355,7 +355,7 @@ def pairs(stride: int = 1) -> int:
 
 def test_two_held_at_once_never_mix():
     """Ghost and successor stopped at any pair of changes, the ghost woken first: it is whole, or Superseded."""
-    pairs(6)
+    pairs(12)
 
 
 def half_fenced(nth: int) -> bool:
@@ -451,7 +451,7 @@ def _first_agrees(nth: int) -> bool:
 def test_who_gives_way_to_a_newer_attempt_leaves_no_room():
     """Two claims at once: the older one, when it finds the newer one, is Superseded and takes its room away."""
     gave_way = 0
-    for nth, other in itertools.product(range(20, 60, 3), repeat=2):
+    for nth, other in itertools.product(range(20, 60, 5), repeat=2):
         with scratched("way") as place:
             root = place / "run"
             before(root)
