@@ -21,7 +21,7 @@ from needed import needs
 from run_ranks import among_threads
 from run_ranks import train as train_rank
 from signatures import key_pair, with_quick_digests
-from stores import flip
+from stores import flip, listing
 from toy import Toy
 
 MANIFEST = "manifest.json"
@@ -268,11 +268,38 @@ def test_all_ranks_refuse_a_checkpoint_that_is_not_signed(tmp_path, key, monkeyp
     assert [Untrusted, Untrusted] == [type(each) for each in refused]
 
 
-def test_a_run_without_the_key_reads_signed_checkpoints_and_signs_none(saved, key):
-    """Afterwards a start with the key refuses the unsigned ones."""
-    assert 3000 * 6 == train(saved, 4)[1]
-    with pytest.raises(Untrusted, match="is not signed"):
-        train(saved, 5, key)
+def test_a_signed_run_does_not_go_on_without_its_key(saved, key):
+    """It would prune what the key has signed. The start is refused before anything is changed, and names the key."""
+    before = listing(saved)
+    name = re.escape(public_key(key.with_suffix(".pub")).fingerprint)
+    for options in ({}, {"allow_fresh": True}, {"go_back": 2}):
+        with pytest.raises(UsageError, match=rf"step-000000003: is signed by key {name}.*Say signed=.*branch_from="):
+            train(saved, 4, **options)
+    assert before == listing(saved)
+    assert 3000 * 10 == train(saved, 5, key)[1]
+    assert 3000 * 15 == train(saved.parent / "unsigned", 6, branch_from=saved)[1]
+
+
+def test_a_signed_run_does_not_go_on_without_its_key_at_any_rank(tmp_path, key, monkeypatch):
+    """All ranks raise what rank 0 finds."""
+    among = among_threads(monkeypatch)
+    among(2, lambda rank: train_rank(tmp_path / "run", rank, steps=4, signed=key))
+    before = listing(tmp_path / "run")
+    refused = among(2, lambda rank: train_rank(tmp_path / "run", rank, steps=8))
+    assert all(isinstance(each, HoldfastError) and "is signed by key" in str(each) for each in refused), refused
+    assert before == listing(tmp_path / "run")
+
+
+def test_a_signed_mirror_brings_no_run_without_the_key(saved, key):
+    """What a place holds is refused when it has arrived; nothing is pruned, here or there."""
+    place = saved.parent / "place"
+    train(saved, 4, key, mirror=str(place))
+    shutil.rmtree(saved)
+    before = sorted(path for path in place.rglob("manifest.json"))
+    with pytest.raises(UsageError, match="is signed by key"):
+        train(saved, 5, mirror=str(place))
+    assert before == sorted(path for path in place.rglob("manifest.json"))
+    assert 3000 * 10 == train(saved, 5, key, mirror=str(place))[1]
 
 
 def test_an_unsigned_run_becomes_signed_by_a_branch(tmp_path, key):
