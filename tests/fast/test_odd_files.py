@@ -274,9 +274,13 @@ def test_a_run_whose_id_is_spoilt_says_so(root):
         with pytest.raises(Damaged, match=r"run\.json: not what Holdfast wrote; .*move it away"):
             Store(root).claim()
         assert {"step": 2} == Store(root).load()
+
+
+def test_a_run_keeps_its_id_when_run_json_is_gone(root):
+    """The next start takes it from the newest checkpoint that can be read."""
+    run = read_run(root)
     (root / "run.json").unlink()
-    Store(root).claim()
-    assert 32 == len(read_run(root))
+    assert run == Store(root).claim().run == read_run(root)
 
 
 @pytest.mark.parametrize("odd", ["pipe", "directory", "device"])

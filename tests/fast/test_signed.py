@@ -15,6 +15,7 @@ from holdfast import Best, Every, Last, Run, Store, load_into
 from holdfast.cli.verify import verified
 from holdfast.errors import Damaged, HoldfastError, NotFound, Unreadable, Untrusted, UsageError
 from holdfast.store import format, lineage, shards
+from holdfast.store.attempt import read_run
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.signing import Signer, public_key
 from needed import needs
@@ -288,6 +289,20 @@ def test_a_signed_run_does_not_go_on_without_its_key_at_any_rank(tmp_path, key, 
     refused = among(2, lambda rank: train_rank(tmp_path / "run", rank, steps=8))
     assert all(isinstance(each, HoldfastError) and "is signed by key" in str(each) for each in refused), refused
     assert before == listing(tmp_path / "run")
+
+
+@pytest.mark.parametrize("spoil", [None, strip])
+def test_a_signed_run_keeps_its_id_when_run_json_is_gone(saved, key, spoil):
+    """By what its key has signed. A start that is refused gives the run no other id."""
+    run = read_run(saved)
+    (saved / "run.json").unlink()
+    if spoil is not None:
+        spoil(saved)
+        with pytest.raises(Untrusted, match="is not signed"):
+            train(saved, 5, key)
+        shutil.rmtree(newest(saved))
+    assert 3000 * 10 == train(saved, 5, key)[1]
+    assert run == read_run(saved)
 
 
 def test_a_signed_mirror_brings_no_run_without_the_key(saved, key):

@@ -70,17 +70,9 @@ def find(root: Path, *, own: int | None = None, sound: Callable[[Path], bool] | 
     ]
 
 
-def run_of(shelf: Shelf) -> str | None:
-    """Return the id of the run by its newest readable checkpoint."""
-    for checkpoint in shelf.newest_first():
-        with suppress(StoreError, OSError):
-            return checkpoint.head.run
-    return None
-
-
 def _run_file(shelf: Shelf) -> Iterator[Mess]:
-    if not os.path.lexists(shelf.root / "run.json") and run_of(shelf) is not None:
-        yield Mess(shelf.root / "run.json", "is gone, and the next start would give the run another id", NAMED)
+    if not os.path.lexists(shelf.root / "run.json") and shelf.run() is not None:
+        yield Mess(shelf.root / "run.json", "is gone", NAMED)
 
 
 def _rooms(root: Path, own: int | None) -> Iterator[Mess]:
@@ -167,7 +159,7 @@ def _is_present(root: Path, path: Path, name: str, logs: Sequence[Log]) -> bool:
     """Whether the run came by that checkpoint: no later attempt went on from an earlier place."""
     try:
         head = Checkpoint(path).head
-        ours = str(head.name) == name and head.run == (read_run(root) or run_of(Shelf(root)))
+        ours = str(head.name) == name and head.run == (read_run(root) or Shelf(root).run())
     except (Damaged, NotFound):
         return False
     later = (log.restored for log in logs if log.attempt > head.attempt)

@@ -15,11 +15,10 @@ from ..errors import UsageError
 from ..store import attempt as attempts
 from ..store.attempt import Attempt
 from ..store.checkpoint import Checkpoint
-from ..store.claiming import Elsewhere, strangers
+from ..store.claiming import strangers
 from ..store.committing import writing
-from ..store.shelf import Shelf
 from ..store.store import Store
-from .mess import ASIDE, BACK, FENCE, LEAVE, NAMED, POINT, REMOVE, Mess, find, run_of
+from .mess import ASIDE, BACK, FENCE, LEAVE, NAMED, POINT, REMOVE, Mess, find
 
 
 def repair(root: Path) -> list[Mess]:
@@ -34,9 +33,7 @@ def repair(root: Path) -> list[Mess]:
     if all(mess.cure == LEAVE for mess in found):
         return found
     store = Store(root)
-    run = run_of(Shelf(root)) if any(mess.cure == NAMED for mess in found) else None
-    store.know(Elsewhere(run))
-    attempt = store.claim()  # fences all earlier attempts: what they left goes
+    attempt = store.claim()  # fences all earlier attempts: what they left goes; and writes run.json again
     try:
         done = [mess for mess in found if mess.cure in (FENCE, NAMED)]
         for mess in done:
