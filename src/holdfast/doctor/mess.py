@@ -21,6 +21,7 @@ from ..store.shelf import Shelf
 from .files import FORGOTTEN_S, NAME
 
 REMOVE, FENCE, ASIDE, POINT, BACK, NAMED = "remove", "fence", "set aside", "point", "bring back", "name"
+REPLACE = "replace"
 LEAVE = "leave"
 WILL = {  # what becomes of it
     REMOVE: "is removed",
@@ -29,6 +30,7 @@ WILL = {  # what becomes of it
     POINT: "is renewed",
     BACK: "is a checkpoint again",
     NAMED: "is written again from the newest checkpoint",
+    REPLACE: "goes to quarantine/, and is written again from the newest checkpoint",
     LEAVE: "stays as it is, since nobody knows what is in it",
 }
 DAMAGE = ("damaged", "incomplete")  # the words of a quarantine that a whole checkpoint leaves; others are decisions
@@ -71,8 +73,15 @@ def find(root: Path, *, own: int | None = None, sound: Callable[[Path], bool] | 
 
 
 def _run_file(shelf: Shelf) -> Iterator[Mess]:
-    if not os.path.lexists(shelf.root / "run.json") and shelf.run() is not None:
-        yield Mess(shelf.root / "run.json", "is gone", NAMED)
+    path = shelf.root / "run.json"
+    try:
+        read_run(shelf.root)
+    except Damaged:
+        yield Mess(path, "is not what Holdfast wrote, and no start goes on", REPLACE)
+    except OSError as error:
+        yield _unknown(path, error)
+    if not os.path.lexists(path) and shelf.run() is not None:
+        yield Mess(path, "is gone", NAMED)
 
 
 def _rooms(root: Path, own: int | None) -> Iterator[Mess]:

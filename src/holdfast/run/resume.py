@@ -13,6 +13,7 @@ from ..errors import Damaged, HoldfastError, NotFound, StoreError, Unreadable, U
 from ..journal import Log
 from ..store.attempt import appear, is_checkpoint
 from ..store.checkpoint import Checkpoint
+from ..store.committing import writing
 from ..store.store import Store
 from . import unsound
 from .memory import checked
@@ -96,10 +97,11 @@ def require_key(store: Store) -> None:
     Raises:
         UsageError: the newest checkpoint is signed, and this run has no key.
     """
-    for checkpoint in store.shelf.newest_first() if store.signer is None else ():
-        with suppress(StoreError, OSError):  # the restore meets it, and asks once more
-            _require_unsigned(checkpoint)
-            return
+    with writing(store.root, "begin"):
+        for checkpoint in store.shelf.newest_first() if store.signer is None else ():
+            with suppress(StoreError, OSError):  # the restore meets it, and asks once more
+                _require_unsigned(checkpoint)
+                return
 
 
 def _require_unsigned(checkpoint: Checkpoint) -> None:
