@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from .. import journal
 from ..errors import Damaged, HoldfastError, NotFound, StoreError, Unreadable, Untrusted, UsageError
 from ..journal import Log
 from ..store.attempt import appear, is_checkpoint
@@ -212,6 +213,11 @@ class _Search:
             raise StoreError(
                 f"{self._store.root}: checkpoints existed and none is valid: {shown}. They are in "
                 f"{quarantine}. To start from scratch all the same, say allow_fresh=True"
+            )
+        if gone := journal.unaccounted(self._logs):
+            raise StoreError(
+                f"{self._store.root}: checkpoints were saved, the last was {gone[-1]}, and none is there any more: put "
+                "them back. To start from scratch all the same, say allow_fresh=True"
             )
 
     def set_sharers_aside(self) -> bytes:
