@@ -22,7 +22,7 @@ from needed import needs
 from run_ranks import among_threads
 from run_ranks import train as train_rank
 from signatures import key_pair, with_quick_digests
-from stores import flip, listing
+from stores import flip, invoke, listing
 from toy import Toy
 
 MANIFEST = "manifest.json"
@@ -181,7 +181,7 @@ def test_what_the_key_did_not_sign_is_refused_and_nothing_is_changed(saved, key,
     if attack is not bring_another_runs:  # which is what its own key has signed
         found = verify(saved, key)
         assert 4 == found.returncode, found
-        assert "step-000000003  DAMAGED" in found.stdout
+        assert "step-000000003  NOT TRUSTED" in found.stdout
 
 
 @pytest.mark.parametrize("file", ["weights.safetensors", "holdfast.safetensors"])
@@ -336,6 +336,18 @@ def test_show_and_verify_say_who_signed(saved, key):
     assert 3 == listed.count(f"signed by {name[:15]}")
     found = json.loads(verify(saved, key, "--json").stdout)
     assert [name] * 3 == [each["signed"] for each in found["checkpoints"]]
+
+
+def test_verify_tells_another_key_from_damage_and_that_nothing_was_checked(saved, key):
+    """The files of what another key has signed are whole. Without --key nobody has looked at a signature."""
+    key_pair(saved.parent, "other", seed=2)
+    told = invoke("verify", saved, "--key", saved.parent / "other.pub")
+    assert (4, 3, 0) == (told.exit_code, told.stdout.count("NOT TRUSTED"), told.stdout.count("DAMAGED"))
+    flip(next(newest(saved).glob("weights*")), -8)
+    assert "step-000000003  DAMAGED" in invoke("verify", saved, "--key", key.with_suffix(".pub")).stdout
+    hint = f"key {public_key(key.with_suffix('.pub')).fingerprint} is said to have signed; that was not checked"
+    assert 1 == invoke("verify", saved).stdout.count(hint)
+    assert hint not in invoke("verify", saved, "--key", key.with_suffix(".pub")).stdout
 
 
 def test_what_cannot_be_read_is_not_called_signed(saved, key):
