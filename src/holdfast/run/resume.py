@@ -14,7 +14,6 @@ from ..errors import Damaged, HoldfastError, NotFound, StoreError, Unreadable, U
 from ..journal import Log
 from ..store.attempt import appear, is_checkpoint
 from ..store.checkpoint import Checkpoint
-from ..store.committing import writing
 from ..store.store import Store
 from . import unsound
 from .memory import checked
@@ -98,9 +97,9 @@ def require_key(store: Store) -> None:
     Raises:
         UsageError: the newest checkpoint is signed, and this run has no key.
     """
-    with writing(store.root, "begin"):
+    with suppress(OSError):  # the directory cannot be listed: the restore meets that, and asks once more
         for checkpoint in store.shelf.newest_first() if store.signer is None else ():
-            with suppress(StoreError, OSError):  # the restore meets it, and asks once more
+            with suppress(StoreError, OSError):
                 _require_unsigned(checkpoint)
                 return
 
