@@ -145,6 +145,10 @@ def no_run_json(root: Path) -> None:
     (root / "run.json").unlink()
 
 
+def odd_run_json(root: Path) -> None:
+    (root / "run.json").write_bytes(b"")
+
+
 def whole_in_quarantine(root: Path) -> None:
     """It was set aside when the disk gave other bytes than it gives now."""
     checkpoint = oldest(root)
@@ -174,6 +178,7 @@ PLANTS = [
     no_latest,
     whole_in_quarantine,
     no_run_json,
+    odd_run_json,
 ]
 
 

@@ -256,6 +256,21 @@ def lineage(logs: Sequence[Log], kind: str) -> list[Event]:
     return kept
 
 
+def unaccounted(logs: Sequence[Log]) -> list[str]:
+    """Return the names of the checkpoints that were saved, and neither pruned nor set aside; the oldest first."""
+    names: dict[str, None] = {}
+    for event in (event for log in logs for event in log.events):
+        name, pruned = event.get("checkpoint"), event.get("names")
+        if event["event"] == "saved" and isinstance(name, str):
+            names[name] = None
+        elif event["event"] == "pruned" and isinstance(pruned, list):
+            for each in pruned:
+                names.pop(str(each), None)
+        elif event["event"] == "quarantined":
+            names.pop(str(event.get("name")), None)
+    return [*names]
+
+
 def metrics(root: Path) -> list[Event]:
     """Return the metrics of the run at `root`, merged over its attempts: no step twice, none missing."""
     return merged(logs(root))

@@ -9,7 +9,7 @@ import pytest
 from holdfast.inspect import starts
 from holdfast.store.refusal import refused
 from holdfast.supervise import causes
-from holdfast.supervise.causes import DISK, MEMORY, REPEATS, Error, Evidence, cause
+from holdfast.supervise.causes import DISK, MEMORY, REPEATS, UNTRUSTED, Error, Evidence, cause
 from holdfast.supervise.evidence import is_full, memory_files
 from holdfast.supervise.judge import CommandAttempt, judge
 
@@ -46,6 +46,7 @@ def _ours(code):
         (Evidence(-9, disk_is_full=True), "killed by SIGKILL"),
         (Evidence(1, WRONG, disk_is_full=True), "error"),  # it says itself what it died of
         (Evidence(1, WRONG), "error"),
+        (Evidence(1, Error("holdfast.errors.Untrusted")), UNTRUSTED),  # another start would be refused as well
         (Evidence(1, WRONG, WRONG), REPEATS),
         (Evidence(1, WRONG, WRONG._replace(text="ValueError: other words")), REPEATS),
         (Evidence(1, WRONG, WRONG._replace(step=29)), "error"),

@@ -1,6 +1,7 @@
 """The journal: what a start reads of it, without parsing all of it."""
 
 import random
+from pathlib import Path
 
 import msgspec
 
@@ -58,3 +59,12 @@ def test_a_journal_that_moves_to_the_history_before_it_is_read_is_found_there(tm
     (log,) = journal.logs(tmp_path)
     place.rename(tmp_path / "history" / place.name)
     assert ["begin"] == [event["event"] for event in log.events]
+
+
+def test_what_was_saved_and_not_taken_away_is_named():
+    """Pruned and quarantined checkpoints are accounted for; one that is saved once more is not."""
+    saved = [{"event": "saved", "checkpoint": name} for name in ("a", "b", "c", "d")]
+    pruned, aside = {"event": "pruned", "names": ["a", "c"]}, {"event": "quarantined", "name": "b", "why": "damaged"}
+    first, second = Log(1, Path("1"), [*saved, pruned]), Log(2, Path("2"), [{"event": "begin"}, aside, saved[0]])
+    assert ["d", "a"] == journal.unaccounted([first, second])
+    assert [] == journal.unaccounted([Log(1, Path("1"), [{"event": "begin"}, *saved[:1], pruned])])

@@ -3,6 +3,7 @@ for only."""
 
 import json
 import os
+import re
 import signal
 import stat
 
@@ -268,15 +269,26 @@ def test_an_odd_journal_in_a_draft_of_a_claim_does_not_matter(odd, root):
 
 
 def test_a_run_whose_id_is_spoilt_says_so(root):
-    """With the file and what to do; the checkpoints can be read, and moving it away is enough to go on."""
-    for text in (b"[" * 200_000, bytes(range(255, 155, -1)), b"", b"{}", b'{"run": 7}', b"[]"):
+    """With the file and what to do; the checkpoints can be read, and doctor writes the file again from them."""
+    run, texts = read_run(root), (b"[" * 200_000, bytes(range(255, 155, -1)), b"", b"{}", b'{"run": 7}', b"[]")
+    for text in texts:
         (root / "run.json").write_bytes(text)
-        with pytest.raises(Damaged, match=r"run\.json: not what Holdfast wrote; .*move it away"):
+        with pytest.raises(Damaged, match=rf"run\.json: not what Holdfast wrote; holdfast doctor --repair {root} "):
             Store(root).claim()
         assert {"step": 2} == Store(root).load()
+    told = invoke("doctor", root)
+    assert 1 == told.exit_code
+    assert re.search(rf"problem +mess: {root}/run.json: is not what Holdfast wrote", told.output)
+    assert 0 == invoke("doctor", "--repair", root).exit_code
+    assert (run, texts[-1]) == (read_run(root), (root / "quarantine/run.json").read_bytes())
+    assert "nothing to do" in invoke("doctor", "--repair", root).stdout
+
+
+def test_a_run_keeps_its_id_when_run_json_is_gone(root):
+    """The next start takes it from the newest checkpoint that can be read."""
+    run = read_run(root)
     (root / "run.json").unlink()
-    Store(root).claim()
-    assert 32 == len(read_run(root))
+    assert run == Store(root).claim().run == read_run(root)
 
 
 @pytest.mark.parametrize("odd", ["pipe", "directory", "device"])

@@ -17,6 +17,7 @@ from holdfast.cli.ls import quarantine
 from holdfast.errors import Damaged, Mismatch, NotFound, StoreError, UsageError
 from holdfast.run import stop
 from run_loops import LOOPS, WANT_A_BLOCK, by_steps, cut_everywhere, train
+from stores import invoke
 from subjects import asked_of
 from toy import Cut, Passes, Toy, events, lines, names, new_run
 
@@ -165,6 +166,23 @@ def test_no_valid_checkpoint_stops_unless_a_fresh_start_is_allowed(tmp_path, cap
         with pytest.raises(StoreError, match=r"none is valid.*say allow_fresh=True") as raised:
             train(tmp_path, by_steps)
         assert 1 == raised.value.exit_code
+    assert (12, 12) == (train(tmp_path, by_steps, allow_fresh=True)[0][2], train(tmp_path, by_steps)[0][2])
+    assert "starts fresh" in capsys.readouterr().err
+
+
+def test_checkpoints_that_are_gone_stop_unless_a_fresh_start_is_allowed(tmp_path, capsys):
+    """A site's purge, or rm: the journals tell that there were some. Doctor does not say that none was committed."""
+    with pytest.raises(Cut):
+        train(tmp_path, by_steps, 2)
+    for path in (tmp_path / "checkpoints").iterdir():
+        path.unlink() if path.is_symlink() else shutil.rmtree(path)
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"the last was step-\d+.* none is there.*say allow_fresh=True") as raised:
+            train(tmp_path, by_steps)
+        assert 1 == raised.value.exit_code
+    told = invoke("doctor", tmp_path)
+    assert 1 == told.exit_code
+    assert re.search(r"problem +checkpoints: none is left; the last that was saved is step-", told.output), told.output
     assert (12, 12) == (train(tmp_path, by_steps, allow_fresh=True)[0][2], train(tmp_path, by_steps)[0][2])
     assert "starts fresh" in capsys.readouterr().err
 

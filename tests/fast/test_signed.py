@@ -15,13 +15,14 @@ from holdfast import Best, Every, Last, Run, Store, load_into
 from holdfast.cli.verify import verified
 from holdfast.errors import Damaged, HoldfastError, NotFound, Unreadable, Untrusted, UsageError
 from holdfast.store import format, lineage, shards
+from holdfast.store.attempt import read_run
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.signing import Signer, public_key
 from needed import needs
 from run_ranks import among_threads
 from run_ranks import train as train_rank
 from signatures import key_pair, with_quick_digests
-from stores import flip
+from stores import flip, invoke, listing
 from toy import Toy
 
 MANIFEST = "manifest.json"
@@ -180,7 +181,7 @@ def test_what_the_key_did_not_sign_is_refused_and_nothing_is_changed(saved, key,
     if attack is not bring_another_runs:  # which is what its own key has signed
         found = verify(saved, key)
         assert 4 == found.returncode, found
-        assert "step-000000003  DAMAGED" in found.stdout
+        assert "step-000000003  NOT TRUSTED" in found.stdout
 
 
 @pytest.mark.parametrize("file", ["weights.safetensors", "holdfast.safetensors"])
@@ -268,11 +269,52 @@ def test_all_ranks_refuse_a_checkpoint_that_is_not_signed(tmp_path, key, monkeyp
     assert [Untrusted, Untrusted] == [type(each) for each in refused]
 
 
-def test_a_run_without_the_key_reads_signed_checkpoints_and_signs_none(saved, key):
-    """Afterwards a start with the key refuses the unsigned ones."""
-    assert 3000 * 6 == train(saved, 4)[1]
-    with pytest.raises(Untrusted, match="is not signed"):
-        train(saved, 5, key)
+def test_a_signed_run_does_not_go_on_without_its_key(saved, key):
+    """It would prune what the key has signed. The start is refused before anything is changed, and names the key."""
+    before = listing(saved)
+    name = re.escape(public_key(key.with_suffix(".pub")).fingerprint)
+    for options in ({}, {"allow_fresh": True}, {"go_back": 2}):
+        with pytest.raises(UsageError, match=rf"step-000000003: is signed by key {name}.*Say signed=.*branch_from="):
+            train(saved, 4, **options)
+    assert before == listing(saved)
+    assert 3000 * 10 == train(saved, 5, key)[1]
+    assert 3000 * 15 == train(saved.parent / "unsigned", 6, branch_from=saved)[1]
+
+
+def test_a_signed_run_does_not_go_on_without_its_key_at_any_rank(tmp_path, key, monkeypatch):
+    """All ranks raise what rank 0 finds."""
+    among = among_threads(monkeypatch)
+    among(2, lambda rank: train_rank(tmp_path / "run", rank, steps=4, signed=key))
+    before = listing(tmp_path / "run")
+    refused = among(2, lambda rank: train_rank(tmp_path / "run", rank, steps=8))
+    assert all(isinstance(each, HoldfastError) and "is signed by key" in str(each) for each in refused), refused
+    assert before == listing(tmp_path / "run")
+
+
+@pytest.mark.parametrize("spoil", [None, strip])
+def test_a_signed_run_keeps_its_id_when_run_json_is_gone(saved, key, spoil):
+    """By what its key has signed. A start that is refused gives the run no other id."""
+    run = read_run(saved)
+    (saved / "run.json").unlink()
+    if spoil is not None:
+        spoil(saved)
+        with pytest.raises(Untrusted, match="is not signed"):
+            train(saved, 5, key)
+        shutil.rmtree(newest(saved))
+    assert 3000 * 10 == train(saved, 5, key)[1]
+    assert run == read_run(saved)
+
+
+def test_a_signed_mirror_brings_no_run_without_the_key(saved, key):
+    """What a place holds is refused when it has arrived; nothing is pruned, here or there."""
+    place = saved.parent / "place"
+    train(saved, 4, key, mirror=str(place))
+    shutil.rmtree(saved)
+    before = sorted(path for path in place.rglob("manifest.json"))
+    with pytest.raises(UsageError, match="is signed by key"):
+        train(saved, 5, mirror=str(place))
+    assert before == sorted(path for path in place.rglob("manifest.json"))
+    assert 3000 * 10 == train(saved, 5, key, mirror=str(place))[1]
 
 
 def test_an_unsigned_run_becomes_signed_by_a_branch(tmp_path, key):
@@ -294,6 +336,18 @@ def test_show_and_verify_say_who_signed(saved, key):
     assert 3 == listed.count(f"signed by {name[:15]}")
     found = json.loads(verify(saved, key, "--json").stdout)
     assert [name] * 3 == [each["signed"] for each in found["checkpoints"]]
+
+
+def test_verify_tells_another_key_from_damage_and_that_nothing_was_checked(saved, key):
+    """The files of what another key has signed are whole. Without --key nobody has looked at a signature."""
+    key_pair(saved.parent, "other", seed=2)
+    told = invoke("verify", saved, "--key", saved.parent / "other.pub")
+    assert (4, 3, 0) == (told.exit_code, told.stdout.count("NOT TRUSTED"), told.stdout.count("DAMAGED"))
+    flip(next(newest(saved).glob("weights*")), -8)
+    assert "step-000000003  DAMAGED" in invoke("verify", saved, "--key", key.with_suffix(".pub")).stdout
+    hint = f"key {public_key(key.with_suffix('.pub')).fingerprint} is said to have signed; that was not checked"
+    assert 1 == invoke("verify", saved).stdout.count(hint)
+    assert hint not in invoke("verify", saved, "--key", key.with_suffix(".pub")).stdout
 
 
 def test_what_cannot_be_read_is_not_called_signed(saved, key):

@@ -10,8 +10,8 @@ import click
 
 from ..doctor import copies, files, mess, repair, scheduler, versions
 from ..doctor import run as runs
-from ..doctor.check import Check, warning
-from ..doctor.mess import LEAVE, REMOVE, Mess
+from ..doctor.check import Check, problem, warning
+from ..doctor.mess import LEAVE, REMOVE, REPLACE, Mess
 from ..errors import NotFound, Unreadable, UsageError
 from ..run import settings
 from ..run.settings import PURGE_DAYS
@@ -71,7 +71,8 @@ def examine(run: str | None, partition: str | None, days: float | None = None) -
         yield from runs.ageing(known.run, days)
         for each in _messes(known.directory):
             todo = "ask again later" if each.cure == LEAVE else f"holdfast doctor --repair {run}"
-            yield warning("mess", f"{each.path}: {each.what}", todo)
+            tell = problem if each.cure == REPLACE else warning  # the run cannot go on
+            yield tell("mess", f"{each.path}: {each.what}", todo)
 
 
 def _messes(directory: Path) -> list[Mess]:

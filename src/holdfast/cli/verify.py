@@ -30,7 +30,7 @@ _WORST_FIRST = (Damaged.exit_code, Unreadable.exit_code, StoreError.exit_code)
 @options.as_json
 def command(run: str, step: int | str | None, cold: bool, key: str | None, as_json: bool) -> int:
     """Read every byte of RUN's checkpoints, or of one (--step). Exit 4 if any is damaged, with file and byte range.
-    Exit 12 if none is, and a file could not be read.
+    Exit 12 if none is, and a file could not be read. With --key, exit 4 too if another key or none has signed one.
 
     Of a run with mirrors it also says which checkpoints each place holds. Of a place it reads the copies.
     """
@@ -106,8 +106,21 @@ def verified(
     told = [{"file": str(each.path), "start": each.start, "end": each.end, "what": each.what} for each in problems]
     result = {"name": checkpoint.path.name, "size_bytes": size_bytes, "problems": told, "unreadable": unreadable}
     signed = None if checkpoint.key is None or told or unreadable else checkpoint.key.fingerprint
-    facts = result | {"assurance": None if told or unreadable else checkpoint.assurance, "signed": signed}
+    names = None if told or unreadable or signed else checkpoint.head.signer
+    known = {"assurance": None if told or unreadable else checkpoint.assurance, "signed": signed}
+    facts = result | known | {"untrusted": bool(told) and _is_untrusted(checkpoint), "unchecked_key": names}
     return Result(facts, Damaged.exit_code if told else exit_code)
+
+
+def _is_untrusted(checkpoint: Checkpoint) -> bool:
+    """Whether the key that was asked for has not signed it."""
+    try:
+        _ = checkpoint.head
+    except Untrusted:
+        return True
+    except (StoreError, OSError):
+        return False
+    return False
 
 
 def _lines(results: list[dict[str, Any]]) -> Iterator[str]:
@@ -115,9 +128,11 @@ def _lines(results: list[dict[str, Any]]) -> Iterator[str]:
         if each["unreadable"]:
             yield f"{each['name']}  unreadable: {each['unreadable']}"
         elif each["problems"]:
-            yield f"{each['name']}  DAMAGED"
+            yield f"{each['name']}  {'NOT TRUSTED' if each['untrusted'] else 'DAMAGED'}"
             for problem in each["problems"]:
                 yield "  {file}: bytes {start}..{end}: {what}".format(**problem)
         else:
             signed = f"  signed by {each['signed']}" if each["signed"] else ""
             yield f"{each['name']}  {each['assurance']}  {size(each['size_bytes'])}{signed}"
+    for key in sorted({each["unchecked_key"] for each in results} - {None}):
+        yield f"key {key} is said to have signed; that was not checked: --key PUB checks it"

@@ -21,6 +21,7 @@ from ..store.shelf import Shelf
 from .files import FORGOTTEN_S, NAME
 
 REMOVE, FENCE, ASIDE, POINT, BACK, NAMED = "remove", "fence", "set aside", "point", "bring back", "name"
+REPLACE = "replace"
 LEAVE = "leave"
 WILL = {  # what becomes of it
     REMOVE: "is removed",
@@ -29,6 +30,7 @@ WILL = {  # what becomes of it
     POINT: "is renewed",
     BACK: "is a checkpoint again",
     NAMED: "is written again from the newest checkpoint",
+    REPLACE: "goes to quarantine/, and is written again from the newest checkpoint",
     LEAVE: "stays as it is, since nobody knows what is in it",
 }
 DAMAGE = ("damaged", "incomplete")  # the words of a quarantine that a whole checkpoint leaves; others are decisions
@@ -70,17 +72,16 @@ def find(root: Path, *, own: int | None = None, sound: Callable[[Path], bool] | 
     ]
 
 
-def run_of(shelf: Shelf) -> str | None:
-    """Return the id of the run by its newest readable checkpoint."""
-    for checkpoint in shelf.newest_first():
-        with suppress(StoreError, OSError):
-            return checkpoint.head.run
-    return None
-
-
 def _run_file(shelf: Shelf) -> Iterator[Mess]:
-    if not os.path.lexists(shelf.root / "run.json") and run_of(shelf) is not None:
-        yield Mess(shelf.root / "run.json", "is gone, and the next start would give the run another id", NAMED)
+    path = shelf.root / "run.json"
+    try:
+        read_run(shelf.root)
+    except Damaged:
+        yield Mess(path, "is not what Holdfast wrote, and no start goes on", REPLACE)
+    except OSError as error:
+        yield _unknown(path, error)
+    if not os.path.lexists(path) and shelf.run() is not None:
+        yield Mess(path, "is gone", NAMED)
 
 
 def _rooms(root: Path, own: int | None) -> Iterator[Mess]:
@@ -167,7 +168,7 @@ def _is_present(root: Path, path: Path, name: str, logs: Sequence[Log]) -> bool:
     """Whether the run came by that checkpoint: no later attempt went on from an earlier place."""
     try:
         head = Checkpoint(path).head
-        ours = str(head.name) == name and head.run == (read_run(root) or run_of(Shelf(root)))
+        ours = str(head.name) == name and head.run == (read_run(root) or Shelf(root).run())
     except (Damaged, NotFound):
         return False
     later = (log.restored for log in logs if log.attempt > head.attempt)

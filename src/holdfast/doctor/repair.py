@@ -15,11 +15,10 @@ from ..errors import UsageError
 from ..store import attempt as attempts
 from ..store.attempt import Attempt
 from ..store.checkpoint import Checkpoint
-from ..store.claiming import Elsewhere, strangers
+from ..store.claiming import strangers
 from ..store.committing import writing
-from ..store.shelf import Shelf
 from ..store.store import Store
-from .mess import ASIDE, BACK, FENCE, LEAVE, NAMED, POINT, REMOVE, Mess, find, run_of
+from .mess import ASIDE, BACK, FENCE, LEAVE, NAMED, POINT, REMOVE, REPLACE, Mess, find
 
 
 def repair(root: Path) -> list[Mess]:
@@ -34,11 +33,13 @@ def repair(root: Path) -> list[Mess]:
     if all(mess.cure == LEAVE for mess in found):
         return found
     store = Store(root)
-    run = run_of(Shelf(root)) if any(mess.cure == NAMED for mess in found) else None
-    store.know(Elsewhere(run))
-    attempt = store.claim()  # fences all earlier attempts: what they left goes
+    for mess in found:
+        if mess.cure == REPLACE:  # before the claim, which reads it: no attempt can have begun without
+            with writing(root, "repair the run"):
+                _put_aside(root, mess.path)
+    attempt = store.claim()  # fences all earlier attempts: what they left goes; and writes run.json again
     try:
-        done = [mess for mess in found if mess.cure in (FENCE, NAMED)]
+        done = [mess for mess in found if mess.cure in (FENCE, NAMED, REPLACE)]
         for mess in done:
             _record(attempt, mess)
         for mess in find(root, own=attempt.number, sound=sound):
@@ -83,6 +84,12 @@ def _remove(_: Store, mess: Mess) -> None:
     disk.sync_dir(mess.path.parent)
 
 
+def _put_aside(root: Path, path: Path) -> None:
+    disk.make_dirs(root / "quarantine")
+    attempts.to_quarantine(root, path)
+    disk.sync_dir(root)
+
+
 def _set_aside(store: Store, mess: Mess) -> None:
     store.quarantine(Checkpoint(mess.path), mess.word)
 
@@ -111,6 +118,7 @@ CURES: dict[str, Callable[[Store, Mess], None]] = {
     REMOVE: _remove,
     FENCE: _nothing,
     NAMED: _nothing,
+    REPLACE: _nothing,
     ASIDE: _set_aside,
     POINT: _point,
     BACK: _bring_back,

@@ -99,10 +99,20 @@ def examine(known: Known, settings: Settings | None) -> Iterator[Check]:
 
 
 def _checkpoints(known: Known) -> Iterator[Check]:
+    aside = list((known.run / "quarantine").glob("step-*"))
+    if aside:
+        yield warning(
+            "quarantine", f"{counted(len(aside), 'checkpoint')} set aside", f"holdfast ls {known.run} says why"
+        )
     try:
         found = locate(known.run).checkpoints()
     except StoreError as error:
         yield warning("checkpoints", str(error), "none was committed yet, or this is not the run's directory")
+        return
+    gone = [] if found else journal.unaccounted(journal.logs(known.run))
+    if gone or (aside and not found):
+        what = f"none is left; the last that was saved is {gone[-1]}" if gone else "none is left"
+        yield problem("checkpoints", what, "put a copy back; a start is refused unless it says allow_fresh=True")
         return
     if not found:
         yield warning("checkpoints", "none was committed yet", "ask again after the first")
@@ -112,11 +122,6 @@ def _checkpoints(known: Known) -> Iterator[Check]:
         yield ok("checkpoints", f"{len(found)}, the newest of step {manifest.step}")
     except (StoreError, OSError) as error:
         yield problem("checkpoints", str(error), f"holdfast verify {known.run}")
-    aside = list((known.run / "quarantine").glob("step-*"))
-    if aside:
-        yield warning(
-            "quarantine", f"{counted(len(aside), 'checkpoint')} set aside", f"holdfast ls {known.run} says why"
-        )
 
 
 def _span(seconds: float) -> str:

@@ -24,7 +24,6 @@ from ..store.attempt import Attempt, read_run
 from ..store.claiming import Elsewhere
 from ..store.committing import writing
 from ..store.format import parse_name
-from ..store.shelf import Shelf
 from ..store.store import Store
 from ..terminal import say, warn
 from ..threads import Condition
@@ -53,7 +52,7 @@ class MirrorStart:
     """The places of a run until its attempt is claimed, on rank 0."""
 
     def __init__(self, mirroring: Mirroring, options: Options, store: Store) -> None:
-        self._mirroring, self._root = mirroring, store.root
+        self._mirroring, self._root, self._shelf = mirroring, store.root, store.shelf
         self._take_over, self._allow_fresh = store.take_over, options.allow_fresh
         self._client = Client([place.url for place in mirroring.places], private=options.private)
         self._late = {number for number, place in enumerate(mirroring.places) if place.without}
@@ -215,7 +214,7 @@ class MirrorStart:
 
     def _require_answer(self, number: int, why: str, logs: Sequence[Log]) -> None:
         """Go on without a place that did not answer, if it is certain that it holds nothing newer, or on purpose."""
-        here = Shelf(self._root).names()
+        here = self._shelf.names()
         if here and self._is_newest(logs):
             known = "another place shows that nothing newer is there"
         elif not here and self._allow_fresh:
@@ -239,7 +238,7 @@ class MirrorStart:
 
     def _unanswered(self, number: int, why: str) -> StoreError:
         place = self._mirroring.places[number].shown
-        fresh = "" if Shelf(self._root).names() else ", and allow_fresh=True to begin from scratch"
+        fresh = "" if self._shelf.names() else ", and allow_fresh=True to begin from scratch"
         return StoreError(
             f"{self._root}: {named(place, why)}. It may hold newer checkpoints than this directory, so the run does "
             f'not begin. Say without="{place}" or set {WITHOUT} to begin without it{fresh}'
@@ -251,7 +250,7 @@ class MirrorStart:
         Raises:
             UsageError: different runs lie in the directory and at the places.
         """
-        here = read_run(self._root)
+        here = read_run(self._root) or self._shelf.run()
         ids = {here: str(self._root)} if here else {}
         for number, seen in self._seen.items():
             if seen.run is not None:

@@ -9,7 +9,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Damaged, HoldfastError, NotFound, StoreError, Unreadable, Untrusted
+from .. import journal
+from ..errors import Damaged, HoldfastError, NotFound, StoreError, Unreadable, Untrusted, UsageError
 from ..journal import Log
 from ..store.attempt import appear, is_checkpoint
 from ..store.checkpoint import Checkpoint
@@ -88,6 +89,32 @@ def restore_newest(session: Session, types: Iterable[type]) -> None:
             session.ranks.lead("damage that is shared", search.set_sharers_aside)
             return
         checkpoint = patiently(session, partial(search.next, fault))
+
+
+def require_key(store: Store) -> None:
+    """Check, before the run is claimed, that an unsigned start does not go on from a signed checkpoint.
+
+    Raises:
+        UsageError: the newest checkpoint is signed, and this run has no key.
+    """
+    with suppress(OSError):  # the directory cannot be listed: the restore meets that, and asks once more
+        for checkpoint in store.shelf.newest_first() if store.signer is None else ():
+            with suppress(StoreError, OSError):
+                _require_unsigned(checkpoint)
+                return
+
+
+def _require_unsigned(checkpoint: Checkpoint) -> None:
+    """
+    Raises:
+        UsageError: a key has signed it, as its first line says.
+    """
+    signer = checkpoint.head.signer
+    if signer is not None:
+        raise UsageError(
+            f"{checkpoint.path}: is signed by key {signer}, and this start would go on unsigned. Say signed= with the "
+            "file of that key; to go on unsigned, begin a new directory with branch_from= or start_from="
+        )
 
 
 class _Search:
@@ -186,6 +213,11 @@ class _Search:
                 f"{self._store.root}: checkpoints existed and none is valid: {shown}. They are in "
                 f"{quarantine}. To start from scratch all the same, say allow_fresh=True"
             )
+        if gone := journal.unaccounted(self._logs):
+            raise StoreError(
+                f"{self._store.root}: checkpoints were saved, the last was {gone[-1]}, and none is there any more: put "
+                "them back. To start from scratch all the same, say allow_fresh=True"
+            )
 
     def set_sharers_aside(self) -> bytes:
         """Set aside older checkpoints that share a damaged file with a rejected one."""
@@ -251,11 +283,14 @@ def _require_wanted(session: Session, checkpoint: Checkpoint) -> None:
     """
     Raises:
         Untrusted: a signed checkpoint in this run's directory was saved by another run.
+        UsageError: it is signed, and this run has no key.
         NotFinite: its weights are not finite, and the run stops on those.
     """
     ours = checkpoint.path.parent.parent == session.store.root  # otherwise it was named by the caller
     if ours and session.options.signer is not None and checkpoint.head.run != session.attempt.run:
         raise Untrusted(f"{checkpoint.path}: was saved by run {checkpoint.head.run}, and this is {session.attempt.run}")
+    if ours and session.options.signer is None:  # it may have come from a place after the claim
+        _require_unsigned(checkpoint)
     if session.options.stop_on_nan:
         unsound.require_finite(session.store, checkpoint)
 

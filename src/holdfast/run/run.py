@@ -61,7 +61,7 @@ class Run(AbstractContextManager["Run"]):
         branch_from: the same, but a new run continues exactly from there: position, optimizer, random numbers and all.
         go_back: a step to resume from, once; newer checkpoints are moved to quarantine/. A restart does not repeat it.
         overrides: {"optimizer": {"lr": 1e-4}} sets options of tracked optimizers on the next start, once.
-        allow_fresh: start from scratch when checkpoints exist and none is valid.
+        allow_fresh: start from scratch when checkpoints exist, or existed, and none is valid.
         accept: changes of a loader to accept on resume although they move its position: {"batch_size"}. "arguments":
             a batch job with other arguments than the last one, which is refused else, goes on with its run.
         probe: called without arguments at each save and after the restore; both results must have the same bits.

@@ -201,7 +201,7 @@ def read_run(root: Path) -> str:
         facts = None
     run = facts.get("run") if isinstance(facts, Mapping) else None
     if not isinstance(run, str) or not run:
-        raise Damaged(f"{path}: not what Holdfast wrote; put a copy of it back, or move it away: the run gets a new id")
+        raise Damaged(f"{path}: not what Holdfast wrote; holdfast doctor --repair {root} writes it again")
     return run
 
 

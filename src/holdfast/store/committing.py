@@ -98,7 +98,10 @@ class Committing:
 
     def _begin(self) -> Attempt:
         with writing(self.root):
-            return claiming.claim(self.root, take_over=self.take_over, private=self.private, elsewhere=self._elsewhere)
+            elsewhere = self._elsewhere
+            if elsewhere.run is None and not os.path.lexists(self.root / "run.json"):  # its checkpoints know it, too
+                elsewhere = elsewhere._replace(run=self.shelf.run())
+            return claiming.claim(self.root, take_over=self.take_over, private=self.private, elsewhere=elsewhere)
 
     def know(self, elsewhere: claiming.Elsewhere) -> None:
         """Note, before the claim, what is known of the run at other places."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from .. import retention
-from ..errors import Damaged, NotFound, Untrusted
+from ..errors import Damaged, NotFound, StoreError, Untrusted
 from ..retention import CheckpointFacts
 from ..rules import Best
 from ..terminal import warn
@@ -80,6 +80,13 @@ class Shelf:
         """
         folder = self.root / "checkpoints"
         return (self.checkpoint(name) for name in _newest_first(folder) if may_be_committed(folder, name))
+
+    def run(self) -> str | None:
+        """Return the id of the run by its newest readable checkpoint; None: there is none."""
+        for checkpoint in self.newest_first():
+            with suppress(StoreError, OSError):
+                return checkpoint.head.run
+        return None
 
     def best(self, rule: Best | None) -> Checkpoint:
         """Return the checkpoint that `rule` ranks first. Without a rule, use that of the newest checkpoint.

@@ -11,6 +11,7 @@ Action = Literal["again", "back off", "leave"]
 
 MEMORY, DISK, REPEATS = "out of memory", "disk full", "same error twice"
 NOT_FINITE = "weights not finite"
+UNTRUSTED = "checkpoint not trusted"
 UNREADABLE = "checkpoint unreadable"
 ACTIONS: dict[str, tuple[Action, str]] = {  # what is done, and by which evidence a cause is known
     MEMORY: ("back off", "the cgroup's count of kills or the kernel's log; an exception for want of memory"),
@@ -18,6 +19,7 @@ ACTIONS: dict[str, tuple[Action, str]] = {  # what is done, and by which evidenc
     UNREADABLE: ("back off", "the error `Unreadable`: a start that has waited could not read a file of its checkpoint"),
     REPEATS: ("leave", "the last start failed at the same step, in the same place, with the same exception"),
     NOT_FINITE: ("leave", "the run with `stop_on_nan` says so in its journal, or at the end of its output"),
+    UNTRUSTED: ("leave", "the error `Untrusted`: the key of the run has not signed its checkpoint"),
     "killed by SIGSEGV": ("again", "the exit status; the same for every other signal"),
     "error": ("again", "an exit code other than 0 and 75"),
     "node lost": ("again", "the scheduler has started the job again without a signal, and nothing had asked for that"),
@@ -48,6 +50,7 @@ _NO_MEMORY = re.compile(
     r"^(\w+\.)*(MemoryError|OutOfMemoryError|_?ArrayMemoryError)\b|[Cc]an(no|')t allocate memory|std::bad_alloc"
 )
 _UNREADABLE = re.compile(r"^(\w+\.)*Unreadable\b")
+_FINAL = {"NotFinite": NOT_FINITE, "Untrusted": UNTRUSTED}  # by the name of the exception
 _LAST_LINES = 10  # of a program that says nothing in Python's words
 _KILLED = re.compile(r"killed by signal: Killed|exit(ed)? with signal 9|SIGKILL")
 _KIND = re.compile(r"([A-Za-z_][\w.]*)(: |$)")
@@ -84,8 +87,8 @@ class Evidence(NamedTuple):
 def cause(seen: Evidence) -> str:
     """Return why the start ended, in the words of `ACTIONS`."""
     error, killed = seen.error, seen.code in {-signal.SIGKILL, 128 + signal.SIGKILL}
-    if error.kind.rpartition(".")[2] == "NotFinite":
-        return NOT_FINITE
+    if (final := _FINAL.get(error.kind.rpartition(".")[2])) is not None:
+        return final
     lost_one = killed or _KILLED.search(error.text)
     if seen.own_kills or (seen.memory_kills and lost_one) or _NO_MEMORY.search(error.text):
         return REPEATS if error.repeats(seen.before) and not lost_one else MEMORY
