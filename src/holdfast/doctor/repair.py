@@ -19,11 +19,11 @@ from ..store.claiming import Elsewhere, strangers
 from ..store.committing import writing
 from ..store.shelf import Shelf
 from ..store.store import Store
-from .mess import ASIDE, BACK, FENCE, LEAVE, NAMED, POINT, REMOVE, Mess, find, run_of
+from .mess import ASIDE, BACK, FENCE, LEFT, NAMED, POINT, REMOVE, Mess, find, run_of
 
 
 def repair(root: Path) -> list[Mess]:
-    """Put all of it right, and return what it was; journal each. What cannot be read is returned, too, and stays.
+    """Put all of it right, and return what it was; journal each. What stays is returned, too.
 
     Raises:
         UsageError: an attempt of the run is or may be alive.
@@ -31,7 +31,7 @@ def repair(root: Path) -> list[Mess]:
     require_nobody(root)
     sound = cache(is_sound)  # each is read once
     found = find(root, sound=sound)
-    if all(mess.cure == LEAVE for mess in found):
+    if all(mess.cure in LEFT for mess in found):
         return found
     store = Store(root)
     run = run_of(Shelf(root)) if any(mess.cure == NAMED for mess in found) else None
@@ -42,7 +42,7 @@ def repair(root: Path) -> list[Mess]:
         for mess in done:
             _record(attempt, mess)
         for mess in find(root, own=attempt.number, sound=sound):
-            if mess.cure != LEAVE:
+            if mess.cure not in LEFT:
                 with writing(root), attempt.acting("repair"):
                     CURES[mess.cure](store, mess)
                 _record(attempt, mess)
