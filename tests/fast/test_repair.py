@@ -151,6 +151,24 @@ def test_what_cannot_be_read_is_no_damage_and_stays(tmp_path, place, file):
     assert steps(Store(root)) == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("size", [0, 100])
+def test_a_damaged_manifest_is_left_to_the_next_start_and_named(tmp_path, size):
+    """Repair does not say that there is nothing wrong: exit 4."""
+    root = built(tmp_path / "run")
+    bad = root / "checkpoints" / name(4)
+    os.truncate(bad / "manifest.json", size)
+    before = listing(root / "checkpoints")
+    told = invoke("doctor", "--repair", root)
+    assert (4, "") == (told.exit_code, told.stderr), told.output
+    assert f"{bad}: its manifest is damaged: " in told.stdout
+    assert "moves it to quarantine/" in told.stdout
+    assert before == listing(root / "checkpoints")
+    assert f"warning  mess: {bad}: its manifest is damaged: " in invoke("doctor", root).stdout
+    messes.half_export(root)
+    told = invoke("doctor", "--repair", root)
+    assert (4, True) == (told.exit_code, "1 put right" in told.stdout)
+
+
 def test_what_is_no_mess_of_ours_stays(tmp_path):
     """Files of the user's, in whatever folder of the run, are neither told nor touched."""
     root = built(tmp_path / "run")

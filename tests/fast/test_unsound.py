@@ -313,6 +313,21 @@ def test_ls_and_show_say_which(tmp_path):
     assert ["model/0.weight"] == json.loads(invoke("show", tmp_path, "--json").output)["not_finite"]
 
 
+def test_status_and_doctor_say_the_way_back(tmp_path):
+    """Started as before, the run is refused again. A finished run is told as well."""
+    with pytest.raises(NotFinite):
+        done(train(tmp_path, objects(), 9, spoiled=(3,), stop_on_nan=True))
+    told = invoke("status", tmp_path).output
+    assert "next   mend the cause, write Run(..., go_back=2), then: start it again\n" in told
+    assert "NaN    step-000000003 has infinite or NaN numbers" in told
+    doctor = invoke("doctor", tmp_path).output
+    assert "problem  weights: step-000000003 has" in doctor
+    assert "start with Run(..., go_back=2)" in doctor
+    done(train(tmp_path, objects(), 9))
+    assert "next   holdfast show" in invoke("status", tmp_path).output
+    assert "go_back=2" in invoke("status", tmp_path).output
+
+
 def test_a_metric_that_is_not_finite_is_told_once_and_never_best(tmp_path, capsys):
     """An infinity is no better than NaN; each name has its own line."""
     with new_run(tmp_path, Toy(), keep=Best("acc", max)) as run:
@@ -344,7 +359,7 @@ def test_a_run_that_stops_on_nan_ends_with_an_error_and_says_the_way_back(tmp_pa
     assert not last(tmp_path)["counts"]
     newest = names(tmp_path)[-1]
     for _ in range(3):
-        with pytest.raises(NotFinite, match=r"does not go on from there: step-000000003 .* go_back=2"):
+        with pytest.raises(NotFinite, match=r"does not go on from there: step-000000003 .* Run\(\.\.\., go_back=2\)"):
             done(train(tmp_path, objects(), 9, **options))
     assert newest == names(tmp_path)[-1]
     assert not [*tmp_path.glob("quarantine/*")]

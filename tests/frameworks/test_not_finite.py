@@ -27,7 +27,7 @@ def test_a_training_that_turns_nan_ends_and_keeps_the_last_finite_checkpoint(tmp
     )
     assert "weights not finite: another start would end like this one" in ended.stderr
     assert LINE in ended.stderr
-    assert "start with go_back=3" in ended.stderr
+    assert "start with Run(..., go_back=3)" in ended.stderr
     (log,) = journal.logs(tmp_path / "run")
     assert ("failed", "NotFinite") == (log.last["event"], log.last["kind"])
     assert [(3, False), (4, True)] == [

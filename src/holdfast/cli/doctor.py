@@ -11,8 +11,8 @@ import click
 from ..doctor import copies, files, mess, repair, scheduler, versions
 from ..doctor import run as runs
 from ..doctor.check import Check, problem, warning
-from ..doctor.mess import LEAVE, REMOVE, REPLACE, Mess
-from ..errors import NotFound, Unreadable, UsageError
+from ..doctor.mess import LEAVE, LEFT, REMOVE, REPLACE, START, WILL, Mess
+from ..errors import NotFound, UsageError
 from ..run import settings
 from ..run.settings import PURGE_DAYS
 from ..store.claiming import strangers
@@ -20,6 +20,8 @@ from ..store.locate import is_mirror, run_of
 from ..supervise import leftovers
 from . import measured, options
 from .shown import echo, echo_json
+
+TODO = {LEAVE: "ask again later", START: f"it {WILL[START]}"}
 
 
 @click.command()
@@ -40,7 +42,7 @@ def command(run: str | None, partition: str | None, purge_days: float | None, me
 
     With --repair: half checkpoints, wrong links and what killed processes left are put right. No whole checkpoint is
     changed, and a run that may be going on is refused. RUN may also be a folder that is a mirror. What cannot be read
-    stays as it is; then the exit code is 12.
+    stays as it is; then the exit code is 12, and 4 if a manifest is damaged.
     """
     if run is not None and not os.path.isdir(run):
         raise NotFound(f"{run}: no such directory; expected a run's")
@@ -70,7 +72,7 @@ def examine(run: str | None, partition: str | None, days: float | None = None) -
         yield from runs.examine(known, found)
         yield from runs.ageing(known.run, days)
         for each in _messes(known.directory):
-            todo = "ask again later" if each.cure == LEAVE else f"holdfast doctor --repair {run}"
+            todo = TODO.get(each.cure, f"holdfast doctor --repair {run}")
             tell = problem if each.cure == REPLACE else warning  # the run cannot go on
             yield tell("mess", f"{each.path}: {each.what}", todo)
 
@@ -108,8 +110,8 @@ def _left(path: Path) -> Mess:
 
 
 def _report(run: str, found: list[Mess], *, as_json: bool) -> int:
-    left = [each for each in found if each.cure == LEAVE]
-    done = [each for each in found if each.cure != LEAVE]
+    left = [each for each in found if each.cure in LEFT]
+    done = [each for each in found if each.cure not in LEFT]
     if as_json:
         facts = {"repaired": done, "left": left}
         echo_json({"run": run} | {name: [_facts(each) for each in messes] for name, messes in facts.items()})
@@ -117,7 +119,7 @@ def _report(run: str, found: list[Mess], *, as_json: bool) -> int:
         for each in found:
             echo(str(each))
         echo(f"{run}: {len(done)} put right" if done else f"{run}: nothing to do")
-    return Unreadable.exit_code if left else 0
+    return min((LEFT[each.cure] for each in left), default=0)
 
 
 def _facts(mess: Mess) -> dict[str, str]:

@@ -94,6 +94,7 @@ def _one(each: Status) -> None:
     ends = f", ends in {_left(each.deadline)}" if each.deadline is not None else ""
     facts = {
         "saved": saved,
+        "NaN": each.not_finite,
         "run": each.run or "",
         "job": f"{each.job} on {each.nodes}{ends}" if each.job and each.nodes else f"{each.job or ''}{ends}",
         "output": each.output or "",

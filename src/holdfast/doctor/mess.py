@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import disk, journal
-from ..errors import Damaged, NotFound, StoreError
+from ..errors import Damaged, NotFound, StoreError, Unreadable
 from ..journal import Log
 from ..store import claiming
 from ..store.attempt import children, is_checkpoint, read_run
@@ -21,8 +21,8 @@ from ..store.shelf import Shelf
 from .files import FORGOTTEN_S, NAME
 
 REMOVE, FENCE, ASIDE, POINT, BACK, NAMED = "remove", "fence", "set aside", "point", "bring back", "name"
-REPLACE = "replace"
-LEAVE = "leave"
+REPLACE, LEAVE, START = "replace", "leave", "start"
+LEFT = {LEAVE: Unreadable.exit_code, START: Damaged.exit_code}  # what a repair does not touch; its exit code
 WILL = {  # what becomes of it
     REMOVE: "is removed",
     FENCE: "is removed with what that attempt left; what must stay goes to history/ and quarantine/",
@@ -32,6 +32,7 @@ WILL = {  # what becomes of it
     NAMED: "is written again from the newest checkpoint",
     REPLACE: "goes to quarantine/, and is written again from the newest checkpoint",
     LEAVE: "stays as it is, since nobody knows what is in it",
+    START: "stays: the next start that comes to it takes a mirror's copy, or moves it to quarantine/",
 }
 DAMAGE = ("damaged", "incomplete")  # the words of a quarantine that a whole checkpoint leaves; others are decisions
 _QUARANTINED = re.compile(r"(step-\d{9,18}(?:-end)?)-([a-z-]+?)(?:-\d+)?")
@@ -61,7 +62,7 @@ def find(root: Path, *, own: int | None = None, sound: Callable[[Path], bool] | 
     whether what lies in quarantine/ is whole; without it only its layout is looked at.
     """
     shelf, logs, aside = Shelf(root), journal.logs(root), [*_no_checkpoints(root)]
-    taken = {*children(root / "checkpoints")} - {mess.path.name for mess in aside if mess.cure != LEAVE}
+    taken = {*children(root / "checkpoints")} - {mess.path.name for mess in aside if mess.cure not in LEFT}
     return [
         *_run_file(shelf),
         *_rooms(root, own),
@@ -117,6 +118,9 @@ def _no_checkpoints(root: Path) -> Iterator[Mess]:
             has_manifest = is_checkpoint(path)
             is_link = path.is_symlink() and not path.exists()
             why = _incomplete(path) if has_manifest else None
+        except Damaged as error:
+            yield Mess(path, f"its manifest is damaged: {error}", START)
+            continue
         except (StoreError, OSError) as error:
             yield _unknown(path, error)
             continue
@@ -136,9 +140,10 @@ def _incomplete(path: Path) -> str | None:
     """Return which file of a checkpoint is missing or has another length; None if none is.
 
     Raises:
+        Damaged: its manifest is.
         StoreError, OSError: it cannot be read now.
     """
-    with suppress(NotFound, Damaged):  # damage is what `verify` and the next restore look for
+    with suppress(NotFound):
         for name, file in Checkpoint(path).manifest.files.items():
             try:
                 size = os.lstat(path / name).st_size

@@ -18,11 +18,11 @@ from ..store.checkpoint import Checkpoint
 from ..store.claiming import strangers
 from ..store.committing import writing
 from ..store.store import Store
-from .mess import ASIDE, BACK, FENCE, LEAVE, NAMED, POINT, REMOVE, REPLACE, Mess, find
+from .mess import ASIDE, BACK, FENCE, LEFT, NAMED, POINT, REMOVE, REPLACE, Mess, find
 
 
 def repair(root: Path) -> list[Mess]:
-    """Put all of it right, and return what it was; journal each. What cannot be read is returned, too, and stays.
+    """Put all of it right, and return what it was; journal each. What stays is returned, too.
 
     Raises:
         UsageError: an attempt of the run is or may be alive.
@@ -30,7 +30,7 @@ def repair(root: Path) -> list[Mess]:
     require_nobody(root)
     sound = cache(is_sound)  # each is read once
     found = find(root, sound=sound)
-    if all(mess.cure == LEAVE for mess in found):
+    if all(mess.cure in LEFT for mess in found):
         return found
     store = Store(root)
     for mess in found:
@@ -43,7 +43,7 @@ def repair(root: Path) -> list[Mess]:
         for mess in done:
             _record(attempt, mess)
         for mess in find(root, own=attempt.number, sound=sound):
-            if mess.cure != LEAVE:
+            if mess.cure not in LEFT:
                 with writing(root), attempt.acting("repair"):
                     CURES[mess.cure](store, mess)
                 _record(attempt, mess)

@@ -14,9 +14,11 @@ from ..cluster.hold import HOLD
 from ..errors import StoreError
 from ..interval import enough_s, needed_s
 from ..legible import counted
+from ..run import unsound
 from ..run.pace import chosen_in
 from ..run.room import purged
 from ..store.locate import locate
+from ..store.shelf import Shelf
 from ..young_daly import Chosen
 from .check import Check, ok, problem, warning
 from .scheduler import Settings
@@ -122,6 +124,9 @@ def _checkpoints(known: Known) -> Iterator[Check]:
         yield ok("checkpoints", f"{len(found)}, the newest of step {manifest.step}")
     except (StoreError, OSError) as error:
         yield problem("checkpoints", str(error), f"holdfast verify {known.run}")
+    what, _, todo = unsound.newest(Shelf(known.run)).partition("; ")
+    if what:
+        yield problem("weights", what, todo)
 
 
 def _span(seconds: float) -> str:

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .. import retention
-from ..errors import NotFinite
+from ..errors import NotFinite, StoreError
+from ..retention import CheckpointFacts
 from ..store.checkpoint import Checkpoint
+from ..store.shelf import Shelf
 from ..store.store import Store
 
 if TYPE_CHECKING:
@@ -22,20 +24,22 @@ NOTHING_KNOWN = (
 
 def tell_saved(session: Session, name: str, found: Sequence[str]) -> None:
     """Tell that the weights of a checkpoint that was just saved are not finite, and those before were."""
-    session.tell(f"{_said(name, found)}; {_advice(session.store)}", kind="not_finite", name=name)
+    session.tell(f"{_said(name, found)}; {_advice(session.store.shelf)}", kind="not_finite", name=name)
 
 
 def tell_resumed(session: Session, checkpoint: Checkpoint) -> None:
     """Tell that the run goes on from weights that are not finite, if so."""
     found = checkpoint.head.not_finite
     if found:
-        line = f"goes on from weights that are not finite: {_said(checkpoint.name, found)}; {_advice(session.store)}"
+        line = (
+            f"goes on from weights that are not finite: {_said(checkpoint.name, found)}; {_advice(session.store.shelf)}"
+        )
         session.tell(line, kind="not_finite", name=checkpoint.name)
 
 
 def stopped(session: Session, name: str, found: Sequence[str]) -> NotFinite:
     """Return the error that ends a run with `stop_on_nan` after such a save."""
-    advice = f"; {_advice(session.store)}" if session.leads else ""
+    advice = f"; {_advice(session.store.shelf)}" if session.leads else ""
     return NotFinite(f"{session.path}: stop_on_nan: {_said(name, found)}{advice}")
 
 
@@ -47,7 +51,7 @@ def require_finite(store: Store, checkpoint: Checkpoint) -> None:
     found = checkpoint.head.not_finite
     if not found:
         return
-    refused = f"the run does not go on from there: {_said(checkpoint.name, found)}; {_advice(store)}"
+    refused = f"the run does not go on from there: {_said(checkpoint.name, found)}; {_advice(store.shelf)}"
     if checkpoint.path.parent.parent != store.root:
         refused = (
             f"the run does not branch from {checkpoint.path}: {_said('it', found)}; name one without, or another run: "
@@ -56,20 +60,44 @@ def require_finite(store: Store, checkpoint: Checkpoint) -> None:
     raise NotFinite(f"{store.root}: stop_on_nan: {refused}")
 
 
+def newest(shelf: Shelf) -> str:
+    """Return what is to be told of the newest checkpoint; empty if its weights are finite or cannot be read now."""
+    try:
+        checkpoint = shelf.latest()
+        found = checkpoint.head.not_finite
+    except (OSError, StoreError):
+        return ""
+    return f"{_said(checkpoint.path.name, found)}; {_advice(shelf)}" if found else ""
+
+
+def newest_finite(shelf: Shelf) -> CheckpointFacts | None:
+    """Return the newest checkpoint whose weights are finite; None if there is none.
+
+    Raises:
+        StoreError, OSError: one cannot be read now.
+    """
+    return retention.newest_finite(shelf.facts())
+
+
+def way_back(finite: CheckpointFacts) -> str:
+    """Return what a user writes to repeat the run from that checkpoint."""
+    return f"Run(..., go_back={finite.step})"
+
+
 def _said(name: str, found: Sequence[str]) -> str:
     more = " and others" if len(found) > NAMED else ""
     return f"{name} has infinite or NaN numbers in {', '.join(found[:NAMED])}{more}"
 
 
-def _advice(store: Store) -> str:
+def _advice(shelf: Shelf) -> str:
     """Return from which checkpoint the run can be repeated, and how."""
     try:
-        finite = retention.newest_finite(store.facts())
-    except OSError as error:
+        finite = newest_finite(shelf)
+    except (OSError, StoreError) as error:
         return f"the last one without cannot be told now: {error}"
     if finite is None:
         return "no checkpoint with finite weights is here: mend the cause, and begin another run"
     return (
         f"{finite.name} is the last one without, and stays: to repeat from there, mend the cause and start with "
-        f"go_back={finite.step}"
+        f"{way_back(finite)}"
     )

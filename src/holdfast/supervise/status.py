@@ -14,17 +14,20 @@ from ..cluster import job_leader, slurm
 from ..cluster.ask import Absent
 from ..cluster.hold import HOLD
 from ..cluster.slurm import Queued
-from ..errors import ClusterError, NotFound, StoreError, UsageError
+from ..errors import ClusterError, NotFinite, NotFound, StoreError, UsageError
 from ..inspect import mirrors, starts
 from ..inspect.starts import Start
 from ..journal import CLOSING, Event, Log
 from ..provenance import REDACTED
+from ..run import unsound
 from ..store.locate import locate
+from ..store.shelf import Shelf
 from . import submission
 from .place import JOURNAL, living
 from .submission import Submitted
 
 PACE_S = 600.0  # the pace is that of the last ten minutes of work
+AS_BEFORE = "start it again as you did"
 ON_HOLD = "on hold: not started again"
 _ENDED = {"end": "done", "failed": "failed", "stop": "stopped"}
 
@@ -59,6 +62,7 @@ class Status(NamedTuple):
     output: str | None
     next: str  # what to type
     at_risk: str  # what the loss of the run's disk would cost now; empty: it has no mirrors
+    not_finite: str  # what there is to say of the newest checkpoint; empty: its weights are finite, or nobody knows
 
 
 def places(path: Path) -> list[Place]:
@@ -115,8 +119,9 @@ def status(place: Place, queued: Sequence[Queued] | None) -> Status:
         found,
         starts.summary(found) if found else "",
         output,
-        _next(place, state, events, output),
+        _next(place, state, events, output, logs),
         mirrors.at_risk(mirrors.of_run(logs), saved.get("checkpoint")),
+        unsound.newest(Shelf(place.run)) if place.run is not None else "",
     )
 
 
@@ -235,7 +240,7 @@ def _output(place: Place, queued: Queued | None, found: Sequence[Start]) -> str 
     return path if not unheard or Path(path).exists() else None
 
 
-def _next(place: Place, state: str, events: Sequence[Event], output: str | None) -> str:
+def _next(place: Place, state: str, events: Sequence[Event], output: str | None, logs: Sequence[Log]) -> str:
     if state in {"running", "queued"}:
         return f"tail -F {shlex.quote(output)}" if output and state == "running" else ""
     if state == "done":
@@ -243,22 +248,35 @@ def _next(place: Place, state: str, events: Sequence[Event], output: str | None)
     if state == "not started" and output is not None:
         return f"tail {shlex.quote(output)}"
     again = _again(place, events)
+    if place.run is not None and logs and str(logs[-1].last.get("error")).startswith(f"{NotFinite.__name__}:"):
+        again = _from_finite(place.run, again)
     held = _held(place)
     return f"holdfast release {shlex.quote(str(held))} && {again}" if held is not None else again
+
+
+def _from_finite(run: Path, again: str) -> str:
+    """Return how a run with stop_on_nan goes on: as it was, its start is refused."""
+    with suppress(OSError, StoreError):
+        finite = unsound.newest_finite(Shelf(run))
+        if finite is None:
+            return "mend the cause, and begin another run: no checkpoint with finite weights is here"
+        again = "start it again" if again == AS_BEFORE else again
+        return f"mend the cause, write {unsound.way_back(finite)}, then: {again}"
+    return again
 
 
 def _again(place: Place, events: Sequence[Event]) -> str:
     """Return the command that goes on with it."""
     if place.directory is None:
-        return "start it again as you did"
+        return AS_BEFORE
     if job_leader.script_of(place.directory) is not None:
         return job_leader.again(place.directory)
     begin = next((event for event in reversed(events) if event["event"] == "begin"), {})
     words, options = begin.get("command"), begin.get("options", [])  # an older supervisor kept no options
     if not isinstance(words, list) or not isinstance(options, list):
-        return "start it again as you did"
+        return AS_BEFORE
     if any(REDACTED in str(word) for word in [*options, *words]):
-        return "start it again as you did"
+        return AS_BEFORE
     line = ["holdfast", "run", "--run", str(place.directory), *options, "--", *words]
     return shlex.join(map(str, line))
 
