@@ -276,13 +276,13 @@ def test_a_run_that_another_submission_began_is_not_entered_with_other_arguments
     """The second one fails at its start, once; the first one's run is as it was."""
     script(place, HARD_CODED)
     (place / "fast").touch()
-    first, _ = submit(slurm, place, "--", "python", "train.py", 40, "a")
+    first, _ = submit(slurm, place, "--", "python", "train.py", 400, "a")
     slurm.wait(first, "COMPLETED", limit_s=300)
     before = sorted(path for path in (place / "runs").rglob("*"))
-    second, output = submit(slurm, place, "--retries", 3, "--", "python", "train.py", 50, "b")
+    second, output = submit(slurm, place, "--retries", 3, "--", "python", "train.py", 500, "b")
     assert "8:0" == slurm.wait(second, "FAILED", limit_s=300)["ExitCode"]
     assert ["FAILED"] == slurm.endings(second)
-    for part in ("began this run with `train.py 40 a`", "as `train.py 50 b`", 'Run(f"runs/x-{seed}")'):
+    for part in ("began this run with `train.py 400 a`", "as `train.py 500 b`", 'Run(f"runs/x-{seed}")'):
         assert part in text(output)
     assert 1 == text(output).count("holdfast.errors.UsageError")
     assert before == sorted(path for path in (place / "runs").rglob("*"))

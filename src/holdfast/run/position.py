@@ -72,8 +72,12 @@ class Position(msgspec.Struct):
         if not isinstance(stored, Mapping) or stored.keys() | {"first_epoch"} != names:  # absent in the oldest: 0
             raise Damaged("the checkpoint's position is not one that Holdfast writes")
         found = shaped(cls, stored, "the checkpoint's position")
-        shaped(dict[str, _Passed], found.loaders, "the checkpoint's positions of loaders")
-        shaped(dict[str, _FeedShape], found.feeds, "the checkpoint's positions of loaders")
+        passed = shaped(dict[str, _Passed], found.loaders, "the checkpoint's positions of loaders")
+        feeds = shaped(dict[str, _FeedShape], found.feeds, "the checkpoint's positions of loaders")
+        for name, each in passed.items():
+            at = feeds.get(name)
+            if at is not None and at.epoch == found.epoch and not each.done and at.batches != each.consumed:
+                raise Damaged(f"the checkpoint's positions of the loader {name!r} disagree")
         return found
 
     def begin_epochs(self, first: int) -> None:

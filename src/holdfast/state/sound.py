@@ -44,7 +44,15 @@ def sound(what: str) -> Iterator[None]:
     except HoldfastError:
         raise
     except UNSOUND as error:
-        raise Damaged(f"{what} is unsound: {type(error).__name__}: {str(error)[:200]}") from error
+        raise Damaged(f"{what} is unsound: {type(error).__name__}: {said(error)}") from error
+
+
+def said(error: Exception) -> str:
+    """Return the beginning of its text, also where that has a number of so many digits that Python refuses it."""
+    try:
+        return str(error)[:200]
+    except ValueError:
+        return "a number of too many digits"
 
 
 def is_number(value: Any) -> bool:

@@ -19,6 +19,7 @@ from ..errors import Damaged, HoldfastError, UsageError
 from . import codec
 from .captured import is_dataclass
 from .nodes import MAX_DEPTH, NAMED, named
+from .sound import said
 from .values import MAKERS
 
 INLINE_BYTES = 1024  # longer bytes are a leaf
@@ -275,7 +276,7 @@ def _sound(tag: str) -> Iterator[None]:
     except (HoldfastError, RecursionError):
         raise
     except codec.UNSOUND as error:
-        raise Damaged(f"the tree's {tag} is unsound: {type(error).__name__}: {_shown(str(error))}") from error
+        raise Damaged(f"the tree's {tag} is unsound: {type(error).__name__}: {said(error)}") from error
 
 
 def _list(content: Any, length: int | None = None) -> list[Any]:
