@@ -92,6 +92,8 @@ KINDS = {
     "gone": Kind(ALL, refuse(errno.ENOENT), at_start=False),  # the directory is moved away meanwhile
     "a bit": Kind(("write",), turn_a_bit, damages=True),
 }
+# Each kind, once and as an outage: (kind, lasting).
+STRIKES = [(kind, lasting) for kind, each in KINDS.items() for lasting in (False, True)[: 1 + each.lasting]]
 
 
 class Struck:

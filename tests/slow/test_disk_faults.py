@@ -3,17 +3,14 @@
 import pytest
 
 from clock_jumps import JUMPS, enumerate_jumps
-from disk_story import KINDS, bench, enumerate_faults  # noqa: F401  a fixture
+from disk_story import KINDS, STRIKES, bench, enumerate_faults  # noqa: F401  a fixture
 
 STRIDE = 23
 
 
-@pytest.mark.parametrize("lasting", [False, True], ids=["once", "outage"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "lasting"), STRIKES)
 def test_a_fault_here_and_there_ends_in_the_same_bits(bench, kind, lasting):  # noqa: F811
     """Training goes on, or the start or the end fails with one line and the next start goes on."""
-    if lasting and not KINDS[kind].lasting:
-        pytest.skip("makes no outage")
     assert enumerate_faults(bench, KINDS[kind], lasting=lasting, stride=STRIDE) > 0
 
 
