@@ -11,7 +11,7 @@ from ..store.format import Name, parse_name
 from ..terminal import say
 from .patience import reading
 from .position import Position
-from .resume import require_sound, set_aside
+from .resume import require_sound, require_wanted, set_aside
 from .tracked import RESERVED
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def go_back(session: Session) -> bytes:
             return b""
         target = store[_to_go_back_to(session, step)]
         require_sound(target)
+        require_wanted(session, target)
     to = _name(target)
     newer = [checkpoint for checkpoint in store.checkpoints() if _name(checkpoint).order > to.order]
     for checkpoint in newer:

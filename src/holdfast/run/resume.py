@@ -91,25 +91,12 @@ def restore_newest(session: Session, types: Iterable[type]) -> None:
         checkpoint = patiently(session, partial(search.next, fault))
 
 
-def require_key(store: Store) -> None:
-    """Check, before the run is claimed, that an unsigned start does not go on from a signed checkpoint.
-
-    Raises:
-        UsageError: the newest checkpoint is signed, and this run has no key.
-    """
-    with suppress(OSError):  # the directory cannot be listed: the restore meets that, and asks once more
-        for checkpoint in store.shelf.newest_first() if store.signer is None else ():
-            with suppress(StoreError, OSError):
-                _require_unsigned(checkpoint)
-                return
-
-
 def _require_unsigned(checkpoint: Checkpoint) -> None:
     """
     Raises:
         UsageError: a key has signed it, as its first line says.
     """
-    signer = checkpoint.head.signer
+    signer = checkpoint.signer
     if signer is not None:
         raise UsageError(
             f"{checkpoint.path}: is signed by key {signer}, and this start would go on unsigned. Say signed= with the "
@@ -256,7 +243,7 @@ def restore(session: Session, checkpoint: Checkpoint, types: Iterable[type]) -> 
 
     @reading(checkpoint.path)
     def compared() -> tuple[Checkpoint, dict[str, Any]]:
-        _require_wanted(session, checkpoint)
+        require_wanted(session, checkpoint)
         if session.options.allow_fresh and session.leads:  # after half of this one was restored, there may be no other
             require_sound(checkpoint)
         view = checkpoint if ranks.alone else checkpoint.as_rank(ranks.rank)
@@ -279,7 +266,7 @@ def restore(session: Session, checkpoint: Checkpoint, types: Iterable[type]) -> 
     origin.restored(view, memory)
 
 
-def _require_wanted(session: Session, checkpoint: Checkpoint) -> None:
+def require_wanted(session: Session, checkpoint: Checkpoint) -> None:
     """
     Raises:
         Untrusted: a signed checkpoint in this run's directory was saved by another run.

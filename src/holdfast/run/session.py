@@ -30,7 +30,7 @@ from .options import Options
 from .patience import Patience
 from .position import Position, Progress
 from .ranks import facts, here, present, require_alike
-from .resume import Origin, require_key
+from .resume import Origin
 from .saves import Saves
 from .stop import Stop
 from .tracked import RESERVED, Digests, Tracked, Weighed, digests, framework_modules, still
@@ -104,8 +104,6 @@ class Session:
             mine = self._entry()
             if not options.take_over:
                 self.job_clock.await_turn(self.store.root)
-            if self.leads:
-                require_key(self.store)
             self.mirrors = self._mirrored(mine) if self.leads and options.mirroring is not None else None
             self.attempt = self.store.claim()
             if mine:

@@ -61,6 +61,11 @@ class Checkpoint:
             self._manifest = self._whole_root() if parts is None else parts.merged(only)
         return self._manifest
 
+    @property
+    def signer(self) -> str | None:
+        """The key that signed the manifest, as its first line says; None: no key did. Reads what a restore reads."""
+        return self._whole_root().signer
+
     def _whole_root(self) -> Manifest:
         """The manifest file as it is, without the entries in the parts."""
         if self._root is None:
