@@ -14,7 +14,7 @@ from stores import invoke
 
 ROOM_BYTES = 1 << 30  # beyond what Python and its libraries take: a constant, and room for the largest manifest here
 MOST_S = 20.0  # of the processor, for one command
-CODES = {0, 1, 2, 3, 4, 5, 7}
+CODES = {0, 1, 2, 3, 4, 5, 7, 12}
 READS_ALL = ("verify", "diff", "pin")  # so long that a tebibyte of them takes minutes
 
 
