@@ -276,7 +276,7 @@ def require_wanted(session: Session, checkpoint: Checkpoint) -> None:
     ours = checkpoint.path.parent.parent == session.store.root  # otherwise it was named by the caller
     if ours and session.options.signer is not None and checkpoint.head.run != session.attempt.run:
         raise Untrusted(f"{checkpoint.path}: was saved by run {checkpoint.head.run}, and this is {session.attempt.run}")
-    if ours and session.options.signer is None:  # it may have come from a place after the claim
+    if ours and session.options.signer is None:
         _require_unsigned(checkpoint)
     if session.options.stop_on_nan:
         unsound.require_finite(session.store, checkpoint)
