@@ -586,13 +586,15 @@ def test_a_member_that_says_it_is_compressed_and_is_not_is_damage(tmp_path):
 def test_names_cannot_break_a_line_or_lead_out(tmp_path):
     """A newline, an escape and a path as the name of a tensor."""
     names = {"a\nb": torch.ones(1), "\x1b[31m": torch.ones(1), "../../x": torch.ones(1)}
-    safetensors.torch.save_file(names, tmp_path / "w.safetensors")
-    shown = done("show", tmp_path / "w.safetensors")
+    inside = tmp_path / "1" / "2" / "3"
+    inside.mkdir(parents=True)
+    safetensors.torch.save_file(names, inside / "w.safetensors")
+    shown = done("show", inside / "w.safetensors")
     assert "\x1b" not in shown
     assert 3 == shown.count("float32 [1]")
-    before = {*tmp_path.parent.rglob("*")}
-    done("export", tmp_path / "w.safetensors", "-o", tmp_path / "o.npz")
-    assert {tmp_path / "o.npz"} == {*tmp_path.parent.rglob("*")} - before
+    before = {*tmp_path.rglob("*")}
+    done("export", inside / "w.safetensors", "-o", inside / "o.npz")
+    assert {inside / "o.npz"} == {*tmp_path.rglob("*")} - before
 
 
 def test_a_file_without_bytes_costs_nothing(tmp_path):
