@@ -31,5 +31,5 @@ def is_private(path: Path) -> bool:
 def own(path: Path, mode: int) -> int:
     """Return `mode`, without the rights of other users inside a private directory of `heed`."""
     here = Path(os.path.abspath(path))
-    around = [of for place, of in [*_heeded.items()] if here.is_relative_to(place)]
+    around = [_heeded[place] for place in map(str, (here, *here.parents)) if place in _heeded]
     return mode & ~OTHERS if any(map(is_private, around)) else mode
