@@ -46,6 +46,12 @@ class _FeedShape(msgspec.Struct):
     members: list[_FeedShape] = []
     inner: _FeedShape | None = None
 
+    @property
+    def newest(self) -> int:
+        """The latest epoch of it and of all within."""
+        within = [*self.members, *([self.inner] if self.inner else [])]
+        return max([self.epoch, *(each.newest for each in within)])
+
 
 class Position(msgspec.Struct):
     """Completed steps, the epoch in progress, and how far its loaders have advanced (`feeds`: where each one is)."""
@@ -58,8 +64,8 @@ class Position(msgspec.Struct):
     current: str | None = None  # the loader in progress
     loaders: dict[str, dict[str, Any]] = {}  # name -> {"consumed", "done"} in this epoch
     feeds: dict[str, dict[str, Any]] = {}  # name -> last position of its feed, in any epoch
-    targets: dict[str, int] = {}  # totals passed to epochs() and steps()
-    left: dict[str, int] = {}  # loops that `break` ended, with their totals
+    targets: dict[str, Whole] = {}  # totals passed to epochs() and steps()
+    left: dict[str, Whole] = {}  # loops that `break` ended, with their totals
     went_back: list[Count] = []
     first_epoch: Whole = 0
 
@@ -74,9 +80,10 @@ class Position(msgspec.Struct):
         found = shaped(cls, stored, "the checkpoint's position")
         passed = shaped(dict[str, _Passed], found.loaders, "the checkpoint's positions of loaders")
         feeds = shaped(dict[str, _FeedShape], found.feeds, "the checkpoint's positions of loaders")
-        for name, each in passed.items():
-            at = feeds.get(name)
-            if at is not None and at.epoch == found.epoch and not each.done and at.batches != each.consumed:
+        for name, at in feeds.items():
+            each = passed.get(name)
+            half = each is not None and not each.done and at.epoch == found.epoch and at.batches != each.consumed
+            if half or at.newest > found.epoch:
                 raise Damaged(f"the checkpoint's positions of the loader {name!r} disagree")
         return found
 

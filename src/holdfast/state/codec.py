@@ -274,9 +274,17 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
+def require_known(key: str, kind: str) -> None:
+    """
+    Raises:
+        Damaged: nothing here decodes leaves of that kind.
+    """
+    if kind not in LEAVES and kind != "bytes":
+        raise Damaged(f"leaf {key!r} is of the unknown kind {kind!r}")
+
+
 def _adapter_of(stored: LeafReader) -> Any:
-    if stored.kind not in LEAVES:
-        raise Damaged(f"leaf {stored.key!r} is of the unknown kind {stored.kind!r}")
+    require_known(stored.key, stored.kind)
     return adapter(stored.kind)
 
 

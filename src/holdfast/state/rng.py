@@ -56,6 +56,8 @@ def _check_numpy(state: Any) -> None:
     from .numpy_leaves import try_bits
 
     pair = state["has_gauss"], state["gauss"]
+    if not isinstance(state["bit_generator"], str):
+        raise TypeError("it names no bit generator")
     if state["bit_generator"] == "MT19937":
         np.random.RandomState(0).set_state(state)
     else:

@@ -277,7 +277,7 @@ class Checkpoint:
         )
 
     def check_layout(self) -> None:
-        """Compare the directory with the manifest: file names, sizes, and the header of every shard.
+        """Compare the directory with the manifest: file names, sizes, the kinds of leaves, and every shard's header.
 
         Together with the leaves' own digests this covers every byte.
         """
@@ -285,6 +285,8 @@ class Checkpoint:
         layout = problems.of_sizes_and_headers(self.path, manifest, manifest.files)
         for problem in chain(problems.of_name(self.path, manifest), layout):
             raise Damaged(str(problem))
+        for key, leaf in manifest.leaves.items():
+            codec.require_known(key, leaf.kind)
 
     def check_unread(self) -> None:
         """Check bytes that no leaf uses: old pieces in a file that have been replaced by newer ones.

@@ -83,12 +83,14 @@ def _kind_of(dtype: torch.dtype) -> tuple[bool, bool]:
 def require_kinds(live: Any, stored: Any, what: str) -> None:
     """Require that each stored value is of the kind of the live one in its place.
 
-    A tensor may stand for a number, and None for anything but a number.
+    A tensor may stand for a number, None for anything but a number, and anything but an array for None.
 
     Raises:
         Damaged: one is not.
     """
-    if live is None and not is_tensor(stored):
+    if live is None:
+        if is_tensor(stored) or getattr(stored, "shape", None):
+            raise Damaged(f"{what}: an array in the checkpoint, None here")
         return
     if isinstance(live, Mapping):
         same = isinstance(stored, Mapping)
