@@ -251,6 +251,7 @@ def test_a_directory_that_vanishes_while_a_checkpoint_is_read_back_is_no_later_a
         ),
         (errno.EROFS, DiskError, r"Read-only file system .*; mount it for writing"),
         (errno.ESTALE, DiskError, r"Stale file handle .*; .*mount it again"),
+        (errno.EFBIG, DiskError, r"File too large .*; this process may not write files of that size: see `ulimit -f`"),
         (errno.EACCES, DiskError, r"Permission denied .*; give this user the right to write there"),
     ],
     ids=lambda each: errno.errorcode.get(each, "") if isinstance(each, int) else "",
@@ -269,3 +270,12 @@ def test_a_full_disk_without_inodes_is_told_as_that(tmp_path, monkeypatch):
     assert "5,000 bytes are free, and no inodes: each file needs one" in str(refused(tmp_path, "save", full))
     monkeypatch.setattr(disk, "free", lambda path: disk.Free(5000, None))
     assert "no space left to save: 5,000 bytes are free; free some" in str(refused(tmp_path, "save", full))
+
+
+def test_who_leaves_for_want_of_space_is_told_what_is_saved(tmp_path, monkeypatch):
+    """The journal may have no room for it; the last line of the error says it."""
+    faulty = Disk(monkeypatch)
+    with pytest.raises(NoSpace) as told:
+        train(tmp_path / "run", faulty, {6: lambda: setattr(faulty, "code", errno.ENOSPC)}, steps=9)
+    newest = int(names(tmp_path / "run")[-1][-9:])
+    assert [f"step {newest} is saved; {9 - newest} steps after it will be done again"] == told.value.__notes__

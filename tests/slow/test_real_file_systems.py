@@ -22,7 +22,7 @@ from unchanged import Frozen
 
 pytestmark = needs("mount", "umount", root=True)
 
-NUMBERS = r"needs ([\d,]+) bytes and ([\d,]+) are free"
+NUMBERS = r"need ([\d,]+) bytes, and ([\d,]+) are free"
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from ..cluster.quota import quotas
 from ..errors import ClusterError
 from .check import Check, ok, problem, warning
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 SIZE = 1 << 20
 SLOW_S = 1.0
 CLOCK_S = 2.0
@@ -37,7 +38,9 @@ def examine(directory: Path, needed_bytes: int = 0) -> Iterator[Check]:
                 disk.remove_tree(old)
         disk.make_dir(place)
     except OSError as error:
-        yield problem("writing", f"{directory}: {error.strerror}", "choose a directory of your own for runs")
+        full = error.errno in _FULL
+        todo = "remove files: space or inodes are used up" if full else "choose a directory of your own for runs"
+        yield problem("writing", f"{directory}: {error.strerror}", todo)
         return
     try:
         for name, check in TRIALS.items():
@@ -52,7 +55,7 @@ def _tried(name: str, check: Callable[[Path], Check], place: Path) -> Check:
     try:
         return check(place)
     except OSError as error:
-        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        full = error.errno in _FULL
         return problem(name, f"{error.strerror}", "free some space" if full else "choose another file system for runs")
 
 

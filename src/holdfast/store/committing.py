@@ -229,7 +229,8 @@ class Committing:
                 advice = f"Free some space: {error}"
         if need > free:
             raise NoSpace(
-                f"{self.root}: the checkpoint needs {need:,} bytes and {free:,} are free; nothing was written. {advice}"
+                f"{self.root}: the checkpoint and {_SPARE_BYTES >> 20} MiB to spare need {need:,} bytes, and {free:,} "
+                f"are free; nothing was written. {advice}"
             )
 
     # -- all of them ----------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ _ADVICE = {
     errno.ESTALE: "the file system was taken away or replaced: mount it again",
     errno.EROFS: "mount it for writing; a file system that fails is often made read-only: see the system's log (dmesg)",
     errno.EACCES: _RIGHTS,
+    errno.EFBIG: "this process may not write files of that size: see `ulimit -f`, and the limits of the file system",
     errno.EPERM: _RIGHTS,
 }
 
