@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
 import signal
+import subprocess
 import time
 
 import pytest
 from click.testing import CliRunner
 
+import messes
 from holdfast import Every, Run, journal, owner
 from holdfast.cli import commands
 
@@ -227,6 +230,28 @@ def test_a_run_without_a_supervisor_is_told_from_its_own_journal(place):
     for words in (["ls"], ["show"], ["verify"], ["show", "--metrics"]):
         shown = [CliRunner().invoke(commands, [*words, path]).stdout for path in (".holdfast/x-1", "runs/x")]
         assert shown[0] == shown[1].replace("runs/x", str(place / "runs/x")) != "", "it stands for its run"
+
+
+def test_a_repair_does_not_end_a_run_and_a_silent_one_is_told_with_its_last_sign(place):
+    """What was killed stays killed; of what nobody can see from here it is said when it was last heard of."""
+    with Run("runs/x", state={"w": [0]}, every=Every(steps=2)) as run:
+        for _ in run.steps(5):
+            run.log(loss=1.0)
+    root = place / "runs/x"
+    file = root / "attempts/1/attempt-1.jsonl"
+    killed, ending, _ = file.read_text().rpartition('{"time"')
+    assert ending != "", "the closing line"
+    with subprocess.Popen(["true"]) as over:
+        pass
+    file.write_text(re.sub(r'"pid":\d+', f'"pid":{over.pid}', killed))
+    messes.half_export(root)
+    assert 0 == CliRunner().invoke(commands, ["doctor", "--repair", "runs/x"]).exit_code
+    assert [1, 2] == [log.attempt for log in journal.logs(root)]
+    assert ("killed", None) == tuple(told("runs/x")["x"][name] for name in ("state", "heard"))
+    journal.logs(root)[0].path.write_text(re.sub(r'"(boot|host)":"[^"]*"', r'"\1":"elsewhere"', killed))
+    found = told("runs/x")["x"]
+    assert ("running", journal.logs(root)[0].last["time"]) == (found["state"], found["heard"])
+    assert re.search(r"^heard  .* ago$", CliRunner().invoke(commands, ["status", "runs/x"]).stdout, re.MULTILINE)
 
 
 def test_ls_of_a_job_that_has_no_checkpoint_yet_names_status(place):

@@ -93,6 +93,7 @@ def _one(each: Status) -> None:
     saved = f"step {each.saved_step:,}, {_ago(each.saved)} ago" if each.saved_step is not None else ""
     ends = f", ends in {_left(each.deadline)}" if each.deadline is not None else ""
     facts = {
+        "heard": f"{_ago(each.heard)} ago" if each.heard is not None else "",
         "saved": saved,
         "NaN": each.not_finite,
         "run": each.run or "",

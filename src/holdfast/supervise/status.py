@@ -55,6 +55,7 @@ class Status(NamedTuple):
     deadline: float | None  # when the job's time limit ends it
     step: int | None
     steps_per_s: float | None
+    heard: float | None  # of a running run: its last sign of life; long ago if it died where nobody could see it
     saved_step: int | None
     saved: float | None  # when that was
     starts: list[Start]
@@ -91,7 +92,7 @@ def queue() -> tuple[list[Queued] | None, str]:
 def status(place: Place, queued: Sequence[Queued] | None) -> Status:
     """Return what the journals and the queue say of one run. `queued` is None if the queue is not known."""
     events = _read(place.directory / JOURNAL) if place.directory is not None else []
-    logs = journal.logs(place.run) if place.run is not None else []
+    logs = _of_starts(journal.logs(place.run)) if place.run is not None else []
     found = starts.of_run(logs, events) if logs else starts.of_command(events)
     here = _queued(place, queued or [], found)
     over = place.submitted.jobs if queued is not None and here is None else ()  # they are not in the queue any more
@@ -114,6 +115,7 @@ def status(place: Place, queued: Sequence[Queued] | None) -> Status:
         here.end_s if here and here.state == "RUNNING" else None,
         step,
         _pace(logs[-1]) if logs and state == "running" else None,
+        logs[-1].last.get("time") if logs and state == "running" else None,
         saved.get("step"),
         saved.get("time"),
         found,
@@ -212,6 +214,11 @@ def _alive(place: Place, logs: Sequence[Log], over: Sequence[str]) -> bool:
         return True
     last = logs[-1] if logs and place.directory is None else None
     return last is not None and not last.closed and not owner.proven_gone(last.owner, time.time)
+
+
+def _of_starts(logs: Sequence[Log]) -> Sequence[Log]:
+    """Return the attempts without those of a repair, and of a start that was refused: neither has done any work."""
+    return [log for log in logs if log.restored is not None or log.last.get("event") != "end"] or logs
 
 
 def _pace(log: Log) -> float | None:
