@@ -606,3 +606,12 @@ def test_a_file_without_bytes_costs_nothing(tmp_path):
     assert "float32" in done("show", made)
     with pytest.raises(StoreError, match="memory"):
         table.read(made).leaves["w"].read()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "w.pt", "w.h5"])
+def test_a_pointer_of_git_lfs_is_named_as_one(tmp_path, name):
+    """A clone without LFS leaves these 130 bytes in the file's place."""
+    text = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "4d" * 32 + "\nsize 12345\n"
+    (tmp_path / name).write_text(text)
+    code, (problem,) = verified(tmp_path / name)
+    assert (4, True) == (code, "a pointer of Git LFS, not the file itself: `git lfs pull` brings that" in problem)

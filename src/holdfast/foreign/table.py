@@ -15,6 +15,7 @@ from .region import Region, small, whole
 
 _MOST_NAMES = 100_000  # files in a folder
 _HEAD = 8
+_POINTER = b"version https://git-lfs.github.com/spec/"  # https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
 
 
 class FileFormat(NamedTuple):
@@ -67,7 +68,7 @@ def read(path: Path) -> Content:
             raise Damaged(f"{path}: no checkpoint of a known format any more")
         return folder.read(path, names)
     form = _of_file(path)
-    if form is None:
+    if form is None or _is_pointer(path):
         raise Damaged(f"{path}: {_what_it_is(path)}")
     return form.read(whole(path))
 
@@ -99,7 +100,13 @@ def _of_file(path: Path) -> FileFormat | None:
     return next((each for each in named or FILES if each.begins.match(head)), None)
 
 
+def _is_pointer(path: Path) -> bool:
+    return small(whole(path).cut(0, len(_POINTER))) == _POINTER
+
+
 def _what_it_is(path: Path) -> str:
+    if _is_pointer(path):
+        return "a pointer of Git LFS, not the file itself: `git lfs pull` brings that"
     head = small(whole(path).cut(0, _HEAD))
     if not head:
         return "an empty file"
