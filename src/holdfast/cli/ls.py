@@ -194,10 +194,12 @@ def _mirror(each: dict[str, Any]) -> str:
 
 
 def _attempt(each: dict[str, Any]) -> str:
+    job = f" (job {each['job']})" if each["job"] else ""
     start = f" from {each['restored']}" if each["restored"] else ""
     reached = f" to step {each['last_step']}" if each["last_step"] else ""
     done = "".join(f", {each[what]} {what}" for what in ("saved", "pruned", "quarantined") if each[what])
     last = "; last heard of after" if each["ended"] == "killed" else " after"
     took = f"{last} {duration(each['seconds'])}" if each["seconds"] is not None else ""
-    job = f" (job {each['job']})" if each["job"] else ""
+    if each["ended"].startswith("failed: "):  # the error's text comes last: it may be long
+        return f"{each['attempt']}{job}{start}{reached}{done}: failed{took}: {each['ended'].removeprefix('failed: ')}"
     return f"{each['attempt']}{job}{start}{reached}{done}: {each['ended']}{took}"
