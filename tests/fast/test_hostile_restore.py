@@ -102,6 +102,7 @@ ODD = [
     (own("position", "dict", "left"), 3),
     (own("position", "dict", "targets", "dict", "epochs"), ""),
     (own("position", "dict", "targets", "dict", "epochs"), HUGE),
+    (own("position", "dict", "loaders", "dict"), {}),
     (own("position", "dict", "loaders", "dict", "train"), 3),
     (own("position", "dict", "loaders", "dict", "train", "dict", "consumed"), {"bytes": ""}),
     (own("position", "dict", "feeds", "dict", "train", "dict", "samples"), -1),

@@ -82,8 +82,11 @@ class Position(msgspec.Struct):
         feeds = shaped(dict[str, _FeedShape], found.feeds, "the checkpoint's positions of loaders")
         for name, at in feeds.items():
             each = passed.get(name)
-            half = each is not None and not each.done and at.epoch == found.epoch and at.batches != each.consumed
-            if half or at.newest > found.epoch:
+            if each is None:  # in this epoch nothing was taken from it
+                agree = not at.batches or not (found.in_epoch or name == found.current)
+            else:
+                agree = each.done or at.batches == each.consumed
+            if at.newest > found.epoch or (at.epoch == found.epoch and not agree):
                 raise Damaged(f"the checkpoint's positions of the loader {name!r} disagree")
         return found
 
