@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 AHEAD = "ahead"  # in a feed's position: the random numbers before each fetch whose batch is not consumed yet
 
 
+_Total = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]  # ENDLESS is one, too
+
+
 class _Passed(msgspec.Struct, forbid_unknown_fields=True):
     """How much of a loader is done in the present epoch."""
 
@@ -64,8 +67,8 @@ class Position(msgspec.Struct):
     current: str | None = None  # the loader in progress
     loaders: dict[str, dict[str, Any]] = {}  # name -> {"consumed", "done"} in this epoch
     feeds: dict[str, dict[str, Any]] = {}  # name -> last position of its feed, in any epoch
-    targets: dict[str, Whole] = {}  # totals passed to epochs() and steps()
-    left: dict[str, Whole] = {}  # loops that `break` ended, with their totals
+    targets: dict[str, _Total] = {}  # totals passed to epochs() and steps()
+    left: dict[str, _Total] = {}  # loops that `break` ended, with their totals
     went_back: list[Count] = []
     first_epoch: Whole = 0
 

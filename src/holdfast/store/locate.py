@@ -95,7 +95,7 @@ def locate(path: str | os.PathLike[str]) -> Location:
     """
     place = Path(path)
     if not place.is_dir():
-        what = "not a directory" if os.path.lexists(place) else "no such file or directory"
+        what = "not a directory" if os.path.lexists(place) else "no such directory"
         raise NotFound(f"{path}: {what}; expected a run's directory, or a checkpoint's")
     if _is_ours(place / MANIFEST):
         return Location(place, _run_around(place.absolute().parent), single=True)
