@@ -47,7 +47,7 @@ def sized(law):
     @wraps(law)
     def asked(kind, *given):
         with small(KINDS[kind].link_bytes):
-            law(kind, *given)
+            return law(kind, *given)
 
     return asked
 
