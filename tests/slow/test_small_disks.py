@@ -65,7 +65,9 @@ def test_a_full_disk_stops_only_the_supervisors_journal(small, tmp_path):
     it = supervised(tmp_path, bash(f"{fill} {again}"), "--run", small / "place")
     assert (0, "attempt 0\nattempt 1\nattempt 2\n") == (it.code, it.printed)
     told = f"warning: {journal}: No space left on device; supervising goes on, the journal waits"
-    assert [1, 1] == [it.said.count(told), it.said.count(f"{journal}: not written, at its end: ")]
+    assert 1 <= it.said.count(told) <= 2  # the sign of life may give back a page for a while
+    at_its_end = b'"event":"end"' not in journal.read_bytes()
+    assert at_its_end == it.said.count(f"{journal}: not written, at its end: ")
     with pytest.raises(OSError, match="No space"):
         for number in range(20):
             (small / f"{number}").touch()
