@@ -85,8 +85,8 @@ def leave(session: Session, error: BaseException | None) -> None:
 def say_failed(session: Session, error: BaseException) -> None:
     """Write the journal's last line: the attempt failed with `error`."""
     checkpoint, afresh = session.origin.checkpoint, session.progress.steps_here == 0
-    if isinstance(error, DiskError):  # the journal may have no room for that
-        error.add_note(summary.what_is_saved(session))
+    if isinstance(error, DiskError) and session.saves.saved is not None:  # the journal may have no room for that
+        error.add_note(summary.what_is_saved(session, session.saves.saved))
     # when another rank is lost, the framework's collective fails with a RuntimeError
     may_be_anothers = not session.ranks.alone and isinstance(error, RuntimeError)
     with suppress(StoreError):  # a second error must not hide the first

@@ -12,6 +12,7 @@ from ..journal import Log
 from ..legible import counted
 
 if TYPE_CHECKING:
+    from ..store.format import Name
     from .session import Session
 
 
@@ -61,11 +62,8 @@ def at_the_end(session: Session) -> str:
     return f"{line}, {'' if again.exact and all_here else 'at least '}{counted(again.steps, 'step')} done again"
 
 
-def what_is_saved(session: Session) -> str:
+def what_is_saved(session: Session, saved: Name) -> str:
     """Return one line for an attempt that fails: from where the next one goes on."""
-    saved = session.saves.saved
-    if saved is None:
-        return "nothing of this run is saved: the next start begins at step 0"
     again = session.position.step - saved.step
     after = f"; {counted(again, 'step')} after it will be done again" if again > 0 else ""
     return f"step {saved.step} is saved{after}"
