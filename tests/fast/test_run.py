@@ -88,6 +88,8 @@ WRONG = [
     ({"overrides": {"opt": {"lr": 1}}}, "nothing is tracked as 'opt', only toy"),
     ({"overrides": {"toy": {"lr": 1}}}, "'toy' is a Toy, without options to set"),
     ({"types": ["Colour"]}, "give the classes themselves"),
+    ({"seed": 1.5}, "seed=1.5: give a whole number"),
+    ({"seed": 10**5000}, "give a whole number below 2**64"),
 ]
 
 
@@ -100,6 +102,13 @@ def test_what_cannot_be_tracked_or_asked_is_refused_when_the_run_is_made(tmp_pat
             Run(tmp_path / "x", state, **options)
         assert words in str(raised.value)
     assert not (tmp_path / "x").exists()
+
+
+def test_a_seed_of_numpys_is_kept_as_a_plain_number(tmp_path):
+    """Else the checkpoint could be written and not read again."""
+    for total in (1, 2):
+        with Run(tmp_path, {"toy": Toy()}, seed=np.int64(3)) as run:
+            assert [total - 1] == list(run.steps(total))
 
 
 def test_a_refused_start_owns_nothing(tmp_path):

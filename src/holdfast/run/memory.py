@@ -9,7 +9,7 @@ import msgspec
 
 from ..errors import Damaged
 from ..state import rng
-from ..state.sound import Count, is_plain, shaped
+from ..state.sound import Count, is_number, is_plain, shaped
 from ..store.checkpoint import Checkpoint
 from .position import AHEAD, Position
 
@@ -54,6 +54,8 @@ def checked(stored: Any, checkpoint: Checkpoint) -> dict[str, Any]:
     position = Position.of(memory.position)
     if (position.step, position.phase) != (checkpoint.step, checkpoint.phase):
         raise Damaged(f"{checkpoint.path}: the run's position in it is step {position.step}, {position.phase!r}")
+    if not is_number(memory.seed):
+        raise Damaged(f"{checkpoint.path}: no run has a seed of so many digits")
     for what in (memory.fingerprint.environment, memory.fingerprint.loaders, memory.overrides):
         if not is_plain(what):
             raise Damaged(f"{checkpoint.path}: the run remembered facts that are neither text nor numbers")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import msgspec
 
@@ -14,6 +15,7 @@ from ..data.feed import MOVES
 from ..errors import UsageError
 from ..ranks import ALONE, Ranks
 from ..rules import Auto, Every, Rule, Whole
+from ..state.sound import is_number
 from ..store.signing import Signer
 from ..store.store import Store
 from . import settings
@@ -22,6 +24,21 @@ from .stop import Deadline
 from .weights import StartFrom
 
 LINKED = 0.5  # of the days after which a site deletes files: so old they are written anew instead of linked
+
+
+def seed_of(given: SupportsIndex | None) -> int | None:
+    """Return a seed as the plain number that a checkpoint keeps; NumPy's whole numbers are no plain ones.
+
+    Raises:
+        UsageError: it is none, or one that no reader would take.
+    """
+    try:
+        seed = None if given is None else index(given)
+    except TypeError:
+        raise UsageError(f"seed={given!r}: give a whole number") from None
+    if seed is not None and not is_number(seed):
+        raise UsageError("seed: give a whole number below 2**64")
+    return seed
 
 
 class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields would cost a millisecond of every start

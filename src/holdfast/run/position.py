@@ -83,13 +83,16 @@ class Position(msgspec.Struct):
         found = shaped(cls, stored, "the checkpoint's position")
         passed = shaped(dict[str, _Passed], found.loaders, "the checkpoint's positions of loaders")
         feeds = shaped(dict[str, _FeedShape], found.feeds, "the checkpoint's positions of loaders")
-        for name, at in feeds.items():
-            each = passed.get(name)
+        for name in sorted(feeds.keys() | passed.keys()):
+            each, at = passed.get(name), feeds.get(name)
             if each is None:  # in this epoch nothing was taken from it
-                agree = not at.batches or not (found.in_epoch or name == found.current)
+                began = at is not None and at.epoch == found.epoch and (found.in_epoch or name == found.current)
+                agree = not (began and at and at.batches)
+            elif at is None or at.epoch != found.epoch:
+                agree = not each.consumed
             else:
                 agree = each.done or at.batches == each.consumed
-            if at.newest > found.epoch or (at.epoch == found.epoch and not agree):
+            if not agree or (at is not None and at.newest > found.epoch):
                 raise Damaged(f"the checkpoint's positions of the loader {name!r} disagree")
         return found
 

@@ -20,7 +20,7 @@ from .inside import living, outside
 from .leaving import count_left_pass
 from .loop import Loop
 from .mirror_options import DRAIN_S, Mirror, Place, mirroring
-from .options import Options
+from .options import Options, seed_of
 from .passes import Passes, length_of
 from .safe_point import save_asked, step_done
 from .serving import BatchesArguments
@@ -138,7 +138,7 @@ class Run(AbstractContextManager["Run"]):
             note=note,
             tracker=tracker,
             types=frozenset([types] if isinstance(types, type) else types),
-            seed=seed,
+            seed=seed_of(seed),
             take_over=take_over,
             private=private,
             background=background,
