@@ -204,6 +204,15 @@ def test_verify_says_what_cannot_be_read_and_reads_the_others(run, file):
         assert 4 == invoke("verify", run).exit_code
 
 
+def test_a_manifest_that_cannot_be_read_now_ends_show_with_the_exit_code_for_that(run):
+    """12: nothing says that the checkpoint is damaged."""
+    bad = run / "checkpoints/step-000000020"
+    with unreadable(bad / "manifest.json"):
+        result = invoke("show", run, "--step", "20")
+    assert (12, "") == (result.exit_code, result.stdout)
+    assert f"holdfast: {bad / 'manifest.json'}: cannot be read: Bad file descriptor\n" == result.stderr
+
+
 def test_verify_says_what_cannot_be_looked_at(run, monkeypatch):
     """Nobody knows whether the file is there."""
     bad, real = str(run / "checkpoints/step-000000020/manifest.json"), os.stat
@@ -315,7 +324,7 @@ def test_missing_and_foreign_places_get_one_line_and_exit_3(command, tmp_path):
         assert result.stderr.startswith(f"holdfast: {place}: ")
         assert 1 == result.stderr.count("\n")
         assert before == listing(tmp_path)
-    assert "no such directory" in invoke(command, tmp_path / "absent", *more.get(command, [])).stderr
+    assert "no such" in invoke(command, tmp_path / "absent", *more.get(command, [])).stderr
 
 
 def test_a_run_without_a_checkpoint_is_listed_and_not_shown(tmp_path):

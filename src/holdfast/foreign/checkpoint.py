@@ -13,9 +13,9 @@ from ..store.checkpoint import Checkpoint, Problem
 from ..store.format import Head, Manifest, utc
 from ..store.locate import Location, Step
 from ..store.signing import Key
+from ..store.source import reading
 from . import table
 from .content import CRC, Content, model_part
-from .region import reading
 
 
 class Foreign(Checkpoint):

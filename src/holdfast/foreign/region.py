@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from .. import disk
-from ..errors import Damaged, StoreError, Unreadable
+from ..errors import Damaged, StoreError
+from ..store.source import reading
 from .limits import READ_BYTES, TEXT_BYTES
 
 
@@ -79,20 +80,6 @@ class _Window(io.RawIOBase):
         with suppress(AttributeError):
             self._file.close()
         super().close()
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Raise an OSError as Unreadable, unless what is read is not there, or is another kind of file.
-
-    Libraries that read through us take an OSError for damage.
-    """
-    try:
-        yield
-    except (FileNotFoundError, disk.NotPlain):
-        raise
-    except OSError as error:
-        raise Unreadable(f"{error.filename or path}: cannot be read: {error.strerror}") from error
 
 
 def opened(path: Path) -> io.FileIO:

@@ -46,11 +46,13 @@ class Location(NamedTuple):
         Raises:
             NotFound: there is no such checkpoint.
             Damaged: its manifest differs from what was committed.
+            Unreadable: its manifest cannot be read now.
         """
 
         def look() -> Checkpoint:
             chosen = self._choose(step)
-            _ = chosen.tree  # the manifest itself has that; the parts of several ranks are read on demand
+            with source.reading(chosen.path):
+                _ = chosen.tree  # the manifest itself has that; the parts of several ranks are read on demand
             return chosen
 
         return again(look)
@@ -95,7 +97,7 @@ def locate(path: str | os.PathLike[str]) -> Location:
     """
     place = Path(path)
     if not place.is_dir():
-        what = "not a directory" if os.path.lexists(place) else "no such directory"
+        what = "not a directory" if os.path.lexists(place) else "no such file or directory"
         raise NotFound(f"{path}: {what}; expected a run's directory, or a checkpoint's")
     if _is_ours(place / MANIFEST):
         return Location(place, _run_around(place.absolute().parent), single=True)

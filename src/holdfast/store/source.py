@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from .. import disk
-from ..errors import Damaged, NotFound
+from ..errors import Damaged, NotFound, Unreadable
 from ..pages import PAGE, address, pages
 from .format import MANIFEST, MOST_BYTES
 
@@ -28,6 +28,20 @@ _MOST_VIEWS = 1024  # the kernel's limit for one call: IOV_MAX
 _NORESERVE = 0x4000  # MAP_NORESERVE
 _REFUSED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 _mincore = ctypes.CDLL(None).mincore
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raise an OSError as Unreadable, unless what is read is not there, or is another kind of file.
+
+    Libraries that read through us take an OSError for damage.
+    """
+    try:
+        yield
+    except (FileNotFoundError, disk.NotPlain):
+        raise
+    except OSError as error:
+        raise Unreadable(f"{error.filename or path}: cannot be read: {error.strerror}") from error
 
 
 class Source:
