@@ -264,3 +264,12 @@ def test_the_newest_valid_one_is_handed_back(tmp_path, program, capsys, shelf):
     shutil.rmtree(paths[0])
     with pytest.raises(StoreError, match="none that would do is left"):
         shelf.newest_valid()
+
+
+def test_a_program_whose_checkpoints_were_all_removed_does_not_begin_anew(tmp_path, program, shelf):
+    """A purge or a slip of the hand took them: weeks of work may be in a copy."""
+    program.writes("state 7", 7)
+    shelf.last(orderly=True)
+    shutil.rmtree(tmp_path / "run/checkpoints")
+    with pytest.raises(StoreError, match="the last was step-000000007, and none is there any more"):
+        shelf.newest_valid()

@@ -67,6 +67,11 @@ class Kept:
                 f"{self.store.root}: there were checkpoints, and none that would do is left; they are in "
                 f"{self.store.root / 'quarantine'}: {', '.join(aside)}. To start from scratch, give another --run"
             )
+        if gone := journal.unaccounted(journal.logs(self.store.root)):
+            raise StoreError(
+                f"{self.store.root}: checkpoints were saved, the last was {gone[-1]}, and none is there any more: put "
+                "them back. To start from scratch, give another --run"
+            )
         return None
 
     def set_aside(self, checkpoint: Checkpoint, word: str, why: str) -> None:
