@@ -98,9 +98,12 @@ class _Counted:
     def __init__(self, kept: Path | None) -> None:
         self._kept = kept
         self._laws: dict[str, dict[str, Any]] = {}
+        self._ran: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         counts: list[Any] = [counted for name, counted in report.user_properties if name == "tally"]
+        if report.when == "call":
+            self._ran.add(report.nodeid)
         if report.failed or (report.when == "call" and counts):
             law = self._laws.setdefault(report.nodeid, {"faults": [], "failed": False})
             law["faults"] = law["faults"] or [list(counted) for counted in counts]
@@ -113,13 +116,14 @@ class _Counted:
                 terminalreporter.write_line(f"{count.tried:>8,} {count.observed:>8,} {count.survived:>8,}  {fault}")
 
     def pytest_sessionfinish(self) -> None:
-        if self._kept is None or not self._laws:
+        if self._kept is None or not self._ran:
             return
         described = subprocess.run(
             ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, check=True
         )
         when = {"commit": described.stdout.decode().strip(), "date": datetime.now(UTC).date().isoformat()}
-        laws = read(self._kept) | {name: {**law, **when} for name, law in self._laws.items()}
+        earlier = {name: law for name, law in read(self._kept).items() if name not in self._ran}
+        laws = earlier | {name: {**law, **when} for name, law in self._laws.items()}
         self._kept.write_text(json.dumps(dict(sorted(laws.items())), indent=1) + "\n", encoding="utf-8")
         if self._kept.resolve() == PROVED:
             write_page()

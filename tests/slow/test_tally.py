@@ -50,6 +50,9 @@ def test_some_tests_run_again_replace_their_own_counts_only(tmp_path):
     found, _ = counted(tmp_path, COUNTS.replace("    assert False\n", ""), "-k", "test_breaks and not before")
     assert [name for name, law in found.items() if law["failed"]] == ["test_it.py::test_breaks_before"]
     assert tally.sums(found, {}) == {"disk full": (5, 3, 3), "bit flips": (5, 5, 4)}
+    found, _ = counted(tmp_path, COUNTS.replace("assert False", "pass"), "-k", "before")
+    assert [name for name, law in found.items() if law["failed"]] == []
+    assert len(found) == 3
 
 
 def test_nothing_counted_never_holds():
