@@ -743,6 +743,15 @@ def test_a_process_lists_the_directory_before_it_looks_again(root, monkeypatch):
     assert [root] == listed
 
 
+def test_a_directory_that_loses_what_is_made_in_it_ends_the_start(root, monkeypatch):
+    """With an error that says what to look for; it is not tried for ever."""
+    real = disk.make_dir
+    monkeypatch.setattr(disk, "make_dir", lambda path: None if path.name.startswith(".claim-") else real(path))
+    with pytest.raises(StoreError, match="look for a program that removes files there"):
+        claiming.claim(root)
+    assert [] == list((root / "attempts").iterdir())
+
+
 def test_a_process_that_comes_and_goes_meanwhile_is_no_stranger(root, monkeypatch):
     """It begins and ends its attempt while another one lists what there is, wherever that has got to."""
     for number, name in enumerate(["_numbers", "_living", "_refuse_strangers", "_enter"]):

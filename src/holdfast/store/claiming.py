@@ -20,6 +20,7 @@ from ..journal import Log
 from . import places
 from .attempt import Attempt, children, clean_up, is_over, read_run, to_quarantine
 
+_MOST_TRIES = 100  # to take a number: each loses against a process that began meanwhile
 _MOST_ROUNDS = 1000  # how often to empty a directory into which an old process keeps writing
 
 
@@ -45,6 +46,7 @@ def claim(
     Raises:
         UsageError: another attempt is or may be alive; or a directory to be written to is a symbolic link.
         Superseded: an even later attempt began meanwhile.
+        StoreError: each try to begin was in vain.
     """
     places.require(root)
     if private:
@@ -53,7 +55,7 @@ def claim(
         disk.make_dirs(part)
     places.require_rooms(root)
     run = _run_id(root, note, elsewhere.run)
-    while True:
+    for _ in range(_MOST_TRIES):
         taken = _numbers(root)  # before the journals: each of these attempts has one, and none is taken for a stranger
         earlier = journal.logs(root)
         _refuse_strangers(root, _living(root, earlier), take_over=take_over)
@@ -62,6 +64,11 @@ def claim(
         with _left_on_failure(attempt):
             if _enter(attempt):
                 break
+    else:
+        raise StoreError(
+            f"{root}: {_MOST_TRIES} times another process took the next attempt's number, or what was made in "
+            "attempts/ was gone: look for a program that removes files there, or starts this run again and again"
+        )
     attempt.earlier = earlier
     with _left_on_failure(attempt), attempt.acting("begin"):
         _settle(attempt, take_over=take_over)
