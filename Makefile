@@ -60,7 +60,7 @@ check: lint types  ## two or three minutes: format, lint, types and tests/fast
 test: setup  ## what proves each guarantee: tests/fast and tests/slow
 	$(PYTEST) tests/fast tests/slow --durations=25
 
-prove: setup  ## about half an hour: all mutants, whole enumerations, kill series, real Slurm's slow stories; or a SAMPLE
+prove: setup  ## about an hour on two cores: all mutants, whole enumerations, kill series, real Slurm's slow stories; or a SAMPLE
 	$(if $(SAMPLE),,rm -f docs/proved.json)
 	$(PYTEST) tests/prove --durations=25 $(or $(SAMPLE:%=--sample=%),--tally=docs/proved.json)
 
