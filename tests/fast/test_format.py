@@ -408,6 +408,34 @@ def test_an_unknown_version_is_refused_with_a_message(copied):
     assert not isinstance(raised.value, Damaged)
 
 
+def test_a_later_version_may_have_another_first_line(copied):
+    """Its beginning is all that every version has alike; a flip in it is damage all the same."""
+    data = (copied / "manifest.json").read_bytes()
+    for first in (b'{"holdfast": 6, "sha512": "00",', b'{"holdfast": 60,'):
+        (copied / "manifest.json").write_bytes(first + data[data.index(b"\n") :])
+        with pytest.raises(StoreError, match=r"version 60?; this Holdfast reads version 1") as raised:
+            read_all(copied)
+        assert not isinstance(raised.value, Damaged)
+    for first in (b'{"holdfast": 1, "sha512": "00",', b'{"holdfast": x,', b'{"holdfest": 6,'):
+        (copied / "manifest.json").write_bytes(first + data[data.index(b"\n") :])
+        with pytest.raises(Damaged):
+            read_all(copied)
+    (copied / "manifest.json").write_bytes(data.replace(b'"holdfast": 1', b'"holdfast": 3', 1))
+    with pytest.raises(Damaged):
+        read_all(copied)
+
+
+def test_names_that_a_disk_may_not_tell_apart_are_not_given(tmp_path):
+    """A checkpoint can be copied to a disk that ignores the case of letters; long keys have long names no more."""
+    state = {"Model": np.arange(3), "model": {"a": np.arange(4)}, "x" * 300: np.arange(5), "x" * 299: {"b": np.ones(6)}}
+    store = Store(tmp_path)
+    store.save(state, step=1)
+    names = [*store[1].manifest.files]
+    assert same(store[1].load(), state)
+    assert len(names) == len({name.casefold() for name in names}) > 2
+    assert max(map(len, names)) < 150
+
+
 @pytest.mark.parametrize("spoil", ["link", "link of equal length", "directory", "pipe", "linked manifest"])
 def test_only_plain_files_are_read(copied, spoil):
     """A link, a directory or a pipe in a file's place is damage: not followed, not waited for."""

@@ -87,6 +87,8 @@ ODD = [
     (own("fingerprint"), 2**62),
     (own("fingerprint", "dict", "loaders", "dict", "train"), LEAF),
     (own("fingerprint", "dict", "environment", "dict", "threads"), HUGE),
+    (own("fingerprint", "dict", "more"), 3),
+    (own("more"), 3),
     (own("means"), 0.5),
     (own("means", "dict", "n"), 1e308),
     (own("means", "dict", "loss", "dict", "n", 0), {"dict": {}}),

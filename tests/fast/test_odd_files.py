@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from holdfast import disk, journal
-from holdfast.errors import Damaged, UsageError
+from holdfast.errors import Damaged, StoreError, UsageError
 from holdfast.store.attempt import read_run
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.store import Store
@@ -266,6 +266,22 @@ def test_an_odd_journal_in_a_draft_of_a_claim_does_not_matter(odd, root):
 
 
 # run.json ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_a_later_holdfast_has_laid_out_is_left_alone(tmp_path):
+    """No attempt begins, nothing is written, and repair does not take it for a mess."""
+    root = tmp_path / "run"
+    store = Store(root)
+    store.save({"n": 1}, step=1)
+    store.close()
+    path = root / "run.json"
+    path.write_text(path.read_text().replace('"holdfast": 1', '"holdfast": 6'))
+    before = sorted(root.rglob("*"))
+    with pytest.raises(StoreError, match=r"run\.json: format version 6; this Holdfast reads version 1") as raised:
+        Store(root).claim()
+    assert not isinstance(raised.value, Damaged)
+    assert invoke("doctor", root, "--repair").exit_code == StoreError.exit_code
+    assert before == sorted(root.rglob("*"))
 
 
 def test_a_run_whose_id_is_spoilt_says_so(root):

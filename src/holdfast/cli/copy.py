@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,7 +9,6 @@ import click
 
 from .. import journal, owner
 from ..errors import Damaged, NotFound, UsageError
-from ..legible import json_bytes
 from ..mirror.adding import Attempt
 from ..mirror.place import shown
 from ..run.mirror_lineage import origin_of
@@ -18,6 +16,7 @@ from ..store import claiming
 from ..store.attempt import read_run
 from ..store.checkpoint import Checkpoint
 from ..store.claiming import Elsewhere
+from ..store.format import run_json
 from . import options
 from .brought import Here, There, brought, parted
 from .shown import progress, report, size
@@ -65,8 +64,7 @@ def _run_json(here: Here, known: Elsewhere) -> str:
     root = here.locate().root
     if root is not None and (root / "run.json").is_file() and read_run(root) == known.run:
         return (root / "run.json").read_text()
-    facts = {"run": known.run, "began": time.time(), "by": owner.me(), "note": None}
-    return json_bytes(facts).decode()
+    return run_json(str(known.run), owner.me(), None).decode()
 
 
 def _items(here: Here, chosen: Sequence[Checkpoint], known: Elsewhere) -> Iterator[Item]:

@@ -100,11 +100,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     pins: list[str] = []  # names of checkpoints
 
 
-class _Run(msgspec.Struct):
-    run: str
-
-
-_RUNS, ORIGINS = msgspec.json.Decoder(_Run), msgspec.json.Decoder(Origin)
+ORIGINS = msgspec.json.Decoder(Origin)
 msgspec.json.Decoder(Seen)  # all made here for the reason that `format` has
 
 
@@ -135,12 +131,9 @@ def run_of(data: bytes, where: object) -> str:
 
     Raises:
         Damaged: Holdfast did not write it.
+        StoreError: a later Holdfast did.
     """
-    try:
-        data.decode()  # msgspec looks only at the fields that it takes
-        return _RUNS.decode(data).run
-    except legible.UNREADABLE as error:
-        raise Damaged(f"{where}: not what Holdfast wrote; this is no place for a run's copies") from error
+    return format.run_of(data, where, "this is no place for a run's copies")
 
 
 def copy_of(raw: bytes, attempt: int, name: str, where: object) -> Copy:

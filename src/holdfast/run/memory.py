@@ -16,13 +16,13 @@ from .position import AHEAD, Position
 Random = dict[str, Any]  # states of generators, by package
 
 
-class Fingerprint(msgspec.Struct):
+class Fingerprint(msgspec.Struct, forbid_unknown_fields=True):
     environment: dict[str, Any]
     loaders: dict[str, dict[str, Any]]
 
 
-class Memory(msgspec.Struct):
-    """The fields of `Session.memory`, as far as their kinds do not depend on the script."""
+class Memory(msgspec.Struct, forbid_unknown_fields=True):
+    """The fields of `Session.memory`, as far as their kinds do not depend on the script. A new one raises `VERSION`."""
 
     position: dict[str, Any]
     vars: dict[str, Any]

@@ -11,18 +11,16 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from .. import disk, journal, owner
-from ..errors import Damaged, DiskError, NotFound, StoreError, Superseded, UsageError
+from ..errors import DiskError, NotFound, StoreError, Superseded, UsageError
 from ..journal import Event, Log
 from . import places
-from .format import MANIFEST, parse_name
+from .format import MANIFEST, parse_name, run_of
 from .refusal import refused
 
 _over: set[tuple[Path, int]] = set()  # attempts that this process has ended, also if it could not write that down
@@ -190,19 +188,17 @@ def read_run(root: Path) -> str:
 
     Raises:
         Damaged: Holdfast did not write this content.
+        StoreError: a later Holdfast did.
     """
     path = root / "run.json"
     try:
         with open(disk.open_plain(path, follow=True), "rb") as file:
-            facts = msgspec.json.decode(file.read(_MOST_BYTES))
+            data = file.read(_MOST_BYTES)
     except FileNotFoundError:
         return ""
-    except (disk.NotPlain, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        facts = None
-    run = facts.get("run") if isinstance(facts, Mapping) else None
-    if not isinstance(run, str) or not run:
-        raise Damaged(f"{path}: not what Holdfast wrote; holdfast doctor --repair {root} writes it again")
-    return run
+    except disk.NotPlain:
+        data = b""
+    return run_of(data, path, f"holdfast doctor --repair {root} writes it again")
 
 
 # -- the three moves that an attempt makes in the run ---------------------------------------------------------------

@@ -12,13 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
-from .. import disk, journal, legible, owner
+from .. import disk, journal, owner
 from ..errors import StoreError, Superseded, UsageError
 from ..journal import Log
 from . import places
 from .attempt import Attempt, children, clean_up, is_over, read_run, to_quarantine
+from .format import run_json
 
 _MOST_TRIES = 100  # to take a number: each loses against a process that began meanwhile
 _MOST_ROUNDS = 1000  # how often to empty a directory into which an old process keeps writing
@@ -245,9 +244,8 @@ def _run_id(root: Path, note: str | None, known: str | None) -> str:
     """Return the run's id; write it to run.json if the run is new: `known`, if it exists elsewhere."""
     path = root / "run.json"
     if not path.exists():
-        facts = {"run": known or uuid.uuid4().hex, "began": time.time(), "by": owner.me(), "note": note}
         draft = root / f".run-{uuid.uuid4().hex}.json"
-        disk.write(draft, [msgspec.json.format(legible.json_bytes(facts), indent=1) + b"\n"])
+        disk.write(draft, [run_json(known or uuid.uuid4().hex, owner.me(), note)])
         try:
             disk.rename_new(draft, path)
         except FileExistsError:

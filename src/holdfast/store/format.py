@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -31,8 +32,10 @@ _NAME = re.compile(r"step-(\d{9,18})(-end)?")
 _HEAD = re.compile(
     rb'\{"holdfast": (\d+), "digest": "([0-9a-f]{32})",(?: "key": "([0-9a-f]{64})", "signature": "([0-9a-f]{128})",)?\n'
 )
+_VERSION = re.compile(rb'\{"holdfast": (\d+),')  # how every version's manifest begins
 _ZEROS, _NO_SIGNATURE = b"0" * 32, b"0" * 128
 _LEAVES = b',\n"leaves": {\n'  # no name of a file or field can contain these bytes: JSON strings have no newlines
+_MOST_STEM = 100  # letters of a shard's name that come from its key; file systems take names of 255 bytes
 _DIRECTIONS = {"max": max, "min": min}
 _NOT_FINITE = ("nan", "inf", "-inf")
 
@@ -269,22 +272,59 @@ def _sound(data: bytes, where: object, key: Key | None) -> tuple[memoryview, str
     """Check the digest, and with `key` the signature; return the fields as JSON, and the key that is said to sign."""
     head = _HEAD.match(data)
     if head is None:
+        if (said := _VERSION.match(data)) is not None:
+            require_version(said[1].decode(), where)
         raise Damaged(f"{where}: the first line is not a Holdfast manifest's")
     text = bytearray(data)
     text[slice(*head.span(2))] = _ZEROS
     if digest(text).encode() != head[2]:
         raise Damaged(f"{where}: bytes 0..{len(data)} changed since commit")
     signer = (head[3] or b"").decode()
-    if head[1] != b"%d" % VERSION:
-        raise StoreError(
-            f"{where}: format version {head[1][:20].decode()}; this Holdfast reads version {VERSION}: use a newer one"
-        )
+    require_version(head[1].decode(), where)
     if key is not None:
         if head[4] is not None:
             text[slice(*head.span(4))] = _NO_SIGNATURE
         key.require(signer, (head[4] or b"").decode(), bytes(text), where)
     text[head.end() - 1] = ord("{")
     return memoryview(text)[head.end() - 1 :], signer
+
+
+def require_version(version: str, where: object) -> None:
+    """
+    Raises:
+        StoreError: this library does not read that version. What it does not know it does not take for damaged.
+    """
+    if version != str(VERSION):
+        raise StoreError(
+            f"{where}: format version {version[:20]}; this Holdfast reads version {VERSION}: use a newer one"
+        )
+
+
+def run_json(run: str, by: Mapping[str, Any], note: str | None) -> bytes:
+    """Return the content of run.json for the run with this id, begun now. Its version covers the whole directory."""
+    facts = {"holdfast": VERSION, "run": run, "began": time.time(), "by": by, "note": note}
+    return msgspec.json.format(legible.json_bytes(facts), indent=1) + b"\n"
+
+
+def run_of(data: bytes, where: object, advice: str) -> str:
+    """Return the run's id in the content of run.json.
+
+    Raises:
+        Damaged: Holdfast did not write it; the message ends with the advice.
+        StoreError: it is of a version that this library does not read.
+    """
+    try:
+        found = msgspec.json.decode(data)
+    except legible.UNREADABLE:
+        found = None
+    facts = found if isinstance(found, Mapping) else {}
+    run, version = facts.get("run"), facts.get("holdfast", VERSION)
+    sound = type(version) is int and version > 0
+    if sound:
+        require_version(str(version), where)
+    if not sound or not isinstance(run, str) or not run:
+        raise Damaged(f"{where}: not what Holdfast wrote; {advice}")
+    return run
 
 
 def _signed(head: AnyHead, signer: str) -> AnyHead:
@@ -347,7 +387,7 @@ def part_name(rank: int) -> str:
 
 def shard_stem(key: str) -> str:
     """Return a file name, without extension, for the leaves under the top-level `key`."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", key).lstrip("-") or "_"
+    return re.sub(r"[^A-Za-z0-9_-]", "_", key).lstrip("-")[:_MOST_STEM] or "_"
 
 
 def utc(seconds: float) -> str:

@@ -50,7 +50,7 @@ def layout(
         groups.setdefault(shard_stem(top) if top else "state", []).extend(members)
     if len(groups) > MOST_GROUPS:
         groups = {"state": [(key, key) for key in leaves]}
-    names = {*taken}
+    names = {each.casefold() for each in taken}
     shards: list[Shard] = []
     for stem, members in groups.items():
         apart = [member for member in members if member[0] in steady]
@@ -65,12 +65,13 @@ def layout(
 def _named(
     stem: str, packs: list[list[tuple[str, str]]], names: set[str], leaves: Mapping[str, Block]
 ) -> Iterator[Shard]:
-    while any(name == f"{stem}.safetensors" or name.startswith(f"{stem}-0") for name in names):
-        stem += "~"
+    folded = stem.casefold()  # a disk to which a checkpoint is copied may not tell letters' cases apart
+    while any(name == f"{folded}.safetensors" or name.startswith(f"{folded}-0") for name in names):
+        stem, folded = f"{stem}~", f"{folded}~"
     for index, pack in enumerate(packs, 1):
         keys = [key for key, _ in pack]
         name = f"{stem}.safetensors" if len(packs) == 1 else f"{stem}-{index:05d}-of-{len(packs):05d}.safetensors"
-        names.add(name)
+        names.add(name.casefold())
         yield Shard(name, keys, header(keys, _unique(pack), leaves))
 
 
