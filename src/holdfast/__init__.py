@@ -27,7 +27,7 @@ if _typing.TYPE_CHECKING:
     from .store.checkpoint import Checkpoint
     from .store.store import Store
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "Auto",

@@ -21,7 +21,7 @@ from .signing import Key, Signer
 
 __all__ = ["SHA256", "XXH3", "digest", "hasher", "joined_digest", "kind_of"]  # who asks for digests asks the format
 
-VERSION = 1  # unreleased: until 0.1.0 it may change, and only the code that wrote a checkpoint can read it
+VERSION = 1  # released with 0.1.0: a change raises it, and golden checkpoints of each older version stay readable
 MANIFEST = "manifest.json"
 MOST_BYTES = 1 << 30  # of a manifest, or of the part of a rank; readers hold all of it in memory
 PHASES = ("step", "end")

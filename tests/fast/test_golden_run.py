@@ -1,0 +1,120 @@
+"""The golden run: a directory that release 0.1.0 wrote in the middle of an epoch, from which every later one goes on.
+
+`PYTHONPATH=tests python tests/fast/test_golden_run.py` writes it anew. Do so only before a release.
+"""
+
+import platform
+import random
+import shutil
+import sys
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from holdfast import Best, Every, Last, Run, owner
+from holdfast.store.store import Store
+
+GOLDEN = Path(__file__).parents[1] / "golden/run"
+EPOCHS, STEPS, SAVED = 3, 4, 6  # of an epoch there are four steps; the second one's third was never made
+
+
+class Enough(Exception):
+    pass
+
+
+def train(path: Path, ends_at: int | None = None) -> tuple[dict[str, Any], Run]:
+    """Every number comes from whole ones: all versions of the libraries compute the same."""
+    torch.manual_seed(5)
+    random.seed(6)
+    model = nn.Linear(2, 1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(1.0)
+    state: dict[str, Any] = {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.5),
+        "table": {"array": np.zeros(3, np.int64), "list": [1, "x", None, 2**70, float("inf")]},
+        "dice": random.Random(7),
+    }
+    loader = DataLoader(TensorDataset(torch.arange(8.0)), batch_size=2, shuffle=True)
+    run = Run(
+        path,
+        state,
+        vars={"seen": [], "window": deque([0], maxlen=3)},
+        seed=1,
+        every=Every(steps=1),
+        keep=Last(2) | Best("loss", min),
+        background=False,
+    )
+    with run:
+        for epoch in run.epochs(EPOCHS):
+            for (batch,) in run.batches(loader):
+                state["optimizer"].zero_grad()
+                (model(torch.ones(1, 2)).sum()).backward()
+                state["optimizer"].step()
+                state["table"]["array"] += 1
+                run.vars.seen.append([epoch, *map(int, batch)])
+                run.vars.window.append(state["dice"].randrange(100))
+                run.log(loss=float(run.step))
+                if run.step == ends_at:
+                    raise Enough
+    return state, run
+
+
+def told(state: dict[str, Any], run: Run) -> dict[str, Any]:
+    return {
+        "weight": state["model"].weight.detach().tolist(),
+        "momentum": state["optimizer"].state_dict()["state"][0]["momentum_buffer"].tolist(),
+        "array": state["table"]["array"].tolist(),
+        "list": state["table"]["list"],
+        "window": [*run.vars.window],
+        "seen": run.vars.seen,
+        "metrics": [each["values"] for each in run.metrics()],
+    }
+
+
+def test_a_run_of_release_0_1_0_goes_on(tmp_path):
+    """From the middle of an epoch, to the end that an undisturbed run reaches; no sample twice, none left out."""
+    path = tmp_path / "run"
+    shutil.copytree(GOLDEN, path, symlinks=True)
+    state, run = train(path)
+    found = told(state, run)
+    assert found == told(*train(tmp_path / "undisturbed"))
+    assert found["array"] == [EPOCHS * STEPS] * 3
+    for epoch in range(EPOCHS):
+        taken = [number for each, *batch in found["seen"] for number in batch if each == epoch]
+        assert sorted(taken) == list(range(8))
+
+
+def test_the_golden_run_is_as_it_was_committed():
+    """It was left in the second epoch, and its checkpoints are whole."""
+    found = Store(GOLDEN).checkpoints()
+    assert [str(each.name) for each in found] == ["step-000000001", "step-000000005", "step-000000006"]
+    assert not [problem for each in found for problem in each.problems()]
+    own = found[-1].load(part="holdfast")
+    assert len(own["vars"]["seen"]) == SAVED
+    assert own["position"]["epoch"] == 1
+    assert found[-1].metrics == {"loss": 5.0}
+
+
+def write() -> None:
+    neutral = {**owner.me(), "host": "host", "machine": "", "hardware": "", "boot": "", "user": "user", "job": None}
+    with pytest.MonkeyPatch.context() as patch, suppress(Enough):
+        patch.setattr(owner, "me", lambda: neutral)
+        patch.setattr(platform, "node", lambda: "host")
+        patch.setattr(sys, "argv", ["train.py"])
+        shutil.rmtree(GOLDEN, ignore_errors=True)
+        train(GOLDEN, SAVED)
+    for log in GOLDEN.rglob("*.jsonl"):  # it says where the script failed
+        log.write_text(log.read_text().replace(str(Path(__file__).parent), "/home/user"))
+
+
+if __name__ == "__main__":
+    write()
