@@ -25,6 +25,9 @@ from holdfast.collective import division
 from holdfast.collective.store import CollectiveStore
 from holdfast.errors import Damaged, HoldfastError, StoreError, Untrusted
 from holdfast.ranks import Ranks
+from holdfast.run.memory import Memory
+from holdfast.run.position import Position
+from holdfast.state import codec, unflatten, values
 from holdfast.store import format, lineage, shards
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.signing import Signer, public_key
@@ -434,6 +437,24 @@ def test_names_that_a_disk_may_not_tell_apart_are_not_given(tmp_path):
     assert same(store[1].load(), state)
     assert len(names) == len({name.casefold() for name in names}) > 2
     assert max(map(len, names)) < 150
+
+
+def test_the_page_names_all_that_a_checkpoint_can_hold():
+    """Each tag of the tree, field of a manifest, and member of what a run stores of itself; and nothing else."""
+    page = (GOLDENS.parents[1] / "docs/format.md").read_text(encoding="utf-8")
+
+    def first_cells(title: str) -> set[str]:
+        lines = page.partition(f"## {title}\n")[2].partition("\n## ")[0].splitlines()
+        rows = [line for line in lines if line.startswith("| `")]
+        return {name for row in rows for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])}
+
+    tags = {*unflatten._READERS, *values.MAKERS, *codec.TAGS}
+    assert first_cells("The tree") == tags
+    assert first_cells("What a run stores of itself") == {*Memory.__struct_fields__}
+    fields = {*format.Manifest.__struct_fields__} - {"key", "ranks"}  # of signed ones, and of several ranks
+    assert first_cells("manifest.json") - {"torch", "numpy", "jax", "bytes"} == fields
+    own = page.partition("`position` is a dict of ")[2].partition("\n## ")[0]
+    assert {*Position.__struct_fields__} <= {*re.findall(r"`(\w+)`", own)}
 
 
 @pytest.mark.parametrize("spoil", ["link", "link of equal length", "directory", "pipe", "linked manifest"])
