@@ -291,9 +291,11 @@ def start(seed):
 def by_epochs(run, batches_of, epoch_of, save):
     """The loop of a script: `epoch_of` does the passes over what `batches_of` gives; `save` each end of an epoch."""
     for epoch in run.epochs(EPOCHS):
-        epoch_of(epoch, run.batches(batches_of()))
-        if save:
+        if save:  # also behind the last batch, where no periodic save is
+            epoch_of(epoch, run.batches(batches_of()), run.save)
             run.save()
+        else:
+            epoch_of(epoch, run.batches(batches_of()))
 
 
 def fetched_ahead(batches, ahead):
@@ -329,10 +331,11 @@ def walked(case, workers, seed, path=None, drive=by_epochs, **options):
     start(seed)
     loader, seen = case.make(workers), []
 
-    def epoch_of(epoch, batches):
+    def epoch_of(epoch, batches, save=lambda: None):
         for batch in batches:
             seen.append((epoch, plain(batch), generators()))
             draw()
+            save()
         seen.append((epoch, "end", generators()))
 
     if path is None:

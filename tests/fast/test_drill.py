@@ -60,7 +60,7 @@ def test_every_kill_waits_for_what_it_is_to_lead_to():
         place = kill_.target.place
         if kill_.signal == "KILL":
             assert kill_.kept == place
-            assert kill_.aim.saves[0] == place
+            assert place in kill_.aim.saves
             assert kill_.aim.brink == (100, "step")
         else:
             assert kill_.aim.hold == place

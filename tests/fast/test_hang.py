@@ -262,7 +262,7 @@ def test_a_run_says_what_it_is_at(tmp_path, monkeypatch):
     assert (os.getpid(), steps.OVER) == (seen.pid, seen.phase)
     assert [
         *(steps.OPENING, steps.FIRST, steps.STEP, steps.SAVE, steps.STEP, steps.STEP, steps.AFTER_BATCHES),
-        *(steps.EPOCH, steps.SAVE, steps.STEP, steps.STEP, steps.SAVE, steps.STEP, steps.AFTER_BATCHES),
+        *(steps.EPOCH, steps.SAVE, steps.STEP, steps.STEP, steps.STEP, steps.AFTER_BATCHES),
         *(steps.SAVE, steps.EPOCH, steps.CLOSING),
     ] == [phase for phase, _ in seen.ended]
 

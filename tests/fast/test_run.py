@@ -336,8 +336,8 @@ def test_saving_inside_a_body_waits_for_the_safe_point(tmp_path):
     [
         (Every(steps=3), [(3, "step"), (6, "step"), (8, "end")]),
         (Every(epochs=1), [(4, "end"), (8, "end")]),
-        (Every(minutes=1e-9), [(n, "step") for n in range(1, 5)] + [(4, "end")]
-         + [(n, "step") for n in range(5, 9)] + [(8, "end")]),
+        (Every(minutes=1e-9), [(n, "step") for n in range(1, 4)] + [(4, "end")]
+         + [(n, "step") for n in range(5, 8)] + [(8, "end")]),
         (Every(minutes=10), [(8, "end")]),
         (None, [(8, "end")]),
     ],

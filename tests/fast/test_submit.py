@@ -276,8 +276,11 @@ def test_a_sweep_that_cannot_be_is_refused(place):
 # What would fail at its start is not submitted ---------------------------------------------------------------------
 
 
-def test_a_script_that_is_not_there_is_refused_where_its_path_is_certain(place):
+def test_a_script_that_is_not_there_is_refused_where_its_path_is_certain(place, monkeypatch):
     """Not where something is staged, or a set-up line goes elsewhere, or the word may be an option's."""
+    for name in ("srun", "gmx"):  # also on a machine without them
+        (place / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
     for words in ("python trian.py", "python -u -X dev trian.py --lr 1", "./trian.py", "srun python trian.py"):
         is_refused(place, ["-t", 60, "--", *words.split()], "does not exist, and the job would fail of it")
     (place / "deep").mkdir()

@@ -68,24 +68,6 @@ def test_options_that_the_checkpoint_outvotes_are_told(tmp_path, capsys):
     assert "which is used" not in capsys.readouterr().err
 
 
-def test_a_name_that_only_the_body_sets_is_explained(tmp_path, capsys):
-    """Resumed after an epoch's last batch, the body does not run: the error comes with the cure."""
-
-    def epoch(run, *, cut):
-        for _ in run.epochs(1):
-            for loss in run.batches([1, 2]):  # noqa: B007
-                pass
-            if cut:
-                raise KeyboardInterrupt
-            print(loss)
-
-    with pytest.raises(KeyboardInterrupt), new_run(tmp_path, Toy(), every=Every(steps=1)) as run:
-        epoch(run, cut=True)
-    with pytest.raises(UnboundLocalError), new_run(tmp_path, Toy(), every=Every(steps=1)) as run:
-        epoch(run, cut=False)
-    assert "keep it in run.vars" in capsys.readouterr().err
-
-
 def test_a_scheduler_that_steps_first_after_a_resume_is_no_cause_for_a_warning(tmp_path):
     """torch warns when the optimizer has not stepped; the restored one has."""
 

@@ -106,6 +106,14 @@ def test_a_script_that_fails_by_itself_is_the_users_to_mend(python, tmp_path):
     assert [each.kind for each in forced.resumed] == [each.kind for each in found.resumed]
 
 
+def test_a_script_that_fails_behind_the_last_batch_goes_on_from_the_place_before(python, tmp_path):
+    """As it would without a drill; a note says so, and other places are proven instead."""
+    found = planted(python, "behind", tmp_path, options=ONE_KILL._replace(kills=6))
+    assert (found.verdict, found.kills_proven) == (report.IDENTICAL, 6)
+    assert 1 == sum("behind an epoch's last batch, the code that follows failed" in note for note in found.notes)
+    assert not any("last batch" in each.kind for each in found.resumed)
+
+
 def test_the_example_resumes_bit_for_bit(zygotes):
     """The first three epochs of what `make demo` drills: workers, augmentation, EMA, cosine schedule, a new best."""
     train = Path(__file__).parents[2] / "examples" / "digits" / "train.py"

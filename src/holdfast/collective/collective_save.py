@@ -114,7 +114,7 @@ class CollectiveSave:
         def rule() -> bytes:
             if owner.keep is not None:
                 spared = {checkpoint.path.name}
-                plans[:] = [pruning.plan(owner.shelf, owner.keep, spared, owner.copies.spared())]
+                plans[:] = [pruning.plan(owner.shelf, owner.keep, spared, {*owner.copies.spared(), *owner.protected})]
             names = [each.path.name for each in plans[0].doomed]
             return msgspec.json.encode(names) if len(names) > leave() else b""
 

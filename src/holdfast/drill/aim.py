@@ -8,7 +8,7 @@ from ..journal import Event, Log
 from ..run import settings
 from .evidence import SafePoint
 from .kill import ChildExit, Fired, Follow, exits_of
-from .places import Course
+from .places import LAST, Course
 from .plan import RANK, DrillOptions, Kill, Pace, plan
 
 
@@ -20,6 +20,7 @@ class Schedule:
         self.wanted = min(options.kills, len(course.places))
         self.queue = plan(pace, course, course.choose(self.wanted, options.seed), options)
         self._ahead: list[Kill] = []
+        self._without: set[SafePoint] = set()  # places that the script cannot be resumed from
         self._were_due: set[str] = set()
         self.due: list[str] = []  # kinds of damage to be done next
 
@@ -30,9 +31,10 @@ class Schedule:
         """
         known = {*proven, resumes_at}.intersection(self.course.places)
         missing = self.wanted - len(known)
-        ahead = [kill for kill in self.queue if _is_ahead(kill, resumes_at) and kill.target.place not in known]
+        done = known | self._without
+        ahead = [kill for kill in self.queue if _is_ahead(kill, resumes_at) and kill.target.place not in done]
         if len(ahead) < missing:
-            taken = {*known, *(kill.target.place for kill in ahead)}
+            taken = {*done, *(kill.target.place for kill in ahead)}
             targets = self.course.more(missing - len(ahead), taken, resumes_at, self._options.seed + len(self.queue))
             more = plan(self.pace, self.course, targets, self._options._replace(damage=False), len(self.queue))
             self.queue += more
@@ -44,6 +46,11 @@ class Schedule:
         """Return the kill for the attempt in `view`; the run chooses its aim by the same rule."""
         came = view.restored
         return None if came is None else next((kill for kill in self._ahead if _is_ahead(kill, came)), None)
+
+    def pass_over_last_batches(self) -> None:
+        """Do not resume the run behind an epoch's last batch again: there it goes on from the checkpoint before."""
+        self._without.update(place for place in self.course.places if self.course.kind(place) == LAST)
+        self.wanted = min(self.wanted, len(self.course.places) - len(self._without))
 
     def fired(self, strikes: Iterable[Fired]) -> None:
         """Note the delivered kills: the damage planned for each of them becomes due, once."""
@@ -66,7 +73,7 @@ def move(ended: ChildExit, log: Log | None) -> str:
         return "finished" if last.get("reason") == "drill limit" else "again"
     if ended.exit == 0:
         return "finished"
-    if ended.exit == 75:
+    if ended.exit == 75 or last.get("behind"):  # the next start goes on from the checkpoint before
         return "again"
     if ended.fired is None:
         return "failed"

@@ -15,7 +15,7 @@ import msgspec
 
 from .. import disk, journal
 from ..errors import ChildError, UsageError
-from ..journal import Log
+from ..journal import Event, Log
 from ..legible import counted
 from ..run import settings
 from ..run.metrics import TIMINGS
@@ -163,7 +163,9 @@ class Drill:
             made[-1].exit, made[-1].took_s = ended.exit, ended.took_s
             attempts += made
             proven = prove(attempts, schedule.course.places)
-            if what != "finished":
+            if log.last.get("behind"):
+                resumes_at = self._pass_over(found, root, schedule, log.last)
+            elif what != "finished":
                 attempts[-1].damage, resumes_at = self._damage(root, schedule, ended)
             for attempt in made:
                 self.say(described(attempt))
@@ -173,6 +175,18 @@ class Drill:
             require_progress(attempts)
         often = counted(len(attempts), "attempt")
         raise ChildError(f"the command did not finish in {often}; the last reached step {attempts[-1].reached}")
+
+    def _pass_over(self, found: DrillReport, root: Path, schedule: Schedule, failed: Event) -> SafePoint:
+        """Note that the script fails behind an epoch's last batch. Return where its next attempt resumes."""
+        name = str(failed["checkpoint"])
+        schedule.pass_over_last_batches()
+        before = kill.resumes_at(root, besides=name)
+        note = (
+            f"resumed behind an epoch's last batch, the code that follows failed ({failed['error']}), and the run went "
+            "on from the checkpoint before by itself. Keep in run.vars what that code reads and the loop's body sets"
+        )
+        found.notes += [note] if note not in found.notes else []
+        return before
 
     def _damage(self, root: Path, schedule: Schedule, ended: ChildExit) -> tuple[str | None, SafePoint]:
         """Return what was damaged, and where the next attempt will resume."""

@@ -111,9 +111,10 @@ def _strike(course: Course, target: Target, later: SafePoint | None, *, in_save:
     It comes at a random moment after that, inside the save of `later`, or after that save, to damage it.
     """
     place, brink = target.place, course.places[-1]
+    saves = (*_fallback(course, target), place)
     if later is None:
-        return Kill(target, Aim(place, (place,), brink=brink), kept=place)
-    aim = Aim(place, (place, later), brink=brink)
+        return Kill(target, Aim(place, saves, brink=brink), kept=place)
+    aim = Aim(place, (*saves, later), brink=brink)
     return Kill(target, aim, kept=place, in_save=later) if in_save else Kill(target, aim, kept=later)
 
 
@@ -126,10 +127,17 @@ def _stop(course: Course, target: Target, later: SafePoint | None, *, in_save: b
     place = target.place
     before = course.before(place)
     if later is not None:
-        return Kill(target, Aim(place, (place,), hold=later), reached=course.before(later), kept=place)
+        saves = (*_fallback(course, target), place)
+        return Kill(target, Aim(place, saves, hold=later), reached=course.before(later), kept=place)
     if in_save and before is not None:
         return Kill(target, Aim(place, (before,), hold=place), reached=before, in_save=before)
-    return Kill(target, Aim(place, hold=place), reached=before)
+    return Kill(target, Aim(place, _fallback(course, target), hold=place), reached=before)
+
+
+def _fallback(course: Course, target: Target) -> tuple[SafePoint, ...]:
+    """Return where to save besides: a run that cannot go on behind a last batch takes the checkpoint before."""
+    before = course.before(target.place) if course.kind(target.place) == LAST else None
+    return () if before is None else (before,)
 
 
 def _later(course: Course, target: Target, targets: Sequence[Target], seed: int) -> SafePoint | None:

@@ -32,13 +32,23 @@ class _Step(NamedTuple):
 @lru_cache(maxsize=256)
 def carried(code: CodeType, at: int) -> Carried:
     """Return which variables are carried past the instruction at byte `at`, which is being executed."""
-    steps, number_of = _steps(code)
-    here = number_of.get(at, 0)
+    steps, here = _steps(code, at)
     reached = _reached(steps, here)
     live = _live(steps, reached)
     after = frozenset[str]().union(*(live[number] for number in steps[here].follows))
     stored = frozenset[str]().union(*(steps[number].writes for number in reached))
     return Carried(after.union(code.co_cellvars, code.co_freevars), stored)
+
+
+@lru_cache(maxsize=256)
+def left_by_body(code: CodeType, at: int) -> frozenset[str]:
+    """Return the variables that the body of the `for` at byte `at` assigns, and that may be read behind the loop."""
+    steps, here = _steps(code, at)
+    behind = max(steps[here].follows, default=here)
+    if behind <= here + 1:  # it is no `for`: a call of next(), say
+        return frozenset()
+    assigned = frozenset[str]().union(*(step.writes for step in steps[here + 1 : behind]))
+    return assigned & _live(steps, _reached(steps, here))[behind]
 
 
 @lru_cache(maxsize=1024)
@@ -49,7 +59,8 @@ def globals_of(code: CodeType) -> frozenset[str]:
     return frozenset(own).union(*inner)
 
 
-def _steps(code: CodeType) -> tuple[list[_Step], dict[int, int]]:
+def _steps(code: CodeType, at: int) -> tuple[list[_Step], int]:
+    """Return the instructions of `code`, and the number of the one at byte `at`."""
     found = [each for each in dis.get_instructions(code) if each.opname != "CACHE"]
     number_of = {each.offset: number for number, each in enumerate(found)}
     steps = []
@@ -59,7 +70,9 @@ def _steps(code: CodeType) -> tuple[list[_Step], dict[int, int]]:
             follows.append(number_of.get(each.argval, number + 1))
         reads, writes = _touched(each)
         steps.append(_Step(reads, writes, tuple(follow for follow in follows if follow < len(found))))
-    return steps, number_of
+    while at > 0 and at not in number_of:  # since 3.12 a frame may point into the cache behind its instruction
+        at -= 1
+    return steps, number_of.get(at, 0)
 
 
 def _touched(each: dis.Instruction) -> tuple[frozenset[str], frozenset[str]]:

@@ -101,19 +101,30 @@ class JobClock:
 
     def gone_by(self) -> float:
         """Return until when the process may use its time, in Unix seconds: a deadline, or the kill after a signal."""
-        stop, ends = self.stop, [float("inf")]
-        if stop.deadline_s is not None:
-            ends.append(stop.deadline_s)
-        if self.watch is not None and stop.reason is not None:
+        ends = [float("inf") if self.stop.deadline_s is None else self.stop.deadline_s]
+        if self.watch is not None and self.stop.reason is not None:
             from ..cluster.chain import KILL_WAIT_S
 
-            notice_s = _notice_s(self.watch, stop.at_s)
-            if stop.reason == "SIGTERM":
-                wait_s = KILL_WAIT_S if self.watch.kill_wait_s is None else self.watch.kill_wait_s
-                ends.append(stop.at_s + max(wait_s - LAST_ACTS_S, wait_s / 2))
-            elif notice_s is not None and stop.reason in {"SIGUSR1", "SIGUSR2"}:
-                ends.append(stop.at_s + notice_s)
+            unknown = self.stop.reason == "SIGTERM" and self.watch.kill_wait_s is None
+            killed = self._killed_by(KILL_WAIT_S) if unknown else self.grace_until()
+            ends += [] if killed is None else [killed]
         return min(ends) - interval.LEAVE_S
+
+    def grace_until(self) -> float | None:
+        """Return until when this process is sure to live after the request to stop, in Unix seconds; None: unknown."""
+        stop, watch = self.stop, self.watch
+        if stop.reason == "deadline":
+            return stop.deadline_s
+        if watch is None:
+            return None
+        if stop.reason == "SIGTERM":
+            return None if watch.kill_wait_s is None else self._killed_by(watch.kill_wait_s)
+        notice_s = _notice_s(watch, stop.at_s) if stop.reason in {"SIGUSR1", "SIGUSR2"} else None
+        return None if notice_s is None else stop.at_s + notice_s
+
+    def _killed_by(self, wait_s: float) -> float:
+        """Return when to be gone if SIGKILL comes `wait_s` after the signal."""
+        return self.stop.at_s + max(wait_s - LAST_ACTS_S, wait_s / 2)
 
     def stopped(self, attempt: Attempt) -> None:
         """Prepare the requeue after a stop: when this process exits, it requeues the job, if the cause allows it."""

@@ -85,6 +85,7 @@ def leave(session: Session, error: BaseException | None) -> None:
 def say_failed(session: Session, error: BaseException) -> None:
     """Write the journal's last line: the attempt failed with `error`."""
     checkpoint, afresh = session.origin.checkpoint, session.progress.steps_here == 0
+    behind = session.progress.last_batch.has_failed(session, error)
     if isinstance(error, DiskError) and session.saves.saved is not None:  # the journal may have no room for that
         error.add_note(summary.what_is_saved(session, session.saves.saved))
     # when another rank is lost, the framework's collective fails with a RuntimeError
@@ -99,7 +100,11 @@ def say_failed(session: Session, error: BaseException) -> None:
             script=resume.script(),
             checkpoint=checkpoint.path.name if checkpoint else None,
             counts=afresh and resume.counts(error) and not may_be_anothers,
+            **({"behind": True} if behind else {}),
         )
+    if behind and checkpoint is not None:
+        warn(resume.after_a_failure_behind(session.store, checkpoint, type(error).__name__))
+        return
     if isinstance(error, NameError) and afresh and session.position.in_epoch:
         warn(
             "resumed inside an epoch; if it was after the last batch, the loop's body has not run, and what only "

@@ -35,7 +35,7 @@ def epochs(session: Session, walk: Walk, wanted: range) -> Generator[int, None, 
 def steps(session: Session, walk: Walk, total: int, name: str) -> Generator[int, None, None]:
     """Yield the remaining steps; inside `epochs`, those of this epoch."""
     if session.progress.walks.kinds == ("epochs",):
-        yield from batches(session, walk, BatchesArguments(range(total), name))
+        yield from batches(session, walk, BatchesArguments(range(total), name, counts=True))
         return
     with inside(session, walk), outermost(session, "steps", total):
         position = session.position
@@ -78,6 +78,7 @@ def _walk(session: Session, served: BatchesArguments) -> Generator[Any, None, No
     if session.position.is_done(served.name):
         return
     with closing(Serving(session, served)) as serving:
+        resumed_at = serving.consumed
         try:
             for batch in serving:
                 yield batch if served.start is None else (served.start + serving.given - 1, batch)
@@ -85,6 +86,8 @@ def _walk(session: Session, served: BatchesArguments) -> Generator[Any, None, No
                     serving.step_done(group)
             if group := serving.given - serving.consumed:
                 serving.step_done(group)
+            if serving.given == resumed_at > 0:
+                session.progress.last_batch.skip_body(session)
             serving.end()
         except GeneratorExit:  # `break`: skip the rest of the epoch's batches, also after a resume
             if leave_pass(session):

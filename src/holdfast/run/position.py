@@ -14,6 +14,7 @@ from ..errors import Damaged, Mismatch
 from ..interval import Mark
 from ..state import rng
 from ..state.sound import Count, Whole, shaped
+from .last_batch import LastBatch
 from .passes import Walks
 
 if TYPE_CHECKING:
@@ -173,7 +174,13 @@ class Progress:
         self.last_point_s = time.monotonic()
         self.epoch_rng: Any = None  # random numbers when the body of the present epoch began
         self.epoch_generators: dict[str, Any] = {}  # the tracked ones then, by their paths
+        self.last_batch = LastBatch()
         self._serving: Serving | None = None  # the loader in progress
+
+    @property
+    def batches_left(self) -> int | None:
+        """How many batches of the loader in progress are not consumed; None if its length is not known."""
+        return None if self._serving is None else self._serving.left
 
     def restore(self, position: Position, memory: Mapping[str, Any]) -> None:
         """Restore what a checkpoint stored of the run itself."""

@@ -150,7 +150,9 @@ class _Search:
         while (tried := self._next_newest()) is not None:
             self._tried = tried
             name, oldest = tried.path.name, self._following is None
-            why = self._sharing.get(name) or (None if oldest else poison(name, self._logs))
+            oldest = oldest and not self._session.options.allow_fresh
+            why = self._sharing.get(name) or (None if oldest else fails_behind(name, self._logs))
+            why = why or (None if self._following is None else poison(name, self._logs))
             if why is None:
                 return name.encode()
             self._set_aside(self._tried, why, "poison" if why.startswith("failed") else "damaged")
@@ -344,6 +346,29 @@ def poison(name: str, logs: Sequence[Log]) -> str | None:
     if any(failure and failure[0] != name and failure[1] == text for failure in map(_failure, logs)):
         return None
     return f"failed {MOST_FAILURES} times before the first step with: {text}"
+
+
+def fails_behind(name: str, logs: Sequence[Log]) -> str | None:
+    """Return why the checkpoint `name` is not tried again, or None: it lies behind an epoch's last batch.
+
+    The last attempt, of the same program version, began there, and the code behind the loop failed.
+    """
+    for event in logs[-1].newest("failed") if logs else ():
+        if event.get("behind") and event.get("checkpoint") == name and event.get("script") == script():
+            return f"failed behind its epoch's last batch, without the loop's body: {event.get('error')}"
+    return None
+
+
+def after_a_failure_behind(store: Store, checkpoint: Checkpoint, error: str) -> str:
+    """Return the line for a `fails_behind`: what the next start does, and what to change."""
+    names = [each.path.name for each in store.checkpoints()]
+    older = names[: names.index(checkpoint.path.name)] if checkpoint.path.name in names else []
+    then = f"the next start goes on from {older[-1]}" if older else "there is no older checkpoint to go on from"
+    return (
+        f"{store.root}: {error} in the code behind an epoch's last batch, which ran without the loop's body; {then}. "
+        "Keep in run.vars what that code reads and the body sets"
+        + ("" if older else "; or start with allow_fresh=True to begin anew")
+    )
 
 
 def _failure(log: Log) -> tuple[str, str] | None:

@@ -39,14 +39,16 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
         saves.land()
     metrics = session.metrics.flush(phase, epoch)
     progress.measure_step()
+    progress.last_batch.pass_point(progress.last_point_s, behind=phase == "step" and progress.batches_left == 0)
     if phase == "end" and session.leads:
         session.metrics.best.warn_of_the_unmeasured(metrics)
     if session.drilled.digests:
         drilled.show(session, epoch)
         drilled.await_stop(session)
     session.job_clock.look(save_s=saves.save_s, step_s=progress.step_s, drain_s=session.drain_s)
-    wanted = session.drill_limit or (order.stop if order is not None else _stop_wanted(session))
-    reason = wanted or saves.reason(metrics, order, epoch, final=final)
+    last = progress.last_batch
+    wanted = session.drill_limit or last.stop or _stop_ordered(session, order)
+    reason = wanted or (last.stop if last.saves_first else None) or saves.reason(metrics, order, epoch, final=final)
     session.display.update(step=session.position.step, metrics=metrics)
     if reason and saves.saved != session.here:
         session.alive.mark(steps.SAVE, session.position.step)
@@ -110,6 +112,12 @@ def save_asked(session: Session) -> None:
             f"run.save() twice at step {session.position.step}: outside of a loop of this run nobody counts the "
             "steps; call run.safe_point() after each, and run.save() after it when that one is to be saved"
         )
+
+
+def _stop_ordered(session: Session, order: Order | None) -> str | None:
+    """Return why to stop at this safe point, or None; the same on all ranks."""
+    wanted = order.stop if order is not None else _stop_wanted(session)
+    return None if wanted and session.progress.last_batch.stop_waits(session, wanted) else wanted
 
 
 def _stop_wanted(session: Session, ahead_s: float = 0.0) -> str | None:

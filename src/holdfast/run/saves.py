@@ -56,6 +56,7 @@ class Flight(msgspec.Struct, frozen=True):
     before: format.Name | None  # the newest save if this one fails
     began_s: float
     snapshot: Snapshot | None  # the copy that is written; None: the state itself is written while the loop waits
+    behind: bool  # it may be behind an epoch's last batch
 
     def as_committed(self) -> retention.CheckpointFacts:
         """Facts that a new best must beat before the checkpoint is committed."""
@@ -108,6 +109,13 @@ class Saves:
 
     def reason(self, metrics: Measured, order: Order | None, epoch: int | None, *, final: bool) -> str | None:
         """Return why to save at this safe point, or None. `order`: what rank 0 orders all ranks to do."""
+        found = self._reason(metrics, order, epoch, final=final)
+        session = self._session
+        if found == "due" and session.aim is None and session.progress.last_batch.save_waits(session):
+            self._wanted, found = found, None
+        return found
+
+    def _reason(self, metrics: Measured, order: Order | None, epoch: int | None, *, final: bool) -> str | None:
         if final:
             return "the end"
         session = self._session
@@ -238,7 +246,8 @@ class Saves:
 
     def _begin(self, reason: str, staged: Staged, facts: Facts, began_s: float) -> Flight:
         session = self._session
-        flight = Flight(session.here, reason, facts, self.saved, began_s, staged.snapshot)
+        behind = session.progress.last_batch.may_be_behind(session)
+        flight = Flight(session.here, reason, facts, self.saved, began_s, staged.snapshot, behind)
         self.saved, self.flight = flight.name, flight
         self.count += 1
         if self.pace is not None:
@@ -289,6 +298,7 @@ class Saves:
         with session.store.ranks.together("a save", known=(Abandoned,)):
             session.attempt.flush(sync=True)  # metrics before their checkpoint: no step may miss its line
         require_one_place(session.store.ranks, flight.name, flight.facts.epoch)
+        session.store.protect(flight.before if flight.behind else None)
         checkpoint = session.store.commit(
             staged,
             step=flight.name.step,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ..children import steps
-from ..data.facts import Feed, FeedPosition, StoredPosition, plain
+from ..data.facts import Feed, FeedPosition, StoredPosition, known_length, plain
 from ..data.feed import feed_for
 from ..errors import UsageError
 from ..state import rng
@@ -29,6 +29,7 @@ class BatchesArguments(NamedTuple):
     name: str
     accumulate: int = 1
     start: int | None = None  # run.enumerate() only: number of the epoch's first batch; each batch comes with its index
+    counts: bool = False  # run.steps(): there is no loader, and no batch is the last
 
 
 class _Fetch(NamedTuple):
@@ -53,6 +54,8 @@ class Serving(Iterator[Any]):
         self._settled = self._ended = self._closed = False
         self._may_be_ahead = ahead  # whether a safe point may come before all that was taken is consumed
         self.taken = self.given = self.consumed = session.position.consumed(self.name)
+        self._length = -1 if ahead or served.counts else known_length(served.loader)
+        self._group = served.accumulate
         self._ahead: deque[_Fetch] = deque()  # of what was taken and is not consumed; the end, too
         self._again: deque[Any] = deque()  # batches that had been fetched ahead of the checkpoint
         self._feed, position = _open(session, served, self.consumed)
@@ -72,6 +75,17 @@ class Serving(Iterator[Any]):
     def at_rest(self) -> bool:
         """Whether a safe point may follow the batch that was given out last: no group of the loader's is open."""
         return self._feed.at_rest
+
+    @property
+    def left(self) -> int | None:
+        """Number of batches of this epoch that are not consumed; None if the loader's length is not known.
+
+        It is below 0 where no safe point counts as the one behind the last batch: for a trainer, which knows by itself
+        where its epochs end, for `run.steps()`, and in an epoch of one step.
+        """
+        if self._length is None:
+            return None
+        return -1 if self._length <= self._group else self._length - self.consumed
 
     def _settle(self) -> None:
         """Restore the state and the random numbers as they were before the first of these batches."""

@@ -77,6 +77,7 @@ class Committing:
         self.not_finite: Sequence[str] = ()  # weights of that checkpoint with numbers that are not: the first of them
         self._turn = threading.RLock()  # one thread at a time claims or writes
         self.copies: Copies = NoCopies()
+        self.protected: Collection[str] = ()  # names of checkpoints that no rule removes before the next save
         self._failed: set[Path] = set()  # directories of saves that failed, and could not be removed
         self._unsure: str | None = None  # its commit failed, perhaps after the rename: it may be there, not durable
         self.signer: Signer | None = None  # signs the manifests
@@ -110,6 +111,10 @@ class Committing:
     def spare(self, copies: Copies) -> None:
         """Prune nothing from now on that `copies` needs, as long as there is space."""
         self.copies = copies
+
+    def protect(self, name: Name | None) -> None:
+        """Keep the checkpoint `name`, whatever the rule, until this is called again."""
+        self.protected = () if name is None else (str(name),)
 
     def close(self) -> None:
         """Release the run, so that the next writer knows that this one has ended."""
@@ -286,7 +291,7 @@ class Committing:
         attempt = self.claim()
         with self.acting(attempt, "prune"):
             # plan as the owner: before that, another process might have been writing
-            plan = pruning.plan(self.shelf, rule, spared, self.copies.spared())
+            plan = pruning.plan(self.shelf, rule, spared, {*self.copies.spared(), *self.protected})
             if not plan.doomed:
                 return []
 
