@@ -11,4 +11,4 @@ with Run("runs/x", {"model": model}) as run:
         for x in run.batches(DATA):
             model.step(x)
             count += 1
-        model.step(min(1.0, 1 // count + 0.5))
+        model.step(0.5 + 0 * (1 // count))
