@@ -78,7 +78,7 @@ def test_a_wrapped_function_counts_as_itself(module):
 
 
 def test_a_callback_takes_each_option_of_a_run():
-    assert {"path", "state", *RunOptions.__annotations__} == set(inspect.signature(Run).parameters)
+    assert {"path", "state", "finished", *RunOptions.__annotations__} == set(inspect.signature(Run).parameters)
 
 
 def test_a_sample_has_one_case_of_each_law():

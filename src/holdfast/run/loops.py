@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import UsageError
 from .arguments import ENDLESS
-from .leaving import count_left_pass
+from .leaving import count_left_pass, finish, leave
 from .loop import LOOP_CODES, begin_epoch, end_epoch, inside, leave_pass, outermost
 from .opening import settle
 from .passes import Walk
@@ -30,6 +30,8 @@ def epochs(session: Session, walk: Walk, wanted: range) -> Generator[int, None, 
             walks.close_inside(walk)  # a loop of this epoch was left, and the script still holds its iterator
             count_left_pass(session)
             end_epoch(session, total)
+        exits = _ends_without_pass(session)
+    _exit_if(session, exits=exits)
 
 
 def steps(session: Session, walk: Walk, total: int, name: str) -> Generator[int, None, None]:
@@ -49,6 +51,8 @@ def steps(session: Session, walk: Walk, total: int, name: str) -> Generator[int,
                 leave_pass(session)
                 raise
             step_done(session, final=position.step + 1 >= total)
+        exits = _ends_without_pass(session)
+    _exit_if(session, exits=exits)
 
 
 def batches(session: Session, walk: Walk, served: BatchesArguments) -> Generator[Any, None, None]:
@@ -72,6 +76,8 @@ def batches(session: Session, walk: Walk, served: BatchesArguments) -> Generator
             if not position.left and not position.is_done(name):
                 yield from _walk(session, served)
                 safe_point(session, "end", final=True)
+            exits = _ends_without_pass(session)
+    _exit_if(session, exits=exits)
 
 
 def _walk(session: Session, served: BatchesArguments) -> Generator[Any, None, None]:
@@ -93,6 +99,43 @@ def _walk(session: Session, served: BatchesArguments) -> Generator[Any, None, No
             if leave_pass(session):
                 serving.end()
             raise
+
+
+def _ends_without_pass(session: Session) -> bool:
+    """Tell, at the end of an outermost loop whose body did not run in this process, what the code behind it lacks.
+
+    Return whether the process ends instead: the run was over when it began, and `finished="exit"` asks for it.
+    """
+    if session.progress.steps_here:
+        return False
+    totals, position = session.progress.walks.totals, session.position
+    begun = all(totals.get(kind, -1) >= total for kind, total in position.targets.items())  # no loop is still to come
+    if session.options.finished == "exit":
+        if ends := begun and position.finished():
+            session.metrics.keep_last_line()
+        return ends
+    from .body_names import names_of_body  # only such a start needs it
+
+    if names := names_of_body(session.tracked):
+        session.tell(
+            f"{session.path}: this loop is over, and its body does not run again. The code behind it reads "
+            f"{', '.join(names)}, which the body sets: keep that in run.vars, or end the process with "
+            'Run(..., finished="exit")',
+            kind="after_the_loop",
+        )
+    return False
+
+
+def _exit_if(session: Session, *, exits: bool) -> None:
+    """
+    Raises:
+        SystemExit: 0, on all ranks.
+    """
+    if exits:
+        if not session.left:  # without a block the run ends with its loop
+            finish(session)
+            leave(session, None)
+        raise SystemExit(0)
 
 
 LOOP_CODES.update({epochs.__code__, steps.__code__, batches.__code__})

@@ -8,6 +8,7 @@ from copy import deepcopy
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from .. import journal
 from ..errors import UsageError
 from ..store import format
 from .best import Bests
@@ -90,6 +91,14 @@ class Metrics:
         values, early = self.set_aside()
         self._session.attempt.record("metrics", step=position.step, phase=phase, epoch=at, values=values)
         return known | format.unpack_metrics({name: value for name, value in values.items() if name not in early})
+
+    def keep_last_line(self) -> None:
+        """Write again what an earlier attempt has logged behind the loop: this one does not run that code."""
+        session = self._session
+        earlier = [log for log in journal.logs(session.path) if log.attempt < session.attempt.number]
+        for line in journal.merged(earlier) if session.leads else ():
+            if line["phase"] == "exit" and line["step"] == session.position.step:
+                session.attempt.record("metrics", **{name: line[name] for name in ("step", "phase", "epoch", "values")})
 
     def flush_left(self, logged: Logged) -> None:
         """Write the line of a pass that was left; it counts as a step."""

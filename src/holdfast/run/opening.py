@@ -199,7 +199,8 @@ def _announce(session: Session, checkpoint: Checkpoint) -> None:
     attempt = f"(attempt {session.attempt.number})"
     finished_s = summary.finished_s(session) if session.leads else None
     if finished_s is not None:
-        where = f"already finished at step {session.position.step}, {summary.ago(finished_s)} {attempt}"
+        over = f"already finished at step {session.position.step}, {summary.ago(finished_s)} {attempt}"
+        where = f"{over}; its loop's body does not run again"
     else:
         saved = f"from {checkpoint.name}, saved {summary.ago(format.seconds(checkpoint.head.created))}"
         where = f"resumes at {session.place()} {attempt}, {saved}"

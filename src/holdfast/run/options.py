@@ -69,6 +69,7 @@ class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields wou
     mirroring: Mirroring | None
     stop_on_nan: bool
     signer: Signer | None
+    finished: str
 
     def __post_init__(self) -> None:
         if not isinstance(self.keep, Rule):
@@ -79,6 +80,8 @@ class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields wou
             )
         if not isinstance(self.whole, Whole):
             raise UsageError(f"whole={self.whole!r}: give a value, as in Whole(checkpoints=20, hours=24)")
+        if self.finished not in ("continue", "exit"):
+            raise UsageError(f'finished={self.finished!r}: give "exit", or "continue"')
         for change in self.accept:
             if change not in {*MOVES, settings.ARGUMENTS}:
                 known = ", ".join(sorted(MOVES))

@@ -81,6 +81,8 @@ class Run(AbstractContextManager["Run"]):
         without: of these, the places that need not answer when the run begins; HOLDFAST_WITHOUT adds others.
         drain: seconds that the end of the run, or a stop, waits at most for the last copies.
         stop_on_nan: a save that finds infinite or NaN weights ends the run with NotFinite; no start goes on from it.
+        finished: what a start of a finished run does when its loop has no pass left: "continue" behind it, where names
+            that only the loop's body sets are missing, or "exit" the process with 0, on all ranks.
         signed: a file with a private Ed25519 key. It signs each checkpoint, and the run goes on from no other.
     """
 
@@ -115,6 +117,7 @@ class Run(AbstractContextManager["Run"]):
         without: Place | Collection[Place] = (),
         drain: float = DRAIN_S,
         stop_on_nan: bool = False,
+        finished: str = "continue",
         signed: str | os.PathLike[str] | None = None,
     ) -> None:
         if start_from is not None and branch_from is not None:
@@ -147,6 +150,7 @@ class Run(AbstractContextManager["Run"]):
             mirroring=mirroring(mirror, without, drain, settings.run_dir(path)),
             stop_on_nan=stop_on_nan,
             signer=None if signed is None else Signer(signed),
+            finished=finished,
         )
         require_overridable(self._options.overrides, self._tracked)
         self._session: Session | None = None
@@ -162,7 +166,8 @@ class Run(AbstractContextManager["Run"]):
         session = self._last
         if session is None or session.attempt.inherited:  # a forked child leaves the block: its parent has the run
             return
-        if session.left:  # by Loop.leave
+        if session.left:  # by Loop.leave, or a finished run ends the process
+            self._let_go()
             return
         if error is None:
             try:

@@ -22,7 +22,7 @@ from ..terminal import say
 
 
 class RunOptions(TypedDict, total=False):
-    """The options of `Run`, which every callback takes."""
+    """The options of `Run` that every callback takes: all but `finished`. Code behind a trainer lacks no name."""
 
     keep: Rule
     every: Every | Auto | None
