@@ -13,7 +13,7 @@ from ..children import steps
 from ..errors import DiskError, NotFinite, StoreError, Superseded
 from ..store import format
 from ..terminal import say, warn
-from . import resume, summary
+from . import reentry, resume, summary
 from .ranks import blamed, parting
 from .safe_point import passed, stop_now
 from .session import Session
@@ -56,6 +56,7 @@ def finish(session: Session) -> None:
     reason = session.ranks.announce("the end", (session.stop.reason or session.ranks.wished() or "").encode())
     if reason:
         stop_now(session, reason.decode())
+    reentry.note_end(session)
     session.ranks.report("the end of the block")  # another rank may still fail in its block, or be slow
     with parting(session.ranks):
         session.close("end")

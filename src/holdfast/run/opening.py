@@ -26,6 +26,7 @@ from .objects import adapter_for
 from .patience import patiently, reading
 from .position import Position
 from .ranks import agreed, led_at_length
+from .reentry import Reentry
 from .safe_point import stop_now
 from .session import Session
 from .tracked import RESERVED, Digests, digests, framework_modules
@@ -34,8 +35,11 @@ from .weights import StartFrom
 LAST_SAVES = 100  # of an earlier attempt; the first save is expected to take as long as the longest of them
 
 
-def begin(session: Session) -> None:
+def begin(session: Session, again: Reentry | None = None) -> None:
     """Restore the newest valid checkpoint into the live objects, or begin fresh; print one line that shows which.
+
+    `again`: the last block of this process tracked the same objects. If no other attempt has saved since, the live
+    values count, and nothing is restored.
 
     Succeeds on all ranks or fails on all ranks.
     """
@@ -49,7 +53,7 @@ def begin(session: Session) -> None:
     with ranks.together("the types of the state"):
         types = session.types()
     session.begin_restoring()
-    resume.restore_newest(session, types)
+    resume.restore_newest(session, types, again if options.go_back is None else None)
     if origin.checkpoint is None and options.branch_from is not None:
         checkpoint = Checkpoint(_place(session, options.branch_from))
         patiently(session, lambda: resume.restore(session, checkpoint, types))
@@ -170,7 +174,9 @@ def _restore_own(session: Session, checkpoint: Checkpoint, memory: dict[str, Any
     session.progress.restore(position, memory)
     if session.options.go_back is not None and session.options.go_back not in position.went_back:
         position.went_back.append(session.options.go_back)
-    session.vars.load_state_dict(memory["vars"])
+    again = session.origin.again
+    if again is None or not again.keeps_vars:
+        session.vars.load_state_dict(memory["vars"])
     session.durations.update(memory.get("durations", {}))
     session.metrics.restore(memory.get("means"))
     session.store.go_on(checkpoint)
@@ -186,8 +192,11 @@ def _restore_own(session: Session, checkpoint: Checkpoint, memory: dict[str, Any
             option = line.partition(" ")[0]
             changed_by = f'overrides={{"{name}": {{"{option}": ...}}}} changes it'
             session.tell_changed(f"{name}: {line}, which is used; {changed_by}", prefix="")
-    _check_probe(session, changed)
+    if again is None:
+        _check_probe(session, changed)
     _override(session, memory["overrides"])
+    if again is not None:
+        return
     # Each rank's view lists other leaves. All must come to the same answer: an object may ask all ranks for its state.
     digests_now = session.digests(checkpoint.manifest.leaves if session.ranks.alone else None)
     session.origin.set_baseline(digests_now, session.tracked.generators())
@@ -198,7 +207,9 @@ def _announce(session: Session, checkpoint: Checkpoint) -> None:
     _record_restored(session, checkpoint.name)
     attempt = f"(attempt {session.attempt.number})"
     finished_s = summary.finished_s(session) if session.leads else None
-    if finished_s is not None:
+    if session.origin.again is not None:
+        where = f"goes on at {session.place()} {attempt} with the values that this process holds"
+    elif finished_s is not None:
         over = f"already finished at step {session.position.step}, {summary.ago(finished_s)} {attempt}"
         where = f"{over}; its loop's body does not run again"
     else:

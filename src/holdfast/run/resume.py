@@ -15,6 +15,7 @@ from ..journal import Log
 from ..store.attempt import appear, is_checkpoint
 from ..store.checkpoint import Checkpoint
 from ..store.store import Store
+from ..terminal import say
 from . import unsound
 from .memory import checked
 from .patience import given_up, patiently, reading, unread_elsewhere
@@ -22,6 +23,7 @@ from .ranks import agreed, led_at_length
 from .tracked import RESERVED, Digests, Tracked, require_fit
 
 if TYPE_CHECKING:
+    from .reentry import Reentry
     from .session import Session
 
 MOST_FAILURES = 2  # failures of the same kind from one checkpoint before it is set aside
@@ -36,6 +38,7 @@ class Origin:
     def __init__(self) -> None:
         self.checkpoint: Checkpoint | None = None
         self.memory: dict[str, Any] = {}  # what the checkpoint stored of the run itself
+        self.again: Reentry | None = None  # set: the live objects count, and were not restored
         self.rejected: list[tuple[str, str]] = []  # name of a newer checkpoint, and the reason
         self.outvoted: dict[str, list[str]] = {}  # options in the script that the checkpoint's values replaced
         self.baseline: Digests | None = None  # digests of the restored state, until the first loop begins
@@ -45,8 +48,8 @@ class Origin:
         """Note `checkpoint` as the one that this attempt tries to restore. This method restores nothing."""
         self.checkpoint = checkpoint
 
-    def restored(self, checkpoint: Checkpoint, memory: dict[str, Any]) -> None:
-        self.checkpoint, self.memory = checkpoint, memory
+    def restored(self, checkpoint: Checkpoint, memory: dict[str, Any], again: Reentry | None = None) -> None:
+        self.checkpoint, self.memory, self.again = checkpoint, memory, again
 
     def reject(self, name: str, why: str) -> None:
         self.rejected.append((name, why))
@@ -64,10 +67,10 @@ class Origin:
         self.generators = self.generators if generators is None else generators
 
 
-def restore_newest(session: Session, types: Iterable[type]) -> None:
+def restore_newest(session: Session, types: Iterable[type], again: Reentry | None = None) -> None:
     """Restore the newest undamaged checkpoint into the live objects. Note it in the origin, and set newer ones aside.
 
-    Rank 0 proposes a checkpoint. If one rank finds it damaged, all ranks reject it.
+    `again`: see `opening.begin`. Rank 0 proposes a checkpoint. If one rank finds it damaged, all ranks reject it.
 
     Raises:
         Unreadable: a file cannot be read, here and at the places; nothing was changed.
@@ -80,7 +83,7 @@ def restore_newest(session: Session, types: Iterable[type]) -> None:
     checkpoint = patiently(session, search.next)
     while checkpoint is not None:
         try:
-            patiently(session, partial(restore, session, checkpoint, types))
+            patiently(session, partial(restore, session, checkpoint, types, again))
         except Untrusted:  # somebody has to look: neither is it set aside, nor an older one taken
             raise
         except (Damaged, NotFound, Unreadable) as error:
@@ -236,12 +239,15 @@ def _seen(store: Store, name: str) -> Checkpoint | None:
     return store.shelf.at(path)
 
 
-def restore(session: Session, checkpoint: Checkpoint, types: Iterable[type]) -> None:
+def restore(session: Session, checkpoint: Checkpoint, types: Iterable[type], again: Reentry | None = None) -> None:
     """Restore `checkpoint` into the live objects. The origin notes this rank's view of it, and the run's own state.
+
+    The live objects stay as they are if the block before, `again`, ended with this checkpoint, on all ranks.
 
     All ranks compare keys, shapes and dtypes before the first byte is overwritten.
     """
     ranks, tracked, origin = session.ranks, session.tracked, session.origin
+    again = again if _goes_on(session, checkpoint, again) else None
 
     @reading(checkpoint.path)
     def compared() -> tuple[Checkpoint, dict[str, Any]]:
@@ -249,12 +255,15 @@ def restore(session: Session, checkpoint: Checkpoint, types: Iterable[type]) -> 
         if session.options.allow_fresh and session.leads:  # after half of this one was restored, there may be no other
             require_sound(checkpoint)
         view = checkpoint if ranks.alone else checkpoint.as_rank(ranks.rank)
-        memory = _fitting(view, tracked, types)
-        if not origin.outvoted:
+        memory = _fitting(view, tracked if again is None else None, types)
+        if not origin.outvoted and again is None:
             origin.outvote(tracked.outvoted(view, types))
         return view, memory
 
     view, memory = agreed(ranks, "the comparison", compared)
+    if again is not None:
+        origin.restored(view, memory, again)
+        return
     if not ranks.alone:
         tracked.warm(memory.get("reducers", {}))
 
@@ -266,6 +275,20 @@ def restore(session: Session, checkpoint: Checkpoint, types: Iterable[type]) -> 
 
     agreed(ranks, "the restore", filled)
     origin.restored(view, memory)
+
+
+def _goes_on(session: Session, checkpoint: Checkpoint, again: Reentry | None) -> bool:
+    """Whether the live values count: no attempt has saved since the block before has ended."""
+    mine = False
+    if again is not None and again.ended.checkpoint == checkpoint.path.name:
+        mine = reading(checkpoint.path)(lambda: checkpoint.head.attempt)() == again.ended.attempt
+    if again is not None and mine and again.unknown:
+        mine = False
+        say(
+            f"{session.path}: the state is restored as the last block has saved it: what {again.unknown!r} was then is "
+            "not known here. To go on with what was changed since, enter the same Run again"
+        )
+    return all(word == b"1" for word in session.ranks.agree("the live values", b"1" if mine else b""))
 
 
 def require_wanted(session: Session, checkpoint: Checkpoint) -> None:
@@ -284,8 +307,11 @@ def require_wanted(session: Session, checkpoint: Checkpoint) -> None:
         unsound.require_finite(session.store, checkpoint)
 
 
-def _fitting(checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) -> dict[str, Any]:
-    """Return what the run itself saved in a checkpoint, after checking that the checkpoint fits the live objects."""
+def _fitting(checkpoint: Checkpoint, tracked: Tracked | None, types: Iterable[type]) -> dict[str, Any]:
+    """Return what the run itself saved in a checkpoint, after checking that the checkpoint fits the live objects.
+
+    None: they are not filled.
+    """
     checkpoint.check_layout()
     checkpoint.check_unread()
     if RESERVED not in checkpoint.parts():
@@ -293,6 +319,8 @@ def _fitting(checkpoint: Checkpoint, tracked: Tracked, types: Iterable[type]) ->
             f"{checkpoint.path} was not saved by a Run: Store(...).load() reads it, start_from= takes weights from it"
         )
     memory = checked(checkpoint.load(part=RESERVED, types=types), checkpoint)
+    if tracked is None:
+        return memory
     variables = tracked.variables.differences(memory["vars"])
     nested = tracked.nested_differences(memory.get("nested", []))
     require_fit([*tracked.differences(checkpoint, types), *nested, *variables], checkpoint)

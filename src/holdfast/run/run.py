@@ -15,7 +15,7 @@ from ..store import format
 from ..store.signing import Signer
 from ..store.store import Store
 from ..terminal import warn
-from . import arguments, leaving, loops, opening, settings
+from . import arguments, leaving, loops, opening, reentry, settings
 from .inside import living, outside
 from .leaving import count_left_pass
 from .loop import Loop
@@ -374,12 +374,13 @@ class Run(AbstractContextManager["Run"]):
         """Begin the attempt and restore the state; with `standing` the run has no block."""
         used = self._last is not None and self._last.progress.steps_here > 0
         end_at(self._options.path)
+        again = reentry.take(self._options.path, self._tracked, same_run=self._last is not None)
         self._session = self._last = session = Session(self._options, self._tracked, self.vars)
         alone = Standing(session, self._let_go) if standing else None
         living.add(self)
         try:
             session.begin_listening(alone)
-            opening.begin(session)
+            opening.begin(session, again)
         except BaseException as error:
             self._leave(error)
             raise
