@@ -100,7 +100,7 @@ def test_pace_is_learnt_from_a_journal():
     """Last step, saves before it, and medians of what a step and a save took."""
     events = [{"event": "digests", "step": step, "time": step * 0.5} for step in range(1, 9)]
     events += [{"event": "saved", "step": step, "save_s": 0.1 * step} for step in (2, 4, 8)]
-    assert pace(events, 5.0) == Pace(8, 2, 0.5, 0.4, 5.0)
+    assert pace(events, 5.0) == Pace(8, 2, 0.5, 0.4, 5.0, start_s=1.5)
 
 
 # What comes next ---------------------------------------------------------------------------------------------------

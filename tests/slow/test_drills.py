@@ -201,6 +201,54 @@ def test_a_file_that_changes_nothing_is_noted_and_an_own_file_of_the_killed_run_
     assert {(each.path, each.reader) for each in found.leftovers} == {(shared, "second"), (shared, "killed")}
 
 
+def test_a_row_that_a_killed_attempt_has_left_is_found(python, tmp_path):
+    """The state is equal, and the file has rows twice; written by the step, it has not."""
+    lines = (
+        "rows = []",
+        "for step in run.steps(12):",
+        "    toy.learn(step)",
+        f"    open({str(tmp_path / 'rows.csv')!r}, 'a').write(f'{{step}},{{toy.value}}\\n')",
+    )
+    found = of_toy(python, tmp_path, *lines, options=KILLS)
+    assert (found.verdict, found.divergence.cause) == (report.OUTPUT_DIFFERS, "file")
+    assert "an undisturbed run added 12 lines, and the killed one" in found.file_differences[0]
+    anew = (
+        "for step in run.steps(12):",
+        "    toy.learn(step)",
+        "    run.log(value=toy.value % 1000)",
+        f"open({str(tmp_path / 'anew.csv')!r}, 'w').write(repr([line['values'] for line in run.metrics()]))",
+    )
+    found = of_toy(python, tmp_path, *anew, options=KILLS)
+    assert (found.verdict, found.file_differences, found.files_compared) == (report.IDENTICAL, [], 1)
+
+
+def test_a_run_of_which_nothing_can_be_compared_is_not_proven(python, tmp_path):
+    script = tmp_path / "nothing.py"
+    script.write_text(
+        f"from holdfast import Run\nwith Run({str(tmp_path / 'run')!r}, {{}}) as run:\n    [*run.steps(9)]\n"
+    )
+    found = drill.drill([*python, str(script)], KILLS, quiet)
+    assert found.verdict == report.NOT_PROVEN
+    assert any("there was nothing to compare" in note for note in found.notes)
+
+
+# After the loop -------------------------------------------------------------------------------------------------------
+
+
+def test_the_finished_script_is_started_once_more(python, tmp_path):
+    """Lines, and files that are written anew, of code behind the loop; not where the process ends by itself."""
+    picture = str(tmp_path / "picture")
+    head = ("best = 0", "for step in run.steps(9):", "    toy.learn(step)", "    best = step")
+    printed = of_toy(python, tmp_path, *head, "print('best', best)", options=KILLS)
+    written = of_toy(python, tmp_path, *head, f"open({picture!r}, 'w').write(str(best))", options=KILLS)
+    for found in (printed, written):
+        assert (found.verdict, found.divergence.cause) == (report.OUTPUT_DIFFERS, "after the loop")
+        assert "It reads best, which the body sets" in found.divergence.advice
+    assert ([], 1) == (written.output_differences, len(written.file_differences))
+    kept = ("run.vars.best = 0", *head[1:3], "    run.vars.best = step", "print('best', run.vars.best)")
+    assert report.IDENTICAL == of_toy(python, tmp_path, *kept, options=KILLS).verdict
+
+
 # Launchers ------------------------------------------------------------------------------------------------------------
 
 QUICK = TRAINS.replace("0.05", "0.02").replace("steps=20", "steps=5")

@@ -18,8 +18,9 @@ from ..errors import ChildError, UsageError
 from ..journal import Event, Log
 from ..legible import counted
 from ..run import settings
+from ..run.loops import EXITS
 from ..run.metrics import TIMINGS
-from . import compare, evidence, judge, kill, leftovers, output, report
+from . import compare, evidence, files, judge, kill, leftovers, output, report
 from .aim import Schedule, move
 from .attempts import attempts_of, described, prove, require_progress, unseen_damage
 from .evidence import Trace
@@ -43,6 +44,7 @@ class Drill:
         self._idle: frozenset[str] = frozenset()
         self._began_ns = time.time_ns()
         self._printed: dict[str, list[Section]] = {}  # by run
+        self._files: dict[str, files.Contents] = {}  # by run: what the script's own files held at its end
         self._opened: dict[str, Path] = {}  # by run: the file in which its processes note the files that they open
 
     def run(self) -> DrillReport:
@@ -56,6 +58,13 @@ class Drill:
 
     def _run(self, place: Path) -> DrillReport:
         first = self._undisturbed(place / "first", 1)
+        times = 3 + (1 if self.options.steps is None else 0)
+        took_s = first.total_s * times + first.start_s * (self.options.kills + 2)
+        self.say(
+            f"the whole drill will take about {max(1, round(took_s / 60))} min"
+            if took_s > 60
+            else f"the whole drill will take about {took_s:.0f} s"
+        )
         self._undisturbed(place / "second", 2)
         reference, second = evidence.trace(place / "first"), evidence.trace(place / "second")
         self._idle = compare.idle(reference, second)
@@ -82,6 +91,11 @@ class Drill:
             interrupted = evidence.trace(place / "killed")
             found.states_compared, found.metric_lines = len(interrupted.states), len(interrupted.metrics)
             self._judge(found, reference, interrupted, place, "killed")
+            if found.verdict == report.IDENTICAL:
+                self._judge_files(found, reference, interrupted)
+            if found.verdict == report.IDENTICAL and self.options.steps is None:
+                self._start_again(found, reference, place / "killed", schedule)
+            judge.require_something(found, reference)
         why = judge.not_proven(found, schedule.wanted)
         if found.verdict == report.IDENTICAL and why is not None:
             found.verdict = report.NOT_PROVEN
@@ -115,6 +129,7 @@ class Drill:
                 "script with `with Run(...) as run:`"
             )
         self._printed[root.name] = output.sections(ended.printed, finished=True)
+        self._files[root.name] = files.read(leftovers.written(root.parent))
         learnt = pace(log.events, ended.took_s)
         self.say(
             f"undisturbed run {number}: {learnt.last} steps in {ended.took_s:.1f} s, {learnt.saves} saves on the way"
@@ -170,6 +185,7 @@ class Drill:
             for attempt in made:
                 self.say(described(attempt))
             if what == "finished":
+                self._files[root.name] = files.read(leftovers.written(root.parent))
                 self._take(found, proven, schedule)
                 return
             require_progress(attempts)
@@ -228,6 +244,37 @@ class Drill:
         if unseen:
             found.verdict = report.DIFFERENT
             found.notes.append(f"damage went unseen, and was restored: {unseen}")
+
+    def _judge_files(self, found: DrillReport, reference: Trace, interrupted: Trace) -> None:
+        """Compare what the runs left in the files that the script itself writes."""
+        unlike, found.files_compared = files.differences(*(self._files[run] for run in ("first", "second", "killed")))
+        found.file_differences = [str(each) for each in unlike]
+        if unlike:
+            found.verdict, found.divergence = report.OUTPUT_DIFFERS, judge.of_files(unlike, reference, interrupted)
+
+    def _start_again(self, found: DrillReport, reference: Trace, root: Path, schedule: Schedule) -> None:
+        """Start the finished command once more, as after a kill behind its loop; compare what it prints and writes."""
+        self.say("the finished run is started once more")
+        after = found.attempts[-1].attempt
+        ended = kill.run(
+            self.command, self._environment(root), root, partial(self._look, None, None), schedule.pace.timeout_s, after
+        )
+        log = next(reversed(_logs(root, after)), None)
+        what = []
+        if move(ended, log) != "finished":
+            what = [_failure(ended, log).partition("\n")[0]]
+        elif log is not None and not any(event["event"] == EXITS for event in log.events):
+            first, second = self._printed["first"], self._printed["second"]
+            known = output.varying(first, second, self.options.exempt)
+            lines, _ = output.differences(first, output.sections(ended.printed, finished=True), known)
+            found.output_differences = what = [str(each) for each in lines]
+        whole = {path for path, each in self._files["first"].items() if each == self._files["second"].get(path)}
+        contents = files.read(whole)
+        kept = {path: self._files["second"][path] for path in whole}
+        found.file_differences = [str(each) for each in files.differences(kept, kept, contents)[0]]
+        if what := [*what, *found.file_differences]:
+            found.verdict = report.OUTPUT_DIFFERS
+            found.divergence = judge.of_a_restart(what[0], reference, evidence.trace(root))
 
     def _lines(self, found: DrillReport) -> list[output.LineDifference]:
         """Return the lines that the killed run printed differently."""

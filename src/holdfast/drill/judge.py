@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..run.tracked import RESERVED
 from . import by_itself, cause, compare
 from .cause import Cause
 from .compare import MetricDifference, Parting
 from .evidence import SafePoint, Trace
+from .files import FileDifference
 from .leftovers import Leftover
 from .output import LineDifference
-from .report import Divergence, DrillReport
+from .report import IDENTICAL, NOT_PROVEN, Divergence, DrillReport
+from .suspects import VARS
 
 LEFTOVER = "leftover file"
 
@@ -50,6 +53,36 @@ def printed(
     return _at(*where, other, str(difference), _reason(cause.usual(facts), leftovers))
 
 
+FILE = Cause(
+    "file",
+    "attempts of one run share this file, and a resume does not take back what a killed attempt had written. Let each "
+    "row carry run.step and replace an earlier one of that step, or write the file anew from run.metrics() or from "
+    "what run.vars keeps",
+)
+
+
+def of_files(differences: Sequence[FileDifference], reference: Trace, other: Trace) -> Divergence:
+    """The first file that `other` left otherwise while all tracked state was equal."""
+    attempt = max(other.restored, default=0)
+    return _at(reference.states[-1].place, attempt, other, str(differences[0]), FILE)
+
+
+AFTER_THE_LOOP = Cause(
+    "after the loop",
+    "the finished script was started once more, as after a kill behind its loop, and the loop's body did not run. Keep "
+    'in run.vars what the code behind the loop reads, or end such a process: Run(..., finished="exit")',
+)
+
+
+def of_a_restart(what: str, reference: Trace, other: Trace) -> Divergence:
+    """What a start of the finished script did otherwise. The run tells the names that only the loop's body sets."""
+    attempt = max(other.restored, default=0)
+    named = [str(event.get("name")) for event in other.told if event["kind"] == "after_the_loop"]
+    names = f". It reads {named[-1]}, which the body sets" if named else ""
+    reason = AFTER_THE_LOOP._replace(text=AFTER_THE_LOOP.text + names)
+    return _at(reference.states[-1].place, attempt, other, what, reason)
+
+
 def why_failed(reference: Trace, other: Trace, idle: frozenset[str]) -> str:
     """Return the cause, as one more line, of a resumed attempt that failed after it had diverged; else ""."""
     parted = compare.parting(reference, other, idle)
@@ -58,6 +91,19 @@ def why_failed(reference: Trace, other: Trace, idle: frozenset[str]) -> str:
     metrics = compare.metric_differences(reference.metrics, other.metrics)
     found = divergence(reference, other, parted, [each for each in metrics if each.what != "missing"])
     return f"\nthe resumed run had left the undisturbed one's path at {parted.place}; {found.cause}: {found.advice}"
+
+
+def require_something(found: DrillReport, reference: Trace) -> None:
+    """Do not call a run identical of which nothing could be compared: it tracks, logs and prints nothing."""
+    keys = [key for seen in reference.states[:1] for key in seen.leaves]
+    state = [key for key in keys if not key.removeprefix("tree:").startswith(RESERVED)]
+    state += [path for sight in reference.sights.all for path in sight.values if path.startswith(VARS)]
+    if found.verdict == IDENTICAL and not (state or found.metric_lines or found.lines_compared or found.files_compared):
+        found.verdict = NOT_PROVEN
+        found.notes.append(
+            "there was nothing to compare: the run tracks nothing, logs nothing and prints nothing at its safe points. "
+            "Give Run the objects that the loop changes, or log a number with run.log()"
+        )
 
 
 def not_proven(found: DrillReport, schedule_wanted: int) -> str | None:

@@ -53,6 +53,11 @@ def found(place: Path) -> list[Leftover]:
     return list(left.values())
 
 
+def written(place: Path) -> set[str]:
+    """Return the files that any run has written until now."""
+    return {line["wrote"] for run in NAMES for line in _lines(place / DIRECTORY / f"{run}.jsonl") if "wrote" in line}
+
+
 def _lines(path: Path) -> list[Mapping[str, Any]]:
     if not path.exists():
         return []

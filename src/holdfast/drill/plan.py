@@ -34,6 +34,7 @@ class Pace(NamedTuple):
     step_s: float
     save_s: float
     total_s: float
+    start_s: float = 0.0  # from the start of the process to its first step, and from the last to its end
 
     @property
     def timeout_s(self) -> float:
@@ -78,6 +79,7 @@ def pace(events: Sequence[Event], total_s: float) -> Pace:
         step_s=statistics.median([later["time"] - sooner["time"] for sooner, later in pairwise(steps)] or [0.0]),
         save_s=statistics.median([event.get("save_s", 0.0) for event in saves] or [0.0]),
         total_s=total_s,
+        start_s=max(0.0, total_s - (steps[-1]["time"] - steps[0]["time"])) if steps else total_s,
     )
 
 

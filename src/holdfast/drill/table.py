@@ -31,6 +31,7 @@ def lines(report: DrillReport) -> Iterator[str]:
         yield from _some("metrics that differ", report.metric_differences)
         yield from _some("the last state differs (a: the first run, b: this one)", report.final_differences)
         yield from _some("printed lines that differ", report.output_differences)
+        yield from _some("files of the script that differ", report.file_differences)
     yield report.verdict_line
 
 
@@ -69,7 +70,7 @@ def _interruption(attempt: DrillAttempt) -> str:
 def _numbers(report: DrillReport) -> Iterator[str]:
     if report.attempts:
         states, metrics = counted(report.states_compared, "state"), counted(report.metric_lines, "line")
-        printed = counted(report.lines_compared, "printed line")
+        printed = counted(report.lines_compared, "printed line") + f", {counted(report.files_compared, 'file')}"
         whole = "" if report.divergence else ", every byte of the last state"
         yield f"compared with an uninterrupted run: {states}, {metrics} of metrics, {printed}{whole}"
         proven = f"{report.kills_proven} of {report.kills_asked}"

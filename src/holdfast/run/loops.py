@@ -16,6 +16,8 @@ from .safe_point import safe_point, step_done
 from .serving import BatchesArguments, Serving
 from .session import Session
 
+EXITS = "exits"  # the event of a process that ends because the run was over
+
 
 def epochs(session: Session, walk: Walk, wanted: range) -> Generator[int, None, None]:
     """Yield the remaining epochs; a safe point follows the body of each."""
@@ -113,6 +115,7 @@ def _ends_without_pass(session: Session) -> bool:
     if session.options.finished == "exit":
         if ends := begun and position.finished():
             session.metrics.keep_last_line()
+            session.record(EXITS)
         return ends
     from .body_names import names_of_body  # only such a start needs it
 
@@ -122,6 +125,7 @@ def _ends_without_pass(session: Session) -> bool:
             f"{', '.join(names)}, which the body sets: keep that in run.vars, or end the process with "
             'Run(..., finished="exit")',
             kind="after_the_loop",
+            name=", ".join(names),
         )
     return False
 

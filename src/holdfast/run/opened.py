@@ -58,13 +58,15 @@ class _Listener:
         self._within = threading.local()
 
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in ("open", "os.rename") or getattr(self._within, "busy", False):
+        if event not in ("open", "os.rename", "sqlite3.connect") or getattr(self._within, "busy", False):
             return
         self._within.busy = True
         try:
             with suppress(Exception):
                 if event == "os.rename":
                     self._written(arguments[1])
+                elif event == "sqlite3.connect":
+                    self._written(str(arguments[0]).removeprefix("file:").partition("?")[0])
                 elif isinstance(arguments[0], str | bytes | os.PathLike):
                     self._opened(arguments[0], int(arguments[2]))
         finally:
@@ -90,7 +92,7 @@ class _Listener:
 
     def _written(self, path: Any) -> None:
         real = self._real(path)
-        if real is not None and real not in self._wrote:
+        if real is not None and real not in self._wrote and not os.path.isdir(real):
             self._wrote.add(real)
             self._note(wrote=real)
 

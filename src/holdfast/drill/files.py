@@ -1,0 +1,109 @@
+"""Files: what each run of a drill added to the files that the script itself writes, and whether a kill changed that.
+
+All runs of a drill share these files, and so do the attempts of one run. A file that both undisturbed runs leave with
+the same bytes is compared as a whole. Of one that grows, what a run added is compared: a row that a killed attempt had
+written, and that the next one wrote again, is there twice.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from ..legible import counted
+from ..store import format
+from .output import words
+
+MOST_BYTES = 32 << 20  # of one file; a longer one is compared only as a whole
+_SQLITE = b"SQLite format 3\x00"
+
+
+class FileContent(NamedTuple):
+    """What a file held when a run had ended."""
+
+    digest: str
+    data: bytes  # empty if it is too long, or a database
+    rows: Mapping[str, int]  # of a database: the number of rows in each table
+
+
+class FileDifference(NamedTuple):
+    path: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what}"
+
+
+def read(paths: Iterable[str]) -> dict[str, FileContent]:
+    """Return what these files hold; those that are gone or cannot be read are left out."""
+    found = {}
+    for path in paths:
+        with suppress(OSError, sqlite3.Error):
+            found[path] = _read(Path(path))
+    return found
+
+
+def _read(path: Path) -> FileContent:
+    data = path.read_bytes()
+    if data.startswith(_SQLITE):
+        return FileContent(format.digest(data), b"", _rows(path))
+    return FileContent(format.digest(data), data if len(data) <= MOST_BYTES else b"", {})
+
+
+def _rows(path: Path) -> dict[str, int]:
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
+        names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        quoted = {name: name.replace('"', '""') for name in names}
+        count = 'SELECT count(*) FROM "{}"'  # a table's name cannot be a parameter
+        return {name: database.execute(count.format(quoted[name])).fetchone()[0] for name in names}
+
+
+Contents = Mapping[str, FileContent]
+
+
+def differences(first: Contents, second: Contents, killed: Contents) -> tuple[list[FileDifference], int]:
+    """Return the files that the killed run left otherwise than an undisturbed one, and how many were compared."""
+    found, compared = list[FileDifference](), 0
+    for path in sorted(first.keys() & second.keys()):
+        a, b, c = first[path], second[path], killed.get(path)
+        if c is None:
+            found.append(FileDifference(path, "is gone"))
+            continue
+        said = _compared(a, b, c)
+        compared += said is not None
+        found += [FileDifference(path, said)] if said else []
+    return found, compared
+
+
+def _compared(first: FileContent, second: FileContent, killed: FileContent) -> str | None:
+    """Return what is not the same; "": all is; None: two undisturbed runs left it in ways that cannot be compared."""
+    if first.digest == second.digest:
+        return "" if killed.digest == second.digest else "its content is not that of an undisturbed run"
+    if second.rows:
+        return _more_rows(first.rows, second.rows, killed.rows)
+    if not first.data or not second.data.startswith(first.data):
+        return None
+    added, again = second.data[len(first.data) :], killed.data[len(second.data) :]
+    if not killed.data.startswith(second.data):
+        return "what earlier runs had written is not there any more"
+    return _more_lines(added, again, exact=first.data.endswith(added))
+
+
+def _more_rows(first: Mapping[str, int], second: Mapping[str, int], killed: Mapping[str, int]) -> str:
+    for table, count in second.items():
+        added, again = count - first.get(table, 0), killed.get(table, 0) - count
+        if added != again:
+            return f"an undisturbed run added {counted(added, 'row')} to {table}, and the killed one {again}"
+    return ""
+
+
+def _more_lines(added: bytes, again: bytes, *, exact: bool) -> str:
+    """`exact`: two undisturbed runs have added the same bytes."""
+    mine, theirs = (text.decode(errors="replace").splitlines() for text in (added, again))
+    if len(mine) != len(theirs):
+        return f"an undisturbed run added {counted(len(mine), 'line')}, and the killed one {len(theirs)}"
+    unlike = [pair for pair in zip(mine, theirs, strict=True) if words(pair[0]) != words(pair[1])]
+    return f"{unlike[0][0]!r} became {unlike[0][1]!r}" if exact and unlike else ""
