@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import Every, Run, Store, journal
 from holdfast.errors import StoreError, UsageError
+from holdfast.run import settings
 from holdfast.run.stop import SIGNALS, Stop
 from toy import Cut, Toy, new_run
 
@@ -109,15 +110,17 @@ def test_a_run_inside_another_is_refused(tmp_path):
 
 
 def test_two_runs_of_one_script_do_not_share_the_moved_directory(tmp_path, monkeypatch):
-    """A drill moves one run; a second one is refused in one sentence, and the same one may come again."""
+    """The second one lies beside the first, and each may come again. What a drill asks for counts for the first."""
     monkeypatch.setenv("HOLDFAST_RUN_DIR", str(tmp_path / "moved"))
     for _ in range(2):
         with Run("runs/pretrain", {"toy": Toy()}, every=None) as run:
             for _ in run.steps(1):
                 pass
         assert tmp_path / "moved" == run.path
-    with pytest.raises(UsageError, match="this script has two: runs/pretrain and runs/finetune"):
-        Run("runs/finetune", {"toy": Toy()})
+    for _ in range(2):
+        assert tmp_path / "moved.run-2" == Run("runs/finetune", {"toy": Toy()}).path
+    monkeypatch.setenv("HOLDFAST_DRILL", '{"steps": 3}')
+    assert [3, None] == [settings.drilled(tmp_path / name).steps for name in ("moved", "moved.run-2")]
 
 
 def test_a_deadline_that_has_passed_is_refused(tmp_path):

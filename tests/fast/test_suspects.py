@@ -3,11 +3,13 @@
 import math
 import random
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from holdfast.drill import cause
+from holdfast.drill import advice, cause
 from holdfast.drill.advice import ranked
 from holdfast.drill.by_itself import cause_of
 from holdfast.drill.cause import CauseFacts
@@ -134,6 +136,69 @@ def test_objects_are_entered_and_each_attribute_has_a_name():
     found = noted(Witness({"weights": weights}), weights=weights)
     assert "weights" not in found["values"]
     assert found["about"]["weights.cache"]["owner_tracked"] == "weights"
+
+
+class Bar:
+    """Of a library that shows progress."""
+
+    __module__ = "tqdm.std"
+
+    def __init__(self):
+        self.desc, self.n = "loss", 3
+
+
+def test_what_shows_progress_is_no_variable():
+    """Nor is what it holds; a class of the script's that inherits from it neither."""
+    own = type("Own", (Bar,), {"__module__": "__main__"})
+    assert not noted(bar=Bar(), own=own(), x=1)["values"].keys() - {"x"}
+
+
+class Counting(torch.optim.SGD):
+    """Keeps a number outside of its state_dict()."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, 0.1)
+        self.count = 3
+
+
+class Bank(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("bank", torch.ones(2), persistent=False)
+        self.register_buffer("kept", torch.ones(2))
+        self._seen = 5
+
+
+def test_what_a_tracked_object_keeps_beside_its_state_is_seen():
+    """An optimizer's own counter; a buffer that is not saved, and a private attribute of a module."""
+    bank = Bank()
+    optimizer = Counting([torch.nn.Parameter(torch.ones(1))])
+    found = noted(Witness({"bank": bank, "optimizer": optimizer}), bank=bank, optimizer=optimizer)["values"]
+    assert {"optimizer.count", "bank._seen", "bank.bank"} == {
+        name for name in found if name.startswith(("optimizer", "bank")) and not name.endswith("training")
+    }
+
+
+def test_locals_of_the_loop_come_before_all_others_and_a_limit_is_said(monkeypatch):
+    """A script with more objects than are read: its counter is found all the same."""
+    monkeypatch.setattr("holdfast.run.visible.MOST", 100)
+
+    def loop():
+        objects = [Environment() for _ in range(40)]
+        updates = 7
+        return Witness({}).note({}, {}), objects, updates
+
+    monkeypatch.setattr("holdfast.run.visible.frames", lambda: [find("loop")])
+    found, _, _ = loop()
+    assert found["values"]["loop:updates"] == "=7"
+    assert found["cut"]
+
+
+def find(name):
+    frame: Any = sys._getframe()
+    while frame.f_code.co_name != name:
+        frame = frame.f_back
+    return frame
 
 
 def test_what_a_closure_keeps_is_seen():
@@ -361,7 +426,9 @@ BY_VARIABLES = [
     (CauseFacts(loaders=LOADERS, other_batch=True), "order", "Track the generator"),
     (CauseFacts(told=(("rebound", "hidden", "write it so"),)), "rebound", "write it so"),
     (CauseFacts(loaders=LOADERS, iterators=("extra",)), "iterator", "takes values from extra"),
-    (CauseFacts(iterators=("batches",)), "position", "batches, whose place is not restored"),
+    (CauseFacts(iterators=("batches",)), "position", "batches, an iterator whose place is not restored"),
+    (left("bar.loss", owner="Bar")._replace(iterators=("trainer.dl",)), "position", "Also (attributes): the resume"),
+    (left("model.weight", owner="Linear", frozen=True), "immutable", "model = tree.value"),
 ]
 BY_LEAVES = [
     (tracked("tree:opt"), "scheduler", "Track the scheduler"),
@@ -374,6 +441,10 @@ BY_LEAVES = [
     (tracked("holdfast/rng/torch/cpu"), "draws", "draw inside the loop only"),
     (tracked("tree:holdfast"), "vars", "run.vars"),
     (tracked("tree:holdfast", loaders={}), "position", "run.batches(loader)"),
+    (tracked("tree:holdfast", loaders={}, seen=True), "unseen", "a solver"),
+    (tracked("model/w", loaders={}, seen=True), "unseen", "a solver"),
+    (tracked("tree:opt", "tree:sched")._replace(all_leaves=("tree:opt", "tree:sched")), "scheduler", "is tracked"),
+    (tracked("holdfast/rng/torch/cpu", persistent=("val",)), "draws", "val has persistent workers"),
     (tracked(metrics=("mean_loss",), metrics_first=True), "accumulator", "run.vars"),
     (tracked(metrics=("ema_acc",), metrics_first=True), "EMA", "add it to the tracked ones"),
     (CauseFacts(("w",), ("w",), same_metrics_there=True, loaders=LOADERS), "optimizer", "track the optimizer"),
@@ -390,7 +461,18 @@ def test_each_cause_has_its_evidence_and_its_line():
     """
     for facts, name, line in BY_VARIABLES + BY_LEAVES:
         found = cause.usual(facts)
-        assert (found.name, line in found.text) == (name, True), found
+        assert (found.name, line in found.advice) == (name, True), found
+
+
+def test_each_fix_is_a_line_of_python():
+    """What a program would add to the script: under a word of its own, and of an object that has a name."""
+    paths = ["ema", "envs.envs[0].pos", "main:self.rng", "d['a b'].x", "lambda_.step", "class_"]
+    found = [suspect(path, kind, owner=owner) for path in paths for kind, owner in (("stateful", ""), ("number", "T"))]
+    fixes = [fix for line in advice.lines(found, (), {"ema"}) for fix in line.fixes]
+    assert {"track", "fields"} == {fix.kind for fix in fixes}
+    for fix in fixes:
+        compile(f"dict({advice.keyword(fix)})", "", "eval")
+    assert "ema_more" in {fix.word for fix in fixes}
 
 
 def test_of_several_all_are_named_and_the_most_likely_first():
@@ -399,9 +481,9 @@ def test_of_several_all_are_named_and_the_most_likely_first():
     options = cause.usual(CauseFacts(("tree:opt",), ("opt/state/0/x", "tree:opt"), suspects=both))
     data = cause.usual(CauseFacts(suspects=both, other_batch=True))
     assert (options.name, data.name) == ("scheduler", "generator")
-    assert all("rng=rng" in each.text and "scheduler=scheduler" in each.text for each in (options, data))
+    assert all("rng=rng" in each.advice and "scheduler=scheduler" in each.advice for each in (options, data))
     index = CauseFacts(suspects=[suspect("lr", stored=True)], counting=("main:i",), other_batch=False)
-    assert all(line in cause.usual(index).text for line in ("run.vars.lr", "for i, batch in run.enumerate"))
+    assert all(line in cause.usual(index).advice for line in ("run.vars.lr", "for i, batch in run.enumerate"))
 
 
 # Two undisturbed runs -----------------------------------------------------------------------------------------------

@@ -31,8 +31,8 @@ def python(zygotes):
     return zygotes("numpy")
 
 
-def of_toy(python, path, *lines, options=ONE_KILL):
-    """The drill of a program that trains a Toy."""
+def of_toy(python, path, *lines, options=ONE_KILL, name="train.py", after=()):
+    """The drill of a program that trains a Toy; `after`: what follows the run's block."""
     head = (
         "import random, sys",
         f"sys.path.insert(0, {str(Path(__file__).parents[1])!r})",
@@ -41,8 +41,8 @@ def of_toy(python, path, *lines, options=ONE_KILL):
         "toy = Toy()",
         f"with new_run({str(path / 'run')!r}, toy) as run:",
     )
-    program = path / "train.py"
-    program.write_text("\n".join([*head, *(f"    {line}" for line in lines), ""]))
+    program = path / name
+    program.write_text("\n".join([*head, *(f"    {line}" for line in lines), *after, ""]))
     return drill.drill([*python, str(program)], options, quiet)
 
 
@@ -230,6 +230,19 @@ def test_a_run_of_which_nothing_can_be_compared_is_not_proven(python, tmp_path):
     found = drill.drill([*python, str(script)], KILLS, quiet)
     assert found.verdict == report.NOT_PROVEN
     assert any("there was nothing to compare" in note for note in found.notes)
+
+
+def test_a_script_with_several_runs_gives_each_its_directory(python, tmp_path):
+    """The first is killed; how the others end is compared as well."""
+    more = [f"with new_run({str(tmp_path / 'more')!r}, toy) as run:", "    for step in run.steps(5):"]
+    more.append("        toy.learn(step)")
+    for carried, expected in ((False, report.IDENTICAL), (True, report.DIFFERENT)):
+        lines = ["seen = 0", "for step in run.steps(9):", "    toy.learn(step)", "    seen += 1"]
+        lines += ["toy.value += seen"] * carried  # behind the last save of the first run
+        found = of_toy(python, tmp_path, *lines, options=KILLS, name=f"train{carried}.py", after=more)
+        assert found.verdict == expected, found
+        if carried:
+            assert (found.divergence.cause, found.divergence.what[:6]) == ("another run", "run-2:")
 
 
 # After the loop -------------------------------------------------------------------------------------------------------

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from keyword import iskeyword
+from typing import NamedTuple
 
 from ..run.visible import TRAINED
-from .suspects import Suspect
+from .report import Fix
+from .suspects import Suspect, function_of
 
 AVERAGES = ("ema", "avg", "averag", "swa", "shadow", "teacher", "polyak")
-_SHOWN = 8  # variables that are described one by one
+_SHOWN = 6  # variables that are described one by one
+
+
+class Line(NamedTuple):
+    """What to write, for people, and as changes that a program can make."""
+
+    text: str
+    fixes: tuple[Fix, ...] = ()
 
 
 _OF_DATA = ("generator", "attributes")  # these decide which batch comes next
@@ -23,6 +33,8 @@ def kind_of(suspect: Suspect, variables: Collection[str]) -> str:
         return "generator"
     if about.kind == "stateful":
         return _stateful(suspect)
+    if about.frozen:
+        return "immutable"
     if about.owner:
         return "frozen parameters" if suspect.name.endswith(f".{TRAINED}") else "attributes"
     if suspect.name in variables:
@@ -59,19 +71,19 @@ def ranked(found: Iterable[Suspect], variables: Collection[str], *, data: bool, 
     return sorted((each for each in named if not each.name.startswith(whole)), key=rank)
 
 
-def text(found: Sequence[Suspect], variables: Collection[str], state: Collection[str] = ()) -> str:
-    """Return which variables were not restored, and the lines that restore them."""
+def text(found: Sequence[Suspect]) -> str:
+    """Return which variables were not restored."""
     shown = ", ".join(_changed(each) for each in found[:_SHOWN])
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return f"the resume did not bring back {shown}{more}. {'; '.join(lines(found, variables, state))}"
+    return f"the resume did not bring back {shown}{more}"
 
 
-def lines(found: Sequence[Suspect], variables: Collection[str], state: Collection[str] = ()) -> list[str]:
+def lines(found: Sequence[Suspect], variables: Collection[str], state: Collection[str] = ()) -> list[Line]:
     """Return the lines to write, one for each way of keeping a variable, in the order of `found`.
 
     `variables`: names in run.vars; `state`: names of tracked objects, which are not passed twice.
     """
-    groups: dict[Callable[[Sequence[Suspect], Collection[str]], str], list[Suspect]] = {}
+    groups: dict[Callable[[Sequence[Suspect], Collection[str]], Line], list[Suspect]] = {}
     for suspect in found:
         groups.setdefault(_LINES[kind_of(suspect, variables)], []).append(suspect)
     return [line(each, state) for line, each in groups.items()]
@@ -84,8 +96,8 @@ def _changed(suspect: Suspect) -> str:
     return f"{suspect.name} (it was {suspect.was.removeprefix('=')}, and began as {now})"
 
 
-def _track(found: Sequence[Suspect], state: Collection[str]) -> str:
-    words: dict[str, str] = {}
+def _track(found: Sequence[Suspect], state: Collection[str]) -> Line:
+    whole: dict[str, Fix] = {}
     fields: dict[str, list[str]] = {}
     for suspect in found:
         owner = _expression(suspect.owner)
@@ -93,15 +105,23 @@ def _track(found: Sequence[Suspect], state: Collection[str]) -> str:
             fields.setdefault(owner, []).append(suspect.name.rpartition(".")[2])
         else:
             name = _expression(suspect.root if "[" in suspect.name else suspect.name)
-            words[_free(_word(name), state)] = name
-    taken = {*words, *state, *(each.about.owner_tracked for each in found)}
+            word = _free(_word(name), state)
+            whole[word] = Fix("track", (name,), word=word)
+    taken = {*whole, *state, *(each.about.owner_tracked for each in found)}
+    fixes = [*whole.values()]
     for owner, names in fields.items():
-        quoted = '", "'.join(names)
-        words[_free(_word(owner), taken)] = f'Fields({owner}, "{quoted}")'
-    kept = ", ".join(f"{word}={value}" for word, value in words.items())
+        fixes.append(Fix("fields", tuple(names), owner, _free(_word(owner), taken)))
     lacking = sorted({each.about.owner_tracked for each in found if each.about.owner_tracked})
     why = f" (what {', '.join(lacking)} saves of itself leaves them out)" if lacking else ""
-    return f"Track it: Run(path, dict(..., {kept})){why}"
+    return Line(f"Track it: Run(path, dict(..., {', '.join(map(keyword, fixes))})){why}", tuple(fixes))
+
+
+def keyword(fix: Fix) -> str:
+    """Return the argument of dict() that tracks it: `ema=ema`, `env=Fields(env, "state")`."""
+    if fix.kind == "track":
+        return f"{fix.word}={fix.names[0]}"
+    quoted = '", "'.join(fix.names)
+    return f'{fix.word}=Fields({fix.owner}, "{quoted}")'
 
 
 def _free(word: str, taken: Collection[str]) -> str:
@@ -117,39 +137,58 @@ def _expression(name: str) -> str:
 
 def _word(expression: str) -> str:
     """Return a name under which to track it."""
-    return "".join(letter if letter.isalnum() else "_" for letter in expression).strip("_")
+    word = "".join(letter if letter.isalnum() else "_" for letter in expression).strip("_")
+    return word if word.isidentifier() and not iskeyword(word) else f"_{word}"
 
 
-def _rebound(found: Sequence[Suspect], _: Collection[str]) -> str:
+def _rebound(found: Sequence[Suspect], _: Collection[str]) -> Line:
     names = ", ".join(each.name for each in found)
     first = found[0].name
-    return (
+    return Line(
         f"{names} is tracked, and the loop gives the name to a new object, which the run does not hold. Keep it in "
         f"run.vars instead: Run(..., vars=dict({first}={first})), and run.vars.{first} wherever the loop says {first}; "
-        "or write the new values into the tracked object"
+        "or write the new values into the tracked object",
+        _kept(found),
     )
 
 
-def _trained(found: Sequence[Suspect], _: Collection[str]) -> str:
+def _trained(found: Sequence[Suspect], _: Collection[str]) -> Line:
     owner = found[0].owner
-    return (
+    return Line(
         f"Which parameters are trained is not saved. Set it from where the run is, in every epoch: for p in "
         f"{owner}.parameters(): p.requires_grad_(epoch >= N)"
     )
 
 
-def _own_vars(found: Sequence[Suspect], _: Collection[str]) -> str:
+def _immutable(found: Sequence[Suspect], _: Collection[str]) -> Line:
+    root = found[0].root
+    return Line(
+        f"{root} cannot be changed in place, and the loop's name for it begins anew. Read it from what is tracked in "
+        f"each pass: {root} = tree.value, of a holdfast.jax.Tree; or keep it as run.vars.{root}",
+        tuple(Fix("vars", (each,)) for each in dict.fromkeys(each.root for each in found) if each.isidentifier()),
+    )
+
+
+def _own_vars(found: Sequence[Suspect], _: Collection[str]) -> Line:
     names = _in_vars(found)
-    return f"{names} is kept, but the loop uses a variable of its own: write {names} wherever it says {found[0].name}"
+    return Line(
+        f"{names} is kept, but the loop uses a variable of its own: write {names} wherever it says {found[0].name}",
+        _kept(found),
+    )
 
 
-def _vars(found: Sequence[Suspect], _: Collection[str]) -> str:
+def _vars(found: Sequence[Suspect], _: Collection[str]) -> Line:
     first = ", ".join(f"{each.name}=..." for each in found)
     names = _in_vars(found)
-    return (
+    return Line(
         f"Keep what the loop changes in run.vars: Run(..., vars=dict({first})), and {names} wherever the loop says "
-        f"{found[0].name}"
+        f"{found[0].name}",
+        _kept(found),
     )
+
+
+def _kept(found: Sequence[Suspect]) -> tuple[Fix, ...]:
+    return tuple(Fix("vars", (each.name,), function_of(each.path)) for each in found if each.name.isidentifier())
 
 
 def _in_vars(found: Sequence[Suspect]) -> str:
@@ -166,6 +205,7 @@ _LINES = {  # the line for each kind of variable, the most likely kind first
     "object": _track,
     "frozen parameters": _trained,
     "attributes": _track,
+    "immutable": _immutable,
     "container": _track,
     "run.vars unused": _own_vars,
     "variable": _vars,

@@ -25,8 +25,8 @@ def cause_of(first: Trace, second: Trace, facts: CauseFacts) -> Cause:
     found = _causes(first, second, facts) if first.sights.all and second.sights.all else []
     if not found:
         return Cause(UNKNOWN, "nothing that was noted differed before the state did")
-    also = "".join(f". Or ({each.name}): {each.text}" for each in found[1:])
-    return Cause(found[0].name, found[0].text + also)
+    also = "".join(f". Or ({each.name}): {each.advice}" for each in found[1:])
+    return Cause(found[0].name, found[0].advice + also)
 
 
 def _causes(first: Trace, second: Trace, facts: CauseFacts) -> list[Cause]:

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 
 from ..run.tracked import RESERVED
 from . import advice
+from .advice import Line
 from .compare import MetricDifference, Parting
 from .evidence import Trace
+from .report import Fix
 from .safepoint import SafePoint
 from .suspects import VARS, Suspect, other_batch, shifted, spelled, suspects
 
@@ -40,6 +42,8 @@ class CauseFacts(NamedTuple):
     idle_step: bool = False  # the first step after the resume changed nothing, where the reference run's did
     told: tuple[tuple[str, str, str], ...] = ()  # mistakes in the script that the run reported: kind, name, line
     iterators: tuple[str, ...] = ()  # iterators that the loop advances itself
+    persistent: tuple[str, ...] = ()  # loaders of the script with persistent workers that no run.batches walks
+    seen: bool = False  # the script's variables were recorded
     datasets: Mapping[str, Mapping[str, Sequence[str]]] = {}  # by loader: what its code draws from and changes
 
     @property
@@ -72,8 +76,20 @@ class CauseFacts(NamedTuple):
 
 
 class Cause(NamedTuple):
+    """Why a run differs. `lines` are what to write against it."""
+
     name: str
     text: str
+    lines: tuple[Line, ...] = ()
+
+    @property
+    def advice(self) -> str:
+        """All of it as one text."""
+        return ". ".join(filter(None, [self.text, "; ".join(line.text for line in self.lines)]))
+
+    def also(self, other: Cause) -> Cause:
+        """Return this cause with another one that the evidence fits, too."""
+        return Cause(self.name, f"{self.text}. Also ({other.name}): {other.text}", (*self.lines, *other.lines))
 
 
 POSITION = Cause(
@@ -88,8 +104,8 @@ UNSEEN = Cause(
     "unseen",
     "the state, the batch and every variable that the drill can read were equal, and the step's result was not: "
     "something else was left behind by code that an earlier attempt had run. Look for what is done only once (`if "
-    "epoch == 1:`), for attributes of classes and modules, and for files; do it again in every epoch, or keep it in "
-    "run.vars",
+    "epoch == 1:`), for attributes of classes and modules, for what a library holds inside (a solver, an iterator), "
+    "and for files; do it again in every epoch, or keep it in run.vars",
 )
 
 
@@ -127,6 +143,8 @@ def gather(
         idle_step=_is_idle(reference, other, place, attempt),
         told=tuple(dict.fromkeys(told)),
         iterators=_iterators(reference),
+        persistent=_persistent(reference),
+        seen=any(sight.values for sight in reference.sights.all),
         datasets=shown.datasets if shown is not None else {},
     )
 
@@ -140,7 +158,18 @@ def _variables(reference: Trace) -> frozenset[str]:
 def _iterators(reference: Trace) -> tuple[str, ...]:
     """Return the live iterators: the values that the loop takes from them are neither recorded nor restored."""
     about = [item for sight in reference.sights.all[-1:] for item in sight.about.items()]
-    return tuple(spelled(path) for path, each in about if each.kind == "iterator" and each.live and not each.owner)
+    return tuple(spelled(path) for path, each in about if each.kind == "iterator" and each.live and _is_own(path))
+
+
+def _is_own(path: str) -> bool:
+    """Whether the script holds it under a name of its own, and no loader or library keeps it inside."""
+    return not path.startswith("loader ") and "._" not in path
+
+
+def _persistent(reference: Trace) -> tuple[str, ...]:
+    values = [item for sight in reference.sights.all[-1:] for item in sight.values.items()]
+    paths = (path for path, value in values if path.endswith(".persistent_workers") and value == "=True")
+    return tuple(spelled(path).removesuffix(".persistent_workers") for path in paths if not path.startswith("loader "))
 
 
 def _is_idle(reference: Trace, other: Trace, place: SafePoint, attempt: int) -> bool:
@@ -160,10 +189,10 @@ def _tracked(leaves: Mapping[str, str]) -> dict[str, str]:
 def usual(facts: CauseFacts) -> Cause:
     """Return the cause that `facts` support, and what to do about it."""
     found = next((found for rule in _RULES if (found := rule(facts)) is not None), None) or _by_leaves(facts)
-    index = _index(facts)
-    if index is None or index.name == found.name:
-        return found
-    return Cause(found.name, f"{found.text}. Also ({index.name}): {index.text}")
+    iterator, index = _own_iterator(facts), _index(facts)
+    if iterator is not None and iterator.name != found.name and not facts.loaders and not facts.only_metrics:
+        found = iterator.also(found)  # what it yields decides on all else
+    return found if index is None or index.name == found.name else found.also(index)
 
 
 # Rules by evidence, the strongest first ------------------------------------------------------------------------------
@@ -190,7 +219,7 @@ def _own_order(facts: CauseFacts) -> Cause | None:
     """
     drawing = [each.name for each in facts.suspects if each.about.in_loader and not _is_of_samples(each.name)]
     found = advice.ranked(facts.suspects, facts.variables, data=True, options=False)
-    lines = advice.lines(found, facts.variables, facts.state)
+    lines = [line.text for line in advice.lines(found, facts.variables, facts.state)]
     own = any("dataset" not in loader for loader in facts.loaders.values())
     if not drawing or not (own or facts.other_batch is True):
         return None
@@ -222,7 +251,7 @@ def _not_brought_back(facts: CauseFacts) -> Cause | None:
     name = advice.kind_of(found[0], facts.variables)
     if name == "variable" and facts.only_metrics:
         name = "accumulator"
-    return Cause(name, advice.text(found, facts.variables, facts.state))
+    return Cause(name, advice.text(found), tuple(advice.lines(found, facts.variables, facts.state)))
 
 
 _TOLD = {
@@ -245,8 +274,14 @@ def _index(facts: CauseFacts) -> Cause | None:
     names = ", ".join(spelled(path) for path in facts.counting)
     return Cause(
         "enumerate",
-        f"{names} counted from its first value again after the resume. Use the index that survives: `for "
-        f"{spelled(facts.counting[0])}, batch in run.enumerate(loader)` in the place of enumerate(run.batches(loader))",
+        f"{names} counted from its first value again after the resume",
+        (
+            Line(
+                f"Use the index that survives: `for {spelled(facts.counting[0])}, batch in run.enumerate(loader)` in "
+                "the place of enumerate(run.batches(loader))",
+                (Fix("enumerate", tuple(map(spelled, facts.counting))),),
+            ),
+        ),
     )
 
 
@@ -271,7 +306,8 @@ def _data(facts: CauseFacts) -> Cause | None:
         return Cause(
             "augmentation",
             f"the state was equal and the batch was not: what the workers of loader {facts.unseeded} draw at "
-            f"random{drawn} is not restored. Wrap the dataset: holdfast.data.Seeded(dataset, seed=0){also}",
+            f"random{drawn} is not restored",
+            (Line(f"Wrap the dataset: holdfast.data.Seeded(dataset, seed=0){also}", _seeded(facts)),),
         )
     if changes:
         return Cause("dataset", f"the state was equal and the batch was not: {itself}")
@@ -290,10 +326,30 @@ def _own_iterator(facts: CauseFacts) -> Cause | None:
     if facts.loaders:
         return Cause(
             "iterator",
-            f"the loop takes values from {names}, an iterator whose place is not restored: let run.batches walk it "
-            "(holdfast.data.Zip for two loaders side by side), or compute its value from run.step",
+            f"the loop takes values from {names}, an iterator whose place is not restored",
+            (
+                Line(
+                    "Let run.batches walk it (holdfast.data.Zip for two loaders side by side), or compute its value "
+                    "from run.step",
+                    (Fix("batches", facts.iterators),),
+                ),
+            ),
         )
-    return Cause("position", f"the loop takes its data from {names}, whose place is not restored. {POSITION.text}")
+    return Cause(
+        "position",
+        f"the loop takes its data from {names}, an iterator whose place is not restored",
+        (
+            Line(
+                "Iterate `for batch in run.batches(loader)`, so that the position in the data is restored; track a "
+                "generator of your own that makes data",
+                (Fix("batches", facts.iterators),),
+            ),
+        ),
+    )
+
+
+def _seeded(facts: CauseFacts) -> tuple[Fix, ...]:
+    return (Fix("seeded", tuple(name for name, each in facts.loaders.items() if each.get("workers"))),)
 
 
 _RULES = (_step_without_work, _own_order, _drawn_in_workers, _not_brought_back, _index, _told, _data, _own_iterator)
@@ -307,6 +363,13 @@ def _by_leaves(facts: CauseFacts) -> Cause:
         return _untracked_number(facts)
     if not facts.leaves:
         return _no_leaf(facts)
+    if facts.options and any("sched" in name.lower() for name in facts.state):
+        return Cause(
+            "scheduler",
+            f"the options of {', '.join(facts.options)} were not what they had been, although a scheduler is tracked: "
+            "what sets them keeps a number outside of its state_dict(). Keep that in run.vars, or compute it from "
+            "run.step",
+        )
     if facts.options:
         return Cause(
             "scheduler",
@@ -315,9 +378,18 @@ def _by_leaves(facts: CauseFacts) -> Cause:
         )
     if not all(key.startswith(f"{RESERVED}/") or key == OWN_TREE for key in facts.leaves):
         return _weights(facts)
+    drawn = any(key.startswith(RNG) for key in facts.leaves)
+    if drawn and facts.persistent:
+        names = ", ".join(facts.persistent)
+        return Cause(
+            "draws",
+            f"{names} has persistent workers, which draw one number from torch's generator when their process begins, "
+            "and none in later passes: a resumed run draws one more. Give it persistent_workers=False, or "
+            "generator=torch.Generator(), or walk it inside of `with torch.random.fork_rng():`",
+        )
     if not facts.loaders:
-        return POSITION
-    if any(key.startswith(RNG) for key in facts.leaves):
+        return UNSEEN if facts.seen else POSITION
+    if drawn:
         return Cause(
             "draws",
             "the global random generators were drawn from a different number of times, or by code that runs only in a "
@@ -364,10 +436,11 @@ def _weights(facts: CauseFacts) -> Cause:
     if facts.same_metrics_there:
         return Cause(
             "update",
-            "the step began equal, logged the same and its update differed: gradients or a gradient scaler that were "
-            "carried over and not tracked (GradScaler, accumulate=)",
+            "the step began equal, logged the same and its update differed. What the update reads was not brought "
+            "back: gradients that were pending (run.batches(loader, accumulate=4) saves none in between), a GradScaler "
+            "that is not tracked, or what an optimizer of your own keeps outside of its state_dict()",
         )
-    if facts.other_batch is False:
+    if facts.other_batch is False or (facts.seen and not facts.loaders):
         return UNSEEN
     if not facts.loaders:
         return POSITION

@@ -77,6 +77,8 @@ class Drill:
         if self._idle:
             names = ", ".join(sorted(self._idle))
             found.notes.append(f"nobody seeds or draws from the generators of {names}: compared within each run")
+        if cut := max((sight.cut for sight in reference.sights.all), default=0):
+            found.notes.append(f"of the script's variables the first {cut:,} were read, and there are more")
         course = Course(reference.states)
         schedule = Schedule(course, first, self.options)
         found.places = len(course.places)
@@ -231,6 +233,11 @@ class Drill:
         found.final_differences = evidence.final_differences(place / "first", place / name, self._idle)
         found.metric_differences = [str(each) for each in metrics]
         found.leftovers = leftovers.found(place)
+        runs, others = evidence.further_runs(place, name, self._idle)
+        if runs and name == "killed":
+            found.notes.append(
+                f"{counted(len(runs) + 1, 'run')} in this script: kills are planned by the first one alone"
+            )
         parted = compare.parting(reference, other, self._idle)
         unseen = unseen_damage(found.attempts)
         lines = self._lines(found) if name == "killed" else []
@@ -239,6 +246,9 @@ class Drill:
         if parted is not None or metrics or found.final_differences:
             found.verdict = report.DIFFERENT
             found.divergence = judge.divergence(reference, other, parted, metrics, read)
+        elif others:
+            found.verdict, found.final_differences = report.DIFFERENT, others
+            found.divergence = judge.of_another_run(others[0], reference, other)
         elif lines:
             found.verdict, found.divergence = report.OUTPUT_DIFFERS, judge.printed(reference, other, lines[0], read)
         if unseen:

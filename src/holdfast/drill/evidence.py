@@ -11,6 +11,7 @@ from .. import journal
 from ..errors import StoreError
 from ..inspect.diff import same_state
 from ..journal import Event
+from ..run.settings import BESIDE
 from ..run.tracked import RESERVED
 from ..store.checkpoint import Checkpoint
 from ..store.store import Store
@@ -19,7 +20,9 @@ from .safepoint import place_of
 from .sights import VariableRecords, sights
 
 # Where a run keeps the global generators: as they are now, as the epoch began, as a loader began and last drew.
-_GENERATOR = re.compile(rf"^(@\d+/)?{RESERVED}/(?:rng|epoch_rng|position/feeds/.+?/(?:rng|last_rng|began))/([^/]+)")
+_GENERATOR = re.compile(
+    rf"^(@\d+/)?{RESERVED}/(?:rng|epoch_rng|position/feeds/.+?/(?:rng|last_rng|began|ahead/\d+|fetched/\d+))/([^/]+)"
+)
 MEANS = f"{RESERVED}/means"  # the sums of run.mean()
 DURATIONS = f"{RESERVED}/durations"  # of Loop.durations
 
@@ -83,6 +86,19 @@ def final_differences(a: Path, b: Path, idle: Collection[str] = ()) -> list[str]
     """
     found = same_state(_last(a), _last(b), (MEANS, f"@*/{MEANS}", DURATIONS, f"@*/{DURATIONS}"))
     return [str(each) for each in found if generator_of(each.where) not in idle]
+
+
+def further_runs(place: Path, name: str, idle: Collection[str] = ()) -> tuple[list[Path], list[str]]:
+    """Return the directories of the script's runs besides its first, and how they differ from the run called `name`."""
+    runs = sorted(place.glob(f"first{BESIDE}*"))
+    found = []
+    for first in runs:
+        other = place / first.name.replace("first", name, 1)
+        try:
+            found += [f"{first.suffix.removeprefix('.')}: {each}" for each in final_differences(first, other, idle)]
+        except StoreError as error:
+            found.append(f"{first.suffix.removeprefix('.')}: {error}")
+    return runs, found
 
 
 def generator_of(key: str) -> str | None:

@@ -67,6 +67,18 @@ def of_files(differences: Sequence[FileDifference], reference: Trace, other: Tra
     return _at(reference.states[-1].place, attempt, other, str(differences[0]), FILE)
 
 
+ANOTHER_RUN = Cause(
+    "another run",
+    "the first run of the script is identical, and a further one ended otherwise. Drill that one alone, in a script "
+    "without the others: then the cause is named",
+)
+
+
+def of_another_run(what: str, reference: Trace, other: Trace) -> Divergence:
+    """How a run of the script besides its first differed in the end."""
+    return _at(reference.states[-1].place, max(other.restored, default=0), other, what, ANOTHER_RUN)
+
+
 AFTER_THE_LOOP = Cause(
     "after the loop",
     "the finished script was started once more, as after a kill behind its loop, and the loop's body did not run. Keep "
@@ -126,7 +138,7 @@ def _reason(usual: Cause, leftovers: Sequence[Leftover]) -> Cause:
     """Return the reason. A file that another run left comes first: it changes how any run begins."""
     if not leftovers:
         return usual
-    also = f". Or ({usual.name}): {usual.text}" if by_itself.is_known(usual) else ""
+    also = f". Or ({usual.name}): {usual.advice}" if by_itself.is_known(usual) else ""
     return Cause(
         LEFTOVER,
         f"{leftovers[0]}. A run must not depend on files that an earlier one left: let the script write it elsewhere "
@@ -143,5 +155,7 @@ def _at(place: SafePoint, attempt: int, other: Trace, what: str, reason: Cause) 
         resumed_from=resumed.step if resumed else None,
         what=what,
         cause=reason.name,
-        advice=reason.text,
+        advice=reason.advice,
+        lines=[line.text for line in reason.lines],
+        fixes=[fix for line in reason.lines for fix in line.fixes],
     )

@@ -25,6 +25,7 @@ LAST_LINES = 20
 _LOGGED = re.compile(r"[WEI]\d{4} [\d:.]+ +\d+ .*\btorch/distributed/(elastic|run)\b")
 _RAISED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
 _FIRST = re.compile(r"Root Cause.*?rank +: (\d+) .*?exitcode +: (-?\d+)", re.DOTALL)
+_MOVES = re.compile(r"\x1b\[[\d;]*[A-HJKST]")  # the cursor: a line that a progress bar writes over
 _TIMED = re.compile(r"(?:time|elapsed|took|eta|duration|seconds|speed|throughput)\W{0,3}$", re.IGNORECASE)
 
 
@@ -66,7 +67,12 @@ class Varying(NamedTuple):
     def said(self, line: str) -> LineParts | None:
         """Return the part of the line to compare; None: nothing."""
         wording, numbers = words(line)
-        if "\r" in line or wording in self.wordings or any(fnmatchcase(line, pattern) for pattern in self.exempt):
+        if (
+            "\r" in line
+            or _MOVES.search(line)
+            or wording in self.wordings
+            or any(fnmatchcase(line, pattern) for pattern in self.exempt)
+        ):
             return None
         kept = tuple("" if (wording, place) in self.numbers else number for place, number in enumerate(numbers))
         return LineParts(wording, kept)

@@ -47,6 +47,15 @@ class ResumePoint(msgspec.Struct, kw_only=True):
     kind: str  # "in the first epoch", "at an epoch's end", ...
 
 
+class Fix(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One change of the script that would restore what a resume did not bring back."""
+
+    kind: str  # "track" | "fields" | "vars" | "batches" | "enumerate" | "seeded"
+    names: tuple[str, ...]  # expressions of the script; of "fields" the attributes
+    owner: str = ""  # of "fields" the object; of "vars" the function whose local it is
+    word: str = ""  # the name under which to track it
+
+
 class Divergence(msgspec.Struct, kw_only=True):
     """Where a run diverged from the reference run."""
 
@@ -60,6 +69,8 @@ class Divergence(msgspec.Struct, kw_only=True):
     what: str
     cause: str
     advice: str
+    lines: list[str] = []  # of the advice: what to write
+    fixes: list[Fix] = []
 
 
 class DrillReport(msgspec.Struct, kw_only=True):

@@ -53,6 +53,12 @@ def spelled(path: str) -> str:
     return rest if mark and head.isidentifier() else path
 
 
+def function_of(path: str) -> str:
+    """Return the name of the function whose local the path begins with; empty: a variable of the module."""
+    head, mark, _ = path.partition(":")
+    return head if mark and head.isidentifier() else ""
+
+
 def suspects(
     reference: VariableRecords, second: VariableRecords, other: VariableRecords, attempt: int, diverged_at: SafePoint
 ) -> list[Suspect]:

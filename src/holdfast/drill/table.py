@@ -45,7 +45,9 @@ def divergence(found: Divergence, verdict: str) -> Iterator[str]:
         yield "two uninterrupted runs of the command differ; what to switch on:"
         yield from (f"  {switch}" for switch in SWITCHES)
     else:
-        yield f"usual cause ({found.cause}): {found.advice}"
+        told = found.advice.removesuffix("; ".join(found.lines)).removesuffix(". ")
+        yield f"usual cause ({found.cause}): {told}"
+        yield from (f"  {line}" for line in found.lines)
 
 
 def row(attempt: DrillAttempt) -> tuple[str, ...]:

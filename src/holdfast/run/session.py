@@ -76,7 +76,7 @@ class Session:
         """Determine the facts on which the attempt depends, and compare them with the other ranks."""
         ranks, options = self.ranks, self.options
         with ranks.together("options"):
-            self.drilled = settings.drilled()
+            self.drilled = settings.drilled(options.path)
             self.witness = self._begin_witness() if self.drilled.digests else None
             self.stop, self.display = Stop(options.deadline), Display()
             from .job_clock import JobClock  # `import holdfast` should not import what queries schedulers

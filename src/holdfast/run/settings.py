@@ -45,24 +45,21 @@ class Drilled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _DRILLED = msgspec.json.Decoder(Drilled)  # made here for the reason that `format` has
-_moved: dict[str, str] = {}  # a value of HOLDFAST_RUN_DIR -> the path of the run that it moves
+_moved: dict[str, dict[str, int]] = {}  # a value of HOLDFAST_RUN_DIR -> the paths of the runs that it moves, numbered
+BESIDE = ".run-"  # and the number of a further run of the script, in a directory beside the first one's
 
 
 def run_dir(path: str | os.PathLike[str]) -> Path:
     """The run's directory: `path`, unless HOLDFAST_RUN_DIR is set. Absolute, because a script may change its directory.
 
-    Raises:
-        UsageError: HOLDFAST_RUN_DIR would put a second run of this script into the directory of the first.
+    HOLDFAST_RUN_DIR is the directory of the script's first run. Further ones lie beside it.
     """
     place = os.environ.get(RUN_DIR)
     if not place:
         return Path(path).absolute()
-    first = _moved.setdefault(place, os.fspath(path))
-    if first != os.fspath(path):
-        raise UsageError(
-            f"{RUN_DIR} moves one run, and this script has two: {first} and {os.fspath(path)}. Drill them one at a time"
-        )
-    return Path(place).absolute()
+    numbers = _moved.setdefault(place, {})
+    number = numbers.setdefault(os.fspath(path), len(numbers))
+    return Path(place).absolute() if not number else Path(f"{place}{BESIDE}{number + 1}").absolute()
 
 
 def is_drilled() -> bool:
@@ -109,14 +106,16 @@ def purge_days() -> float | None:
     raise UsageError(f"{PURGE_DAYS}={text}: a number of days above 0 is wanted")
 
 
-def drilled() -> Drilled:
+def drilled(path: Path | None = None) -> Drilled:
     """Return the settings in HOLDFAST_DRILL; empty ones when it is unset.
+
+    `path`: those of the run there, which is stopped and resumed by them only if it is the script's first.
 
     Raises:
         UsageError: its value was not written by a drill.
     """
-    text = os.environ.get(DRILL)
-    if not text:
+    text, first = os.environ.get(DRILL), os.environ.get(RUN_DIR)
+    if not text or (path is not None and first and path != Path(first).absolute()):
         return Drilled()
     try:
         return _DRILLED.decode(text)

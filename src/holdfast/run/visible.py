@@ -1,7 +1,8 @@
 """Visible: the variables of the script that runs the loop, and their values. Only reads; calls no code of the script.
 
-The order is outermost first: names of the module, names of the functions that lead to the loop, parts of loaders, and
-attributes of tracked objects. Attributes of objects are variables too, as `env.state` and `loader.dataset.calls`.
+Numbers and texts of the functions that lead to the loop come first, innermost first. The rest is outermost first: names
+of the module, names of these functions, parts of loaders, and attributes of tracked objects. Attributes of objects are
+variables too, as `env.state` and `loader.dataset.calls`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ MOST_ITEMS = 50  # of a list or a dict whose members are objects
 _PASSED_OVER = (ModuleType, FunctionType, BuiltinFunctionType, MethodType, CodeType, FrameType, type, property)
 _SHARED = (int, float, complex, str, bytes, tuple, frozenset, range, NoneType)  # equal ones may be one object
 _OURS, _OURS_SHOWN = "holdfast", "holdfast.data"
+_DISPLAYS = {"tqdm", "rich", "progressbar", "alive_progress", "enlighten", "IPython", "ipywidgets"}
 _PLAIN = {"argparse", "types", "__main__"}  # of Python's own modules, those whose objects hold a script's values
 
 
@@ -58,16 +60,24 @@ def is_users(file: str, module: str) -> bool:
     return not any(file.startswith(f"{place}/") for place in installed) and "/site-packages/" not in file
 
 
-def variables(roots: Mapping[str, Any], held: Mapping[int, str]) -> Iterator[Variable]:
+class Found(NamedTuple):
+    """The script's variables, as far as they were read."""
+
+    variables: list[Variable]
+    whole: bool  # whether the limit `MOST` was not reached
+
+
+def variables(roots: Mapping[str, Any], held: Mapping[int, str]) -> Found:
     """The script's variables, then those of `roots`, each object once.
 
     `held`: ids of the tracked objects. Attributes that they save themselves are omitted; their others are not.
     """
-    walk = _Walk(held)
-    for variable in _named(frames()):
-        yield from walk(variable, 0)
-    for path, value in roots.items():
-        yield from walk(Variable(path, value), 0)
+    walk, named = _Walk(held), list(_named(frames()))
+    plain = [each for each in reversed(named) if ":" in each.path and type(each.value) in _SHARED]
+    found = [each for variable in plain for each in walk(variable, 0)]
+    for variable in (*named, *(Variable(path, value) for path, value in roots.items())):
+        found += walk(variable, 0)
+    return Found(found, walk.left > 0)
 
 
 def within(variable: Variable) -> Iterator[Variable]:
@@ -114,22 +124,20 @@ class _Walk:
     def __init__(self, held: Mapping[int, str]) -> None:
         self._held = held
         self._entered: set[int] = set()
-        self._left = MOST
+        self.left = MOST
 
     def __call__(self, variable: Variable, depth: int) -> Iterator[Variable]:
         value = variable.value
         if isinstance(value, FunctionType) and depth <= DEEPEST:
             for each in _kept_by(value, variable):
                 yield from self(each, depth + 1)
-        if self._left <= 0 or isinstance(value, _PASSED_OVER) or _is_ours(value):
+        if self.left <= 0 or isinstance(value, _PASSED_OVER) or _is_ours(value) or is_display(value):
             return
         held = id(value) in self._held
-        if held and adapter_for(value) is not None and not is_module(value):
-            return
         members = _members(variable, held=held)
         if members is None:
             if id(value) not in self._entered:
-                self._left -= 1
+                self.left -= 1
                 yield variable
             if variable.live and not isinstance(value, _SHARED):  # else a live way to it may come
                 self._entered.add(id(value))
@@ -138,7 +146,7 @@ class _Walk:
             return
         self._entered.add(id(value))
         if not held and not isinstance(value, dict | list | tuple):
-            self._left -= 1
+            self.left -= 1
             yield variable
         for member in members:
             yield from self(member, depth + 1)
@@ -155,6 +163,17 @@ def _kept_by(function: FunctionType, variable: Variable) -> list[Variable]:
             if not isinstance(cell.cell_contents, FunctionType):
                 found.append(Variable(f"{code.co_name}:{name}", cell.cell_contents, variable.live, stored=True))
     return found
+
+
+def is_display(value: Any) -> bool:
+    """Whether it shows progress to people: nothing that a step does depends on it."""
+    return any(kind.__module__.partition(".")[0] in _DISPLAYS for kind in type(value).__mro__)
+
+
+def _state_keys(value: Any) -> set[str]:
+    with suppress(Exception):  # an object's own method may raise anything
+        return {*value.state_dict()}
+    return set()
 
 
 def _is_ours(value: Any) -> bool:
@@ -175,6 +194,9 @@ def _members(variable: Variable, *, held: bool) -> list[Variable] | None:
         return None
     if is_module(value):
         return _of_module(variable, attributes)
+    if held and adapter_for(value) is not None:  # an optimizer, say: what its class adds, and the run does not keep
+        saved = {*_state_keys(value), "optimizer", "defaults"}
+        attributes = {name: each for name, each in attributes.items() if name not in saved and name[:1] != "_"}
     return [variable.member(f".{name}", each) for name, each in attributes.items() if not name.startswith("__")]
 
 
@@ -211,13 +233,21 @@ def _attributes(value: Any) -> dict[str, Any] | None:
     return dict(found) if isinstance(found, dict) else None
 
 
+_HOOKS = ("_hooks", "_hooks_with_kwargs", "_hooks_always_called")
+_OF_MODULES = {
+    *("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_is_full_backward_hook", "_version"),
+    *("_compiled_call_impl", "_state_dict_pre_hooks", "_load_state_dict_post_hooks", "_is_hf_initialized"),
+}
+
+
 def _of_module(variable: Variable, attributes: Mapping[str, Any]) -> list[Variable]:
     """Return what a framework's module holds besides its state: its own attributes, which of its parameters are
     trained,
     and the attributes of its submodules.
     """
     parts = [(name, each) for name, each in attributes["_modules"].items() if each is not None]
-    own = [(name, each) for name, each in attributes.items() if not name.startswith("_")]
+    own = [(name, each) for name, each in attributes.items() if name not in _OF_MODULES and not name.endswith(_HOOKS)]
+    own += [(name, attributes["_buffers"].get(name)) for name in attributes.get("_non_persistent_buffers_set", ())]
     trained = tuple(name for name, each in attributes["_parameters"].items() if getattr(each, TRAINED, False))
     flags = [(TRAINED, trained)] if any(each is not None for each in attributes["_parameters"].values()) else []
     return [

@@ -21,7 +21,7 @@ from ..state import rng, tree
 from ..state.captured import Attributes
 from ..store import format
 from .objects import OBJECTS, adapter_for, is_generator
-from .visible import Variable, has_own_state, is_array, is_module, variables, within
+from .visible import MOST, Variable, has_own_state, is_array, is_module, variables, within
 
 LARGEST_BYTES = 32 << 20  # most bytes of one variable; four times as much for all of them
 MOST_MEMBERS = 20_000
@@ -46,6 +46,7 @@ class About(msgspec.Struct, frozen=True, omit_defaults=True):
     in_loader: bool = False  # a loader draws from it
     clock: bool = False  # it holds a time near the present
     role: str = ""  # scheduler | scaler | optimizer | module, by what it can do
+    frozen: bool = False  # it is an attribute of an object that cannot be changed in place
     bag: str = ""  # of a container: a digest of its members in no order
 
 
@@ -64,6 +65,7 @@ class Witness:
         self._last: dict[str, str] = {}
         self._about: dict[str, About] = {}
         self.begun = False
+        self._whole = True  # whether all variables were read each time
 
     def consumed(self, batch: Any) -> None:
         """Record that the loop takes `batch`, which it may change."""
@@ -83,6 +85,7 @@ class Witness:
             "values": changed,
             "gone": gone,
             "about": msgspec.to_builtins(new),
+            **({} if self._whole else {"cut": MOST}),
             "rng": {name: _digest_of(state)[0] for name, state in rng.capture().items()},
         }
 
@@ -96,7 +99,9 @@ class Witness:
         values: dict[str, str] = {}
         about: dict[str, About] = {}
         left = 4 * LARGEST_BYTES
-        for variable in [*variables(roots, self._held), *itertools.starmap(Variable, more.items())]:
+        found = variables(roots, self._held)
+        self._whole = self._whole and found.whole
+        for variable in [*found.variables, *itertools.starmap(Variable, more.items())]:
             if variable.path in values:
                 continue
             digest, size = _guarded(variable.value, min(left, LARGEST_BYTES))
@@ -121,6 +126,7 @@ class Witness:
             in_loader=id(value) in self._in_loaders,
             clock=_is_time(value),
             role=_role(value),
+            frozen=is_object and bool(getattr(getattr(type(owner), "__dataclass_params__", None), "frozen", False)),
             bag=_bag(value),
         )
 
