@@ -7,11 +7,14 @@ import pytest
 
 from causes import TORCH, quiet
 from holdfast import drill
-from holdfast.drill import DrillOptions
+from holdfast.drill import DrillOptions, report
 from samples import sample
 
-PAGE = (Path(__file__).parents[2] / "docs/loops.md").read_text()
-PREAMBLE, *BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "loops.md").read_text()
+CODE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+PREAMBLE, *BLOCKS = CODE.findall(PAGE)
+ANSWERS = CODE.findall((DOCS / "questions.md").read_text())[:2]  # the others need libraries that are not installed here
 LOOPS = {re.findall(r'"runs/(\w+)"', block)[0]: PREAMBLE + block for block in BLOCKS}
 LATE = "gymnasium.envs.classic_control", "sklearn.datasets", "sklearn.linear_model"
 
@@ -30,6 +33,15 @@ def resumes_exactly(name, zygotes, place, record_property):
     record_property("table: loops of docs/loops.md", f"{name} | {found.verdict_line}")
     assert found.exit_code == 0, (found.verdict, found.divergence, found.notes)
     assert found.kills_proven == 3
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_a_script_of_the_page_of_questions_resumes_exactly(number, zygotes, tmp_path):
+    """A trainer that calls next(), and a loop in a second function."""
+    script = tmp_path / "train.py"
+    script.write_text(PREAMBLE + ANSWERS[number])
+    found = drill.drill([*zygotes(*TORCH), str(script)], DrillOptions(kills=3, seed=1), quiet)
+    assert (found.verdict, found.kills_proven, found.steps) == (report.IDENTICAL, 3, 18), found
 
 
 @pytest.mark.parametrize("name", sample([*LOOPS], 4))
