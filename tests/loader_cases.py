@@ -314,6 +314,8 @@ def by_trainer(run, batches_of, epoch_of, save, ahead):
     def marked(batches):
         for batch in fetched_ahead(batches, ahead):
             yield batch
+            if save:  # also where no start is sure to go on from
+                run.save()
             loop.step_done()
 
     while loop.goes_on:

@@ -201,7 +201,7 @@ def test_another_order_is_refused():
         batches = feed.open(0, None)
         for _ in range(consumed):
             next(batches)
-        with pytest.raises(Mismatch, match=r"cannot be resumed: read again, batch \d of epoch 0.*Zip\(a, b\)"):
+        with pytest.raises(Mismatch, match=r"cannot be resumed: read again, batch \d of epoch 0.*accept="):
             feed_for(iter(others), 1).open(0, feed.position(consumed))
 
 

@@ -409,8 +409,8 @@ def test_a_change_that_moves_the_data_position_is_refused_unless_accepted(tmp_pa
     cut_in_the_middle(tmp_path)
     longer = Sized([0, 1, 2, 3])
     for loader, accumulate, words in (
-        (longer, 1, r"length was 3, is 4.*say accept=\{'length'\}"),
-        (Sized([0, 1, 2]), 2, "accumulate was 1, is 2"),
+        (longer, 1, r"length was 3, is 4.*accept=\{\"data\"\}"),
+        (Sized([0, 1, 2]), 2, "accumulate was 1, is 2.*say accept=\\{'accumulate'\\}"),
     ):
         with pytest.raises(Mismatch, match=words), new_run(tmp_path, Toy()) as run:
             for _ in run.epochs(3):

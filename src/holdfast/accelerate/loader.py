@@ -84,7 +84,7 @@ class PreparedFeed(Feed):
     def __init__(self, loader: Any, seed: int) -> None:
         super().__init__(loader)
         self._inner = feeds.feed_for(loader.base_dataloader, seed)
-        self.replays = self._inner.replays
+        self.replays, self.unknown = self._inner.replays, self._inner.unknown
         dispatches = isinstance(loader, DataLoaderDispatcher) and not loader.split_batches
         self._each = loader.state.num_processes if dispatches else 1  # batches of the loader inside for one outside
         self._batches: Iterator[Any] = iter(())

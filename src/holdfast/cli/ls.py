@@ -132,6 +132,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
         "age_s": age_s(head.created),
         "ranks": head.world,
         "not_finite": head.not_finite,
+        "not_exact_from": checkpoint.not_exact_from,
         "signed": head.signer,
         "damaged": None,
     }
@@ -168,6 +169,7 @@ def _row(row: dict[str, Any]) -> list[object]:
         return [row["name"], *[""] * 6, row["damaged"], *[""] * 3]
     marks = [mark for mark in ("pinned", "best", "latest") if row[mark]]
     marks += ["not finite"] if row["not_finite"] else []
+    marks += [f"not exact from step {row['not_exact_from']}"] if row["not_exact_from"] is not None else []
     marks += [f"of {row['ranks']} ranks"] if row["ranks"] > 1 else []
     marks += [f"shares files of {name}" for name in row["shares_with"]]
     marks += [f"at {place}" for place in row["at"]]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
-from ..errors import Damaged
+from ..errors import Mismatch
+from .advice import other_samples
 
 FeedPosition = Mapping[str, Any]  # "epoch", "batches" consumed of it, and what else the feed needs to resume there
 LoaderFacts = Mapping[str, Any]  # what decides the order and the batches of a loader
@@ -20,7 +22,14 @@ class StoredPosition(dict[str, Any]):
         return cls({key: _stored(value) for key, value in stored.items()})
 
     def __missing__(self, key: str) -> Any:
-        raise Damaged(f"the checkpoint's position of a loader lacks {key!r}: another kind of loader wrote it")
+        raise OtherKind(
+            "the position of a loader in the checkpoint is that of another kind of loader: it has no"
+            f" {key!r}. Pass the loader of before. {other_samples()}"
+        )
+
+
+class OtherKind(Mismatch):
+    """A position is that of another kind of feed: nothing of it can be used, and nothing is damaged."""
 
 
 def _stored(value: Any) -> Any:
@@ -65,6 +74,7 @@ class Feed:
     """How a loop walks one loader."""
 
     replays = False  # whether a resume reads the consumed batches again
+    unknown: Any = None  # the class, or the generator's code, whose replay nobody promises; None: any position resumes
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -82,6 +92,12 @@ class Feed:
         The loader's iterator exists, and what has to be skipped has been, when this returns. A position of an earlier
         epoch carries over what the loader itself takes from epoch to epoch, and `epoch` is opened at its start.
         """
+
+    def afresh(self, epoch: int, skipped: int) -> Iterator[Any]:
+        """Batches of a new pass without its first ones, where no position can be restored; open() may have failed."""
+        batches = self.open(epoch, None)
+        next(islice(batches, skipped, skipped), None)
+        return batches
 
     def position(self, consumed: int) -> FeedPosition:
         """What resumes after `consumed` batches of the epoch, those before an earlier resume included.

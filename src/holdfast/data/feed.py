@@ -73,6 +73,7 @@ class ZipFeed(Feed):
         super().__init__(loader)
         self._feeds = feeds
         self.replays = any(feed.replays for feed in feeds)
+        self.unknown = next(filter(None, (feed.unknown for feed in feeds)), None)
 
     @property
     def at_rest(self) -> bool:

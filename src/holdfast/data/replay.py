@@ -1,7 +1,8 @@
 """Iterables without a position: a resume reads the consumed batches again, and compares them.
 
-The random numbers are those with which the pass began; before the last of these batches, those of that moment. So the
-loader yields the same batches. When the digest of the first or of the last one differs, the resume is refused.
+The random numbers are those with which the pass began; before the last of these batches, those of that moment. So a
+loader whose kind promises it (promise.py) yields the same batches. When the digest of the first or of the last one
+differs, the resume is refused.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 
 from ..errors import Mismatch, UsageError
 from ..state import rng
+from . import promise
+from .advice import Advice, other_samples
 from .digest import digest
 from .facts import Feed, FeedPosition, reached
 
@@ -32,7 +35,12 @@ class ReplayFeed(Feed):
         super().__init__(batches)
         self._once = isinstance(batches, Iterator)
         self._passes = False  # whether a pass has begun
+        self._read = 0  # batches taken by a replay that came to none of its positions
         self._memory: dict[str, Any] = {}
+        self.unknown = self._unknown()
+
+    def _unknown(self) -> Any:
+        return promise.unknown_in(self._loader)
 
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         if position is not None and reached(position, epoch):
@@ -42,13 +50,17 @@ class ReplayFeed(Feed):
                 self._catch_up(position)
             if self._once and self._passes:
                 raise UsageError(
-                    f"epoch {epoch} cannot begin: a {type(self._loader).__name__} can be iterated once only;"
-                    " pass a list, or an object whose __iter__ starts afresh"
+                    f"epoch {epoch} cannot begin: a {type(self._loader).__name__} can be iterated once only. "
+                    + str(Advice("made in each epoch", "Make it in the body of run.epochs, or pass a list"))
                 )
             self._memory = {"rng": rng.capture(), **self._facts_of_pass(position)}
             batches = self._begin(epoch, self._memory, again=False)
         self._epoch, self._passes = epoch, True
         return self._handed_out(batches)
+
+    def afresh(self, epoch: int, skipped: int) -> Iterator[Any]:
+        read, self._read = self._read if self._once else 0, 0
+        return super().afresh(epoch, max(0, skipped - read))
 
     def position(self, consumed: int) -> FeedPosition:
         return {**super().position(consumed), **self._memory}
@@ -82,7 +94,7 @@ class ReplayFeed(Feed):
         if count > 1:
             next(islice(batches, count - 2, count - 2), None)  # skips those between
             rng.restore(position.get("last_rng", {}))
-            last = next(batches, _NOTHING)
+            last, self._read = next(batches, _NOTHING), count
         if last is _NOTHING or position.get("last") not in {None, digest(last)}:
             raise self._refusal(epoch, count)
         return batches
@@ -102,7 +114,7 @@ class ReplayFeed(Feed):
         for _ in range(1 if self._once or not self.remembers else epoch + 1):
             rng.restore(position.get("rng", {}))
             batches = self._begin(epoch, position, again=True)
-            first = next(batches, _NOTHING)
+            first, self._read = next(batches, _NOTHING), 1
             if first is not _NOTHING and position.get("first") in {None, digest(first)}:
                 return batches, first
             _close(batches)
@@ -111,16 +123,11 @@ class ReplayFeed(Feed):
     def _refusal(self, epoch: int, number: int) -> Mismatch:
         return Mismatch(
             f"the {type(self._loader).__name__} in run.batches cannot be resumed: read again, batch {number} of"
-            f" epoch {epoch} is not the one of before. {self._advice()}"
+            f" epoch {epoch} is not the one of before: {self._cause()}. {other_samples()}"
         )
 
-    def _advice(self) -> str:
-        if self._once:
-            return (
-                "Make the iterator in the epoch's body before anything else draws random numbers, or pass a list, a"
-                " DataLoader, or run.batches(holdfast.data.Zip(a, b)) for loaders side by side"
-            )
-        return "Give it state_dict() and load_state_dict(), or pass a list or a DataLoader"
+    def _cause(self) -> str:
+        return "it depends on more than the random numbers with which it began"
 
 
 def _close(batches: Iterator[Any]) -> None:

@@ -6,8 +6,9 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import HoldfastError, Mismatch, UsageError
 from ..state import rng
+from .advice import Advice, other_samples
 from .facts import Feed, FeedPosition
 
 _NOTHING = object()
@@ -53,7 +54,7 @@ class StatefulFeed(Feed):
         if position["epoch"] == epoch and not position["ended"]:
             self._began = position.get("began")
             rng.restore(self._began or {})
-            self._keeper.load_state_dict(copy.deepcopy(position["state"]))
+            self._load(position["state"])
             batches: Iterator[Any] = iter(self._loader)
             self._restore_generator(position)
             return batches
@@ -67,12 +68,27 @@ class StatefulFeed(Feed):
         A loader that yields no further batch from that state is there. One that yields a batch had ended the epoch
         before its state was taken, if the loop did not leave early: that batch is the next epoch's first.
         """
-        self._keeper.load_state_dict(copy.deepcopy(position["state"]))
+        self._load(position["state"])
         if next(iter(self._loader), _NOTHING) is not _NOTHING and position["ended"]:
-            self._keeper.load_state_dict(copy.deepcopy(position["state"]))
+            self._load(position["state"])
             if hasattr(self._loader, "next_iter_state"):
                 iter(self._loader)  # torchdata makes one iterator that loads the state, and then another
         self._restore_generator(position)
+
+    def _load(self, state: Any) -> None:
+        """
+        Raises:
+            Mismatch: the loader cannot load it; another one has saved it.
+        """
+        try:
+            self._keeper.load_state_dict(copy.deepcopy(state))
+        except HoldfastError:
+            raise
+        except Exception as error:  # a script's objects may raise anything
+            raise Mismatch(
+                f"a {type(self._keeper).__name__} in run.batches cannot load the state that is in the checkpoint:"
+                f" {type(error).__name__} ({error}). {other_samples()}"
+            ) from error
 
     def _until_ended(self, batches: Iterator[Any]) -> Iterator[Any]:
         yield from batches
@@ -92,8 +108,8 @@ class StatefulFeed(Feed):
             inner = "loader.base_dataloader" if hasattr(self._loader, "base_dataloader") else "the loader that it wraps"
             raise UsageError(
                 f"run.batches cannot resume this {type(self._loader).__name__}: its state_dict() raises"
-                f" {type(error).__name__} ({error}). Pass {inner}, a plain DataLoader for one, and move each batch to"
-                " its device in the loop"
+                f" {type(error).__name__} ({error}). "
+                + str(Advice("loader inside", f"Pass {inner}, and move each batch to its device in the loop"))
             ) from error
         self._asked = True
 

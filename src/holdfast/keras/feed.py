@@ -24,6 +24,7 @@ class Source:
     length: int | None = None  # batches of a pass
     by_keras = False  # whether a pass is taken by Keras' own function, in TensorFlow, and not batch by batch here
     replays = False  # whether a resume reads the batches again
+    unknown: Any = None  # as of a feed
 
     def begin(self, number: int, seen: int, place: Any) -> Iterator[Any]:
         """Pass `number` after its first `seen` batches. `place`: what `place()` returned there; None: at the start."""
@@ -41,7 +42,7 @@ class Source:
 class Batches(Feed):
     def __init__(self, source: Source, per_epoch: int | None, group: int) -> None:
         super().__init__(source)
-        self.replays = source.replays
+        self.replays, self.unknown = source.replays, source.unknown
         self._source, self._per_epoch, self._group = source, per_epoch, group
         self._pass: Iterator[Any] | None = None
         self._number = self._seen = self._done = 0  # of the pass; its batches; the epoch's batches

@@ -133,7 +133,7 @@ class Fed(Source):
 
     def __init__(self, feed: Any, length: int | None, adapt: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
         self._feed, self.length, self._adapt = feed, length, adapt
-        self.replays = feed.replays
+        self.replays, self.unknown = feed.replays, feed.unknown
 
     def facts(self) -> dict[str, Any]:
         return {f"of_{name}" if name == "loader" else name: fact for name, fact in self._feed.describe().items()}

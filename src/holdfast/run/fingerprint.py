@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from ..data.advice import Advice, other_samples
 from ..data.feed import MOVES
+from ..data.order import VERSION
 from ..errors import Mismatch
 from ..provenance import libraries
 from .tracked import framework_modules
 
 Facts = dict[str, Any]
+
+_KEEPING = {"accumulate", "batch_size", "drop_last", "length", "seed", "shuffle"}  # a place in our order stays a place
 
 
 def environment() -> Facts:
@@ -39,20 +43,22 @@ def alike(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     return all(before.get(key) == now.get(key) for key in MOVES - {"accumulate"})
 
 
-def require_accepted(name: str, before: Mapping[str, Any], now: Mapping[str, Any], accepted: Collection[str]) -> None:
-    """Check that the loader `name` can continue in the middle of an epoch.
-
-    Raises:
-        Mismatch: a fact changed that moves the position in the data, and it is not in `accepted`.
-    """
+def moved(before: Mapping[str, Any], now: Mapping[str, Any], accepted: Collection[str]) -> list[str]:
+    """Return the facts that changed, are not `accepted`, and move the position in the middle of an epoch."""
     same = {"batch_size", "accumulate"} if _same_steps(before, now) else set()
-    moved = [key for key in sorted(MOVES - same) if before.get(key) != now.get(key) and key not in accepted]
-    if moved:
-        what = "; ".join(f"{key} was {before.get(key)}, is {now.get(key)}" for key in moved) + _over_ranks(before, now)
-        raise Mismatch(
-            f"the loader {name!r} is not the one of the checkpoint: {what}. The position in its data would mean other "
-            f"samples. Put it back, or say accept={{{', '.join(map(repr, moved))}}}"
-        )
+    return [key for key in sorted(MOVES - same) if before.get(key) != now.get(key) and key not in accepted]
+
+
+def other_loader(name: str, before: Mapping[str, Any], now: Mapping[str, Any], moved: Sequence[str]) -> Mismatch:
+    """Return the refusal of the loader `name` in the middle of an epoch, after the facts `moved` have changed."""
+    what = "; ".join(f"{key} was {before.get(key)}, is {now.get(key)}" for key in moved) + _over_ranks(before, now)
+    ours = before.get("order") == now.get("order") == VERSION
+    keeps = not {*moved} - (_KEEPING if ours else {"accumulate"})
+    advice = Advice("a changed fact", f"Put it back, or say accept={{{', '.join(map(repr, moved))}}}")
+    return Mismatch(
+        f"the loader {name!r} is not the one of the checkpoint: {what}. The position in its data would mean other "
+        f"samples. {advice if keeps else other_samples()}"
+    )
 
 
 def _over_ranks(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -179,6 +179,7 @@ def _restore_own(session: Session, checkpoint: Checkpoint, memory: dict[str, Any
         session.vars.load_state_dict(memory["vars"])
     session.durations.update(memory.get("durations", {}))
     session.metrics.restore(memory.get("means"))
+    session.not_exact_from = checkpoint.not_exact_from
     session.store.go_on(checkpoint)
     session.saves.restore(checkpoint, ours=checkpoint.path.parent.parent == session.store.root)  # otherwise a branch
     _announce(session, checkpoint)
@@ -215,6 +216,8 @@ def _announce(session: Session, checkpoint: Checkpoint) -> None:
     else:
         saved = f"from {checkpoint.name}, saved {summary.ago(format.seconds(checkpoint.head.created))}"
         where = f"resumes at {session.place()} {attempt}, {saved}"
+    if session.not_exact_from is not None:
+        where += f", not exact from step {session.not_exact_from}"
     say(f"{session.path}: {where}{_rejected(session)}")
 
 

@@ -11,6 +11,7 @@ from typing import Any, SupportsIndex
 
 import msgspec
 
+from ..data.advice import DATA
 from ..data.feed import MOVES
 from ..errors import UsageError
 from ..ranks import ALONE, Ranks
@@ -83,9 +84,11 @@ class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields wou
         if self.finished not in ("continue", "exit"):
             raise UsageError(f'finished={self.finished!r}: give "exit", or "continue"')
         for change in self.accept:
-            if change not in {*MOVES, settings.ARGUMENTS}:
+            if change not in {*MOVES, DATA, settings.ARGUMENTS}:
                 known = ", ".join(sorted(MOVES))
-                raise UsageError(f"accept={change!r}: what a loader can change is {known}; else {settings.ARGUMENTS!r}")
+                raise UsageError(
+                    f"accept={change!r}: what a loader can change is {known}; else {DATA!r} or {settings.ARGUMENTS!r}"
+                )
         for kind in self.types:
             if not isinstance(kind, type):
                 raise UsageError(f"types={kind!r}: give the classes themselves, as in types=[Colour, Point]")

@@ -119,6 +119,11 @@ class Position(msgspec.Struct):
             done.get(kind, 0) >= total or kind in self.left for kind, total in self.targets.items()
         )
 
+    @property
+    def several_epochs(self) -> bool:
+        """Whether the run is to have more than one epoch, so that the end of one is not the end of all."""
+        return self.targets.get("epochs", 0) - self.first_epoch > 1
+
     def consumed(self, name: str) -> int:
         """Number of batches of the loader `name` completed in this epoch."""
         return int(self.loaders.get(name, {}).get("consumed", 0))
@@ -175,12 +180,18 @@ class Progress:
         self.epoch_rng: Any = None  # random numbers when the body of the present epoch began
         self.epoch_generators: dict[str, Any] = {}  # the tracked ones then, by their paths
         self.last_batch = LastBatch()
+        self.unproven: dict[str, str] = {}  # name of a loader -> digest and name of the code whose replay is unproven
         self._serving: Serving | None = None  # the loader in progress
 
     @property
     def batches_left(self) -> int | None:
         """How many batches of the loader in progress are not consumed; None if its length is not known."""
         return None if self._serving is None else self._serving.left
+
+    @property
+    def unproven_here(self) -> str:
+        """Return the code, of the loader in progress, because of which a start from here may be refused; "" if none."""
+        return "" if self._serving is None else self.unproven.get(self._serving.name, "")
 
     def restore(self, position: Position, memory: Mapping[str, Any]) -> None:
         """Restore what a checkpoint stored of the run itself."""

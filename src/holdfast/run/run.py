@@ -62,8 +62,9 @@ class Run(AbstractContextManager["Run"]):
         go_back: a step to resume from, once; newer checkpoints are moved to quarantine/. A restart does not repeat it.
         overrides: {"optimizer": {"lr": 1e-4}} sets options of tracked optimizers on the next start, once.
         allow_fresh: start from scratch when checkpoints exist, or existed, and none is valid.
-        accept: changes of a loader to accept on resume although they move its position: {"batch_size"}. "arguments":
-            a batch job with other arguments than the last one, which is refused else, goes on with its run.
+        accept: changes of a loader to accept on resume although they move its position: {"batch_size"}. "data": where
+            no position can be restored, skip as many batches of a new pass and train the rest, which is not exact.
+            "arguments": a batch job with other arguments than the last one, else refused, goes on with its run.
         probe: called without arguments at each save and after the restore; both results must have the same bits.
         deadline: when the machine is taken away: a datetime, a timedelta from now, or Unix seconds.
         hyperparameters, dataset, note: for the document in each checkpoint; Holdfast does not read them.

@@ -8,7 +8,7 @@ from ..children import steps
 from ..errors import UsageError
 from ..state.tree import flatten
 from ..terminal import say
-from . import drilled, first_step, unsound
+from . import drilled, first_step, unproven, unsound
 from .ranks import GOOD_BYE_S, parting
 from .session import Session
 from .tracked import RESERVED, framework_modules
@@ -50,11 +50,12 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
     wanted = session.drill_limit or last.stop or _stop_ordered(session, order)
     reason = wanted or (last.stop if last.saves_first else None) or saves.reason(metrics, order, epoch, final=final)
     session.display.update(step=session.position.step, metrics=metrics)
-    if reason and saves.saved != session.here:
+    unsaved = bool(wanted) and wanted != session.drill_limit and unproven.stops_unsaved(session)
+    if reason and not unsaved and saves.saved != session.here:
         session.alive.mark(steps.SAVE, session.position.step)
         saves.save(reason, metrics, epoch, at_once=drilled.is_at_once(session))
     if wanted:
-        stop_now(session, wanted)
+        stop_now(session, wanted, unsaved=unsaved)
     drilled.await_kill(session)
     if session.windows is not None:
         _lead(session, session.windows)
@@ -154,16 +155,21 @@ def _lead(session: Session, windows: Windows) -> None:
     windows.say(stop=_stop_wanted(session, windows.ahead_s) or "", save=save, land=land)
 
 
-def stop_now(session: Session, reason: str) -> None:
-    """Save the state unless it is saved, write the journal's last line, and exit with 75.
+def stop_now(session: Session, reason: str, *, unsaved: bool = False) -> None:
+    """Save the state unless it is saved, or not to be, write the journal's last line, and exit with 75.
 
     Raises:
         Stopped: always.
         StoreError: the save in flight, of this same step, failed.
     """
     session.alive.mark(steps.CLOSING, session.position.step)
-    session.saves.secure(reason, {})
-    ranks, why = session.ranks, f"{reason} at step {session.position.step}; saved"
+    if unsaved:
+        session.saves.land(last_chance=True)
+        session.saves.waiting.tell()
+    else:
+        session.saves.secure(reason, {})
+    what = f"not saved: the next start goes on from {session.saves.saved or 'the beginning'}" if unsaved else "saved"
+    ranks, why = session.ranks, f"{reason} at step {session.position.step}; {what}"
     with parting(ranks, GOOD_BYE_S + 3 * session.progress.step_s):  # some ranks may be steps behind
         session.close("stop", reason=reason)
         stopped = session.stopped(why)

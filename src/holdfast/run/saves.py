@@ -32,6 +32,7 @@ from . import drilled, unsound
 from .ranks import require_one_place
 from .readback import ReadBack
 from .setbacks import Setbacks
+from .unproven import Waiting
 from .windows import Order
 from .writer import BeforeEach, Writer
 
@@ -78,7 +79,7 @@ class Saves:
         self.writer, self.arena = Writer(), Arena()
         self.readback = ReadBack(session.store)
         self.pace = _pace(session)
-        self.setbacks = Setbacks(session)
+        self.setbacks, self.waiting = Setbacks(session), Waiting(session)
         self._durable_s = 0.0  # when the save in flight was durable
         self._last = session.progress.mark()  # the moment of the last save
         self._point = 0  # the safe point of the last save, as counted by windows
@@ -111,7 +112,12 @@ class Saves:
         """Return why to save at this safe point, or None. `order`: what rank 0 orders all ranks to do."""
         found = self._reason(metrics, order, epoch, final=final)
         session = self._session
-        if found == "due" and session.aim is None and session.progress.last_batch.save_waits(session):
+        if session.aim is not None:
+            return found
+        if found in (None, *PERIODIC) and self._wanted is None:
+            now = session.progress.mark(epoch)
+            found = self.waiting.decide(found, now, at_end=now.at_end)
+        if found == "due" and session.progress.last_batch.save_waits(session):
             self._wanted, found = found, None
         return found
 
@@ -146,10 +152,10 @@ class Saves:
         return math.inf if self.pace is None else self.pace.note_s(now_s)
 
     def _is_due(self, every: Every | Auto | None, epoch: int | None = None) -> bool:
-        now = self._session.progress.mark(epoch)
+        now, last = self._session.progress.mark(epoch), self.waiting.since or self._last
         if isinstance(every, Auto):
-            return self.pace is not None and self.pace.is_due(self._last.seconds, now.seconds)
-        return interval.due(every, last=self._last, now=now)
+            return self.pace is not None and self.pace.is_due(last.seconds, now.seconds)
+        return interval.due(every, last=last, now=now)
 
     def _every(self) -> Every | Auto | None:
         session = self._session
@@ -249,6 +255,7 @@ class Saves:
         behind = session.progress.last_batch.may_be_behind(session)
         flight = Flight(session.here, reason, facts, self.saved, began_s, staged.snapshot, behind)
         self.saved, self.flight = flight.name, flight
+        self.waiting.done()
         self.count += 1
         if self.pace is not None:
             self.pace.saving(began_s)

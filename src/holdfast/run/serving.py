@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ..children import steps
+from ..data.advice import DATA
 from ..data.facts import Feed, FeedPosition, StoredPosition, known_length, plain
 from ..data.feed import feed_for
-from ..errors import UsageError
+from ..errors import Mismatch, UsageError
 from ..state import rng
 from ..terminal import warn
-from . import fingerprint
+from . import fingerprint, inexact, unproven
 from .opening import settle
 from .position import AHEAD, Source
 from .safe_point import step_done
@@ -58,16 +59,21 @@ class Serving(Iterator[Any]):
         self._group = served.accumulate
         self._ahead: deque[_Fetch] = deque()  # of what was taken and is not consumed; the end, too
         self._again: deque[Any] = deque()  # batches that had been fetched ahead of the checkpoint
-        self._feed, position = _open(session, served, self.consumed)
+        self._feed, position, refusal, first = _found(session, served, self.consumed)
         if not ahead:  # a trainer knows by itself where its steps end
             self._feed.require(session.tracked.objects.values())
+        unproven.noted(session, self.name, self._feed.unknown)
         session.progress.reach(self)
         again: list[dict[str, Any]] = []
         if position is not None and AHEAD in position:
             again = position[AHEAD] if position["epoch"] == session.position.epoch else []
             position = {key: value for key, value in position.items() if key != AHEAD}
-        self._remaining = self._feed.open(session.position.epoch, position)
-        for random in again:
+        epoch, exact = session.position.epoch, True
+        if first:
+            self._remaining, exact = inexact.opened(session, self._feed, self.name, position, refusal)
+        else:
+            self._remaining = self._feed.open(epoch, position)
+        for random in again if exact else ():
             rng.restore(random)
             self._again.append(self._fetch(random))  # the last may be the end
 
@@ -179,28 +185,30 @@ def _drawn_since(before: dict[str, Any]) -> dict[str, Any]:
     return {name: before[name] for name in {key.removeprefix("tree:").partition("/")[0] for key in changed}}
 
 
-def _open(session: Session, served: BatchesArguments, consumed: int) -> tuple[Feed, FeedPosition | None]:
-    """Return the feed of the loader, and the position at which to open it.
+def _found(
+    session: Session, served: BatchesArguments, consumed: int
+) -> tuple[Feed, FeedPosition | None, Mismatch | None, bool]:
+    """Return the feed of the loader, the position at which to open it, why not, and whether it is the first after a
+    restore.
 
     A replaced loader continues if its facts are equal. Otherwise it starts over; in mid-epoch it is refused.
     """
     loader, name, progress = served.loader, served.name, session.progress
-    known = progress.sources.get(name)
+    known, refusal = progress.sources.get(name), None
     same = known is not None and known.loader is loader
     feed = known.feed if known is not None and same else feed_for(loader, progress.seed or 0, name)
     before, now = progress.loader_facts.get(name), {**feed.describe(), "accumulate": served.accumulate}
-    if before is not None and known is None:  # compare only the first loader after a restore
-        if consumed:
-            fingerprint.require_accepted(name, before, now, session.options.accept)
-        for line in fingerprint.changes(before, now, f"loader {name}: "):
-            session.tell_changed(line)
+    first = before is not None and known is None
+    if before is not None and first:
+        moved = fingerprint.moved(before, now, session.options.accept) if consumed else []
+        refusal = fingerprint.other_loader(name, before, now, moved) if moved else None
+        if refusal is None or DATA in session.options.accept:
+            for line in fingerprint.changes(before, now, f"loader {name}: "):
+                session.tell_changed(line)
     afresh = same or (known is not None and feed.replays)  # the feed object already knows its position
     goes_on = not afresh and (consumed or before is None or fingerprint.alike(before, now))
     progress.keep_source(name, Source(loader, feed), now)
-    if consumed and feed.replays:
-        warn(
-            f"loader {name!r} cannot be positioned: {consumed} batches of it are read again and dropped. A list, a "
-            "DataLoader, holdfast.data.Zip(a, b), or state_dict() and load_state_dict() would avoid that"
-        )
     position = session.position.feeds.get(name) if goes_on else None
-    return feed, None if position is None else StoredPosition.of(position)
+    if consumed and feed.replays and refusal is None:
+        warn(f"loader {name!r} cannot be positioned: {consumed} batches of it are read again and dropped")
+    return feed, None if position is None else StoredPosition.of(position), refusal, first

@@ -19,6 +19,7 @@ from ..provenance import document
 from ..state import rng
 from ..state.tree import types_in
 from ..store import format
+from ..store.checkpoint import NOT_EXACT_FROM
 from ..store.store import Facts
 from ..terminal import Progress as Display
 from ..terminal import say, speak_for, warn
@@ -65,6 +66,7 @@ class Session:
         self.standing: Standing | None = None  # set if the run has no block: it ends with its outermost loop
         self.durations: dict[str, Any] = {}  # what a clock says: saved with the run, and compared by no drill
         self.left = False  # its block has ended, or without a block its outermost loop
+        self.not_exact_from: int | None = None  # the step from which on other samples than before are trained
         self.over: Stopped | None = None  # it has stopped, and does nothing more
         self.board: Board | None = None
         self.room: Room | None = None
@@ -333,7 +335,8 @@ class Session:
             models = {name: facts for name, target in self.tracked.inside().items() if (facts := model_facts(target))}
             made = document(self.options.hyperparameters, self.options.dataset)
             self._document = {**made, "model": models}
-        return self._document
+        since = self.not_exact_from
+        return self._document if since is None else {**self._document, NOT_EXACT_FROM: since}
 
     def record(self, event: str, /, **facts: Any) -> None:
         """Journal an event at the present position."""

@@ -62,6 +62,11 @@ def run_dir(path: str | os.PathLike[str]) -> Path:
     return Path(place).absolute() if not number else Path(f"{place}{BESIDE}{number + 1}").absolute()
 
 
+def own_dir(path: Path) -> Path:
+    """The directory that the script names for the run at `path`, also where HOLDFAST_RUN_DIR has moved it."""
+    return Path(_moved.get(os.environ.get(RUN_DIR, ""), path)).absolute()
+
+
 def is_drilled() -> bool:
     """Whether a drill runs this process: then the drill kills it, not a scheduler."""
     return bool(os.environ.get(DRILL))

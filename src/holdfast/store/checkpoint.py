@@ -20,6 +20,8 @@ from .problems import Listed, Problem
 from .signing import Key
 from .stored import Piece, Stored, StoredLeaf, StoredPieces
 
+NOT_EXACT_FROM = "not_exact_from"  # in a document
+
 __all__ = ["Checkpoint", "Piece", "Problem", "StoredLeaf", "StoredPieces"]
 
 
@@ -153,6 +155,12 @@ class Checkpoint:
     def document(self) -> dict[str, Any]:
         """Who saved it, and with what: host, command, git commit, library versions, hyperparameters, model."""
         return self.head.document
+
+    @property
+    def not_exact_from(self) -> int | None:
+        """The step from which on its run trained other samples than an uninterrupted one; None: it did not."""
+        found = self.document.get(NOT_EXACT_FROM)
+        return found if type(found) is int and found >= 0 else None
 
     @property
     def main_part(self) -> str | None:

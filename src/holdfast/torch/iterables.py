@@ -18,6 +18,11 @@ from .workers import iterate
 _NOTHING = object()
 
 
+def unknown_stream(dataset: Any) -> Any:
+    """Return its class, unless its kind promises that it yields the same again."""
+    return None if type(dataset).__module__.partition(".")[0] == "datasets" else type(dataset)
+
+
 class IterableFeed(ReplayFeed):
     """An IterableDataset without a state, or in workers: the consumed batches are read again and compared."""
 
@@ -42,12 +47,11 @@ class IterableFeed(ReplayFeed):
             self._loader.generator.manual_seed(seed)
         return iterate(self._loader)
 
-    def _advice(self) -> str:
-        return (
-            f"Its dataset, a {type(self._users.dataset).__name__}, yields another order: give it state_dict() and"
-            " load_state_dict() and use num_workers=0 or torchdata's StatefulDataLoader; or let its order depend on"
-            " nothing but set_epoch(epoch), called before run.batches"
-        )
+    def _unknown(self) -> Any:
+        return unknown_stream(self._users.dataset)
+
+    def _cause(self) -> str:
+        return f"its dataset, a {type(self._users.dataset).__name__}, depends on more than that and set_epoch(epoch)"
 
 
 class DatasetFeed(StatefulFeed):

@@ -14,11 +14,12 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, IterDataPipe
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
 from ..data.facts import Feed, FeedPosition, LoaderFacts, reached
 from ..data.order import key
-from .iterables import DatasetFeed, IterableFeed
+from .iterables import DatasetFeed, IterableFeed, unknown_stream
 from .plans import Step, plan_for, position_of
 from .twin import draw_as_sampler, draw_seed_of_workers, facts_of, torchdatas, twin_of
 from .workers import iterate
@@ -55,6 +56,20 @@ def _forgets(dataset: Any) -> bool:
     inside = vars(dataset)
     parts = [inside.get("_ex_iterable"), inside.get("ex_iterable"), *inside.get("ex_iterables", ())]
     return any(_forgets(each) for each in parts if each is not None)
+
+
+def unknown_in(value: Any) -> Any:
+    """Return the class whose replay nobody promises, in one of torch's iterators over a DataLoader; None if there is
+    none.
+    """
+    if not isinstance(value, _BaseDataLoaderIter):
+        return type(value)
+    source: Any = value._index_sampler  # noqa: SLF001
+    if value._dataset_kind == _DatasetKind.Iterable:  # noqa: SLF001
+        return unknown_stream(value._dataset)  # noqa: SLF001
+    kinds = [type(source), *([type(source.sampler)] if type(source) is BatchSampler else [])]
+    known = ("torch.utils.data.", "holdfast.")
+    return next((kind for kind in kinds if not kind.__module__.startswith(known)), None)
 
 
 def _is_torchdatas(loader: DataLoader[Any]) -> bool:

@@ -15,6 +15,7 @@ import xxhash
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
 from ..data import groups
+from ..data.advice import other_samples
 from ..data.facts import FeedPosition, LoaderFacts, known_length
 from ..data.order import key
 from ..data.sampler import Sampler
@@ -69,7 +70,7 @@ class OrderPlan(BatchPlan):
         if "digest" in at and self.order.world > 1:
             raise Mismatch(
                 f"{at['batches']} batches into epoch {epoch} this position counts the samples of one rank only;"
-                " its place among all ranks is not known: end the epoch with the version or the sampler that began it"
+                f" its place among all ranks is not known. {other_samples()}"
             )
         self.order.seek(epoch, at["samples"])
         return self._steps(epoch, at["batches"], at["samples"])
@@ -296,7 +297,7 @@ def _replay(steps: Iterator[Step], position: FeedPosition) -> None:
     if count and (last is None or digest not in {None, last.position["digest"]}):
         raise Mismatch(
             f"the sampler's order cannot be replayed: {count} batches into epoch {position['epoch']} it yields other"
-            " indices than before; give it set_epoch(epoch) or state_dict()"
+            f" indices than before. {other_samples()}"
         )
 
 

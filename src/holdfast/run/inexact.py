@@ -1,0 +1,67 @@
+"""Inexact: where no position in the data can be restored, a run goes on with other samples, if its caller accepts that.
+
+As many batches of a new pass are skipped as were done, on all ranks alike. Each use is told and journalled, and every
+later checkpoint says from which step on the run is not exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..data.advice import DATA
+from ..data.facts import Feed, FeedPosition, OtherKind
+from ..errors import Mismatch
+from ..state import rng
+from .session import Session
+
+
+def opened(session: Session, feed: Feed, name: str, position: FeedPosition | None, refusal: Mismatch | None) -> Any:
+    """Return the batches of the first loop over a loader after a restore, and whether they are those of `position`.
+
+    Raises:
+        Mismatch: `position` cannot be restored, or `refusal` says so before it was tried, and nobody accepts that.
+    """
+    before, ranks = rng.capture(), session.ranks
+    epoch, done = session.position.epoch, session.position.consumed(name)
+    accepted = DATA in session.options.accept
+    batches: Iterator[Any] = iter(())
+    try:
+        if refusal is not None:
+            raise refusal
+        batches, why = feed.open(epoch, position), ""
+    except OtherKind as error:
+        if done and not accepted:
+            raise
+        if not done:  # between epochs another loader is taken: no position in its data would move
+            session.tell_changed(f"loader {name}: another kind of loader begins this epoch")
+            return feed.open(epoch, None), True
+        why = str(error)
+    except Mismatch as error:
+        if not accepted:
+            raise
+        why = str(error)
+    if accepted:
+        found = ranks.collect("a position in the data", why.encode, max).decode()
+        if found:
+            close = getattr(batches, "close", None)
+            if close is not None:
+                close()
+            rng.restore(before)
+            batches = feed.afresh(epoch, done)
+            _tell(session, name, done, found)
+            return batches, False
+    return batches, True
+
+
+def _tell(session: Session, name: str, skipped: int, why: str) -> None:
+    step = session.position.step
+    session.not_exact_from = min(step, step if session.not_exact_from is None else session.not_exact_from)
+    session.attempt.record("inexact", step=step, loader=name, skipped=skipped, why=why)
+    cause = why.partition(". ")[0]
+    session.tell(
+        f"{session.path}: not exact from step {step}: {cause}; {skipped} batches of a new pass of the loader {name!r} "
+        "are skipped, and the rest is trained",
+        kind="inexact",
+        name=name,
+    )

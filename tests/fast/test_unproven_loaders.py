@@ -1,0 +1,246 @@
+"""Loaders whose replay nobody promises: never a checkpoint that no start can use, and always a way to go on."""
+
+import random
+from itertools import count, islice
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from holdfast import Every, Last, Run
+from holdfast.data import promise
+from holdfast.errors import Mismatch, Stopped
+from holdfast.run.unproven import prove
+from subjects import asked_of
+from toy import Cut, Toy, events, names, new_run
+
+
+class Prefetch:
+    """Works one batch ahead, and draws random numbers in the loop's process."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __len__(self):
+        return len(self.loader)
+
+    def __iter__(self):
+        before = None
+        for x in self.loader:
+            x = x * 100 + random.randrange(100)
+            if before is not None:
+                yield before
+            before = x
+        yield before
+
+
+class Inside(Prefetch):
+    """The same with a length that nobody knows."""
+
+    __len__ = None
+
+
+def prefetched(loader):
+    """The same as a function."""
+    yield from iter(Prefetch(loader))
+
+
+class Infinite(DataLoader):
+    """Keeps one iterator over all epochs."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.endless = self._forever()
+
+    def _forever(self):
+        while True:
+            yield from super().__iter__()
+
+    def __iter__(self):
+        yield from islice(self.endless, len(self))
+
+
+class Drawn(IterableDataset):
+    """A script's own stream."""
+
+    def __iter__(self):
+        return (number * 100 + random.randrange(100) for number in range(6))
+
+
+UNKNOWN = {
+    "a class around a loader": lambda: Prefetch(range(6)),
+    "one without a length": lambda: Inside(range(6)),
+    "a generator": lambda: prefetched(range(6)),
+    "enumerate of a generator": lambda: enumerate(prefetched(range(6))),
+    "zip of one and a list": lambda: zip(range(6), prefetched(range(6)), strict=True),
+    "a subclass of DataLoader": lambda: Infinite(range(6)),
+    "a stream of the script's": lambda: DataLoader(Drawn(), batch_size=None),
+}
+KNOWN = {
+    "a list": lambda: [1, 2],
+    "enumerate": lambda: enumerate([1, 2]),
+    "zip": lambda: zip([1, 2], range(2), strict=True),
+    "islice": lambda: islice(count(), 3),
+    "map": lambda: map(str, [1, 2]),
+    "enumerate of a DataLoader": lambda: enumerate(DataLoader(range(6))),
+    "its iterator": lambda: iter(DataLoader(range(6))),
+    "zip of DataLoaders": lambda: zip(DataLoader(range(6), shuffle=True), DataLoader(range(6)), strict=True),
+    "DataLoader": lambda: DataLoader(range(6), shuffle=True),
+}
+AT_HOME = "a subclass of DataLoader"  # its iterator lives on from epoch to epoch: its law is below
+
+
+def trained(path, make, epochs=3, cut=None, told=None, body=lambda run: None, **options):
+    """What the passes saw. The process is gone in pass `cut`, after its saves are durable."""
+    random.seed(3), torch.manual_seed(3)
+    seen, toy, loader = [], Toy(), None
+    with new_run(path, toy, **{"background": False, "vars": {"seen": []}, **options}) as run:
+        for epoch in run.epochs(epochs):
+            made = make()
+            loader = made if loader is None or hasattr(made, "__next__") else loader
+            for batch in run.batches(loader):
+                if cut is not None and len(seen) + 1 == cut:
+                    raise Cut
+                seen.append((epoch, str(batch)))
+                toy.learn(str(batch))
+                run.vars.seen += [str(batch)]
+                body(run)
+        return [*run.vars.seen, toy.value]
+
+
+def cut_short(path, make, cut, **options):
+    with pytest.raises(Cut):
+        trained(path, make, cut=cut, **options)
+
+
+def test_what_a_kind_promises_is_known_without_reading():
+    """Python's own iterators over lists and DataLoaders; not the code of a class, a generator or a stream."""
+    from holdfast.data.feed import feed_for
+
+    for name, make in (UNKNOWN | KNOWN).items():
+        with asked_of(name):
+            assert (feed_for(make(), 1).unknown is None) == (name in KNOWN)
+
+
+def test_a_run_over_an_unknown_loader_is_saved_at_its_epochs_ends_and_resumes_there(tmp_path, capsys):
+    """Whatever the interval. One line says so at the first save, and nothing else is told."""
+    for number, (name, make) in enumerate(UNKNOWN.items()):
+        if "DataLoader" in name:
+            continue
+        with asked_of(name):
+            one, two = tmp_path / f"{number}-a", tmp_path / f"{number}-b"
+            expected = trained(one, make)
+            assert names(one) == ["step-000000006-end", "step-000000012-end", "step-000000018-end"]
+            told = [event["what"] for event in events(one, "told")]
+            assert len(told) == 1 and "is saved at the ends of its epochs. Prove it once: holdfast drill" in told[0]
+            cut_short(two, make, 10)
+            assert trained(two, make) == expected
+
+
+def test_right_loaders_are_saved_everywhere_and_nothing_is_told(tmp_path, capsys):
+    """Every known kind has a checkpoint after each step."""
+    for name, make in KNOWN.items():
+        with asked_of(name):
+            trained(tmp_path / name, make, epochs=2)
+            assert events(tmp_path / name, "told") == []
+            assert sum(not each.endswith("end") for each in names(tmp_path / name)) >= 3
+
+
+def test_a_stop_inside_such_an_epoch_saves_nothing_and_the_next_start_is_exact(tmp_path, capsys):
+    """The second stop in a row without an epoch's end saves: a run gets on whose attempts are short."""
+    stop = lambda run: run._session.stop.hear("SIGTERM") if run.step % 6 == 3 else None
+    make = UNKNOWN["a class around a loader"]
+    expected = trained(tmp_path / "whole", make)
+    with pytest.raises(Stopped):
+        trained(tmp_path / "run", make, body=stop)
+    assert names(tmp_path / "run") == []
+    assert "not saved: the next start goes on from the beginning" in capsys.readouterr().err
+    assert trained(tmp_path / "run", make) == expected
+    for _ in range(2):
+        with pytest.raises(Stopped):
+            trained(tmp_path / "short", make, body=stop)
+    assert names(tmp_path / "short") == ["step-000000004"]
+    assert "a resume from there may be refused. To skip as many" in capsys.readouterr().err
+
+
+def test_a_stream_of_one_epoch_is_saved_all_the_same_and_says_what_a_resume_needs(tmp_path, capsys):
+    """Where no epoch's end comes within the interval."""
+    make = UNKNOWN["a generator"]
+    cut_short(tmp_path, make, 5, epochs=1, every=Every(steps=2))
+    assert names(tmp_path) == ["step-000000004"]
+    lines = [event["what"] for event in events(tmp_path, "told")]
+    assert len(lines) == 2 and 'say Run(..., accept={"data"})' in lines[1]
+    with pytest.raises(Mismatch, match=r'accept=\{"data"\}'):
+        trained(tmp_path, make, epochs=1)
+    seen = trained(tmp_path, make, epochs=1, accept={"data"})
+    assert [int(each) // 100 for each in seen[:-1]] == [*range(6)]
+
+
+def test_other_samples_are_told_journalled_and_shown_from_then_on(tmp_path, capsys):
+    """By every later checkpoint, by `ls`, and by every later start. Where the position restores, nothing is."""
+    from click.testing import CliRunner
+
+    from holdfast.cli.ls import command
+
+    make = UNKNOWN["a class around a loader"]
+    cut_short(tmp_path / "run", make, 5, body=lambda run: run.save())
+    cut_short(tmp_path / "run", make, 9, accept={"data"}, body=lambda run: run.save())
+    [event] = events(tmp_path / "run", "inexact")
+    assert (event["step"], event["skipped"], event["loader"]) == (4, 4, "train")
+    assert "not exact from step 4" in capsys.readouterr().err
+    trained(tmp_path / "run", make, accept={"data"})
+    shown = CliRunner().invoke(command, [str(tmp_path / "run")]).output
+    rows = [line for line in shown.splitlines() if line.startswith("step-")]
+    marked = {row.split()[0]: "not exact from step 4" in row for row in rows}
+    assert {name: int(name[5:14]) > 4 for name in marked} == marked
+    known = lambda: DataLoader(range(6), shuffle=True)
+    whole = trained(tmp_path / "whole", known)
+    cut_short(tmp_path / "known", known, 9)
+    assert whole == trained(tmp_path / "known", known, accept={"data"})
+    assert events(tmp_path / "known", "inexact") == []
+
+
+def test_a_loader_of_another_kind_is_no_damage_and_other_samples_are_accepted(tmp_path, capsys):
+    """A position of another kind is a mismatch; typed, the advice resumes: for each pair of kinds."""
+
+    class WithState(Prefetch):
+        __name__ = "Prefetch"
+
+        def state_dict(self):
+            return {"own": 1}
+
+        def load_state_dict(self, state):
+            assert state["own"] == 1
+
+    kinds = {
+        "class": lambda: Prefetch(range(6)),
+        "state": lambda: WithState(range(6)),
+        "plain": lambda: DataLoader(TensorDataset(torch.arange(6)), shuffle=True),
+        "sampler": lambda: DataLoader(range(6), sampler=torch.utils.data.WeightedRandomSampler([1.0] * 6, 6)),
+        "list": lambda: [0, 1, 2, 3, 4, 5],
+        "generator": lambda: prefetched(range(6)),
+        "subclass": lambda: Infinite(range(6)),
+    }
+    for old in kinds:
+        cut_short(tmp_path / old, kinds[old], 10, body=lambda run: run.save())
+        for new in kinds:
+            if old == new:
+                continue
+            with asked_of(old, new):
+                start = {"branch_from": tmp_path / old, "every": None}
+                with pytest.raises(Mismatch, match=r'say Run\(\.\.\., accept=\{"data"\}\)'):
+                    trained(tmp_path / f"{old}-{new}", kinds[new], **start)
+                path = tmp_path / f"{old}-{new}"
+                assert len(trained(path, kinds[new], accept={"data"}, **start)) == 19
+                assert len(events(path, "inexact")) == 1
+
+
+def test_what_a_drill_has_proven_is_saved_inside_its_epochs(tmp_path):
+    """For the code that was drilled: a change of the class's code takes the proof back."""
+    make = UNKNOWN["one without a length"]
+    prove(tmp_path / "run", {promise.digest_of(Inside): "Inside"})
+    trained(tmp_path / "run", make, epochs=2)
+    assert len(names(tmp_path / "run")) > 10
+    assert events(tmp_path / "run", "told") == []
+    same = type("Inside", (Inside,), {"__iter__": lambda self: iter(range(6))})
+    assert promise.digest_of(same) != promise.digest_of(Inside)
