@@ -70,7 +70,7 @@ class Endless:
 
 
 class HiddenRandomness:
-    """A sampler that keeps a generator for itself: nobody can bring it back."""
+    """A sampler that keeps a generator for itself."""
 
     def __init__(self):
         self.random = random.Random(1)
@@ -249,9 +249,19 @@ def test_an_endless_sampler_is_drawn_lazily():
     assert [next(rest).tolist() for _ in range(10)] == taken[40:]
 
 
+LUCK = random.Random(2)
+
+
+class Lucky:
+    """A sampler whose generator is no attribute of its."""
+
+    def __iter__(self):
+        return iter(LUCK.sample(range(LENGTH), LENGTH))
+
+
 def test_an_order_that_cannot_be_replayed_is_refused():
     """A sampler that hides its randomness gives other indices the second time: no resume, but an error."""
-    made = lambda: numbers(sampler=HiddenRandomness())
+    made = lambda: numbers(sampler=Lucky())
     _, positions = uninterrupted(made, 2)
     for epoch, place in ((1, (1, 1, "step")), (2, (1, 6, "end"))):
         with pytest.raises(Mismatch, match="cannot be replayed"):

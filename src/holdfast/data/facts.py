@@ -81,6 +81,11 @@ class Feed:
         self._epoch = 0
 
     @property
+    def lives_on(self) -> str:
+        """What of the loader goes on from epoch to epoch and cannot be brought back; empty if there is nothing."""
+        return ""
+
+    @property
     def at_rest(self) -> bool:
         """Whether the state may be saved behind the batch that was handed out last."""
         return True

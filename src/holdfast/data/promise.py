@@ -39,6 +39,16 @@ def unknown_in(loader: Any) -> Any:
     return kind
 
 
+def roots_of(loader: Any) -> list[Any]:
+    """Return the objects whose attributes may decide what an unknown `loader` yields."""
+    if type(loader) is GeneratorType:
+        frame = loader.gi_frame
+        return [] if frame is None else [*frame.f_locals.values()]
+    if type(loader).__module__ in _PYTHONS:
+        return [root for each in _inside(loader) for root in roots_of(each)]
+    return [loader]
+
+
 def iter_of(value: Any) -> Any:
     """Return what is asked in place of a container: nothing of it is read."""
     return iter(value) if type(value) in {list, tuple, range} else value

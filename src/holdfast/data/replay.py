@@ -17,8 +17,11 @@ from . import promise
 from .advice import Advice, other_samples
 from .digest import digest
 from .facts import Feed, FeedPosition, reached
+from .memory import Memory
 
 _NOTHING = object()
+_CARRIED, _OVER, _LIVES = "carried", "over", "lives"  # keys of positions in loaders whose replay nobody promises
+_NOT_OF_A_PASS = {"epoch", "batches", _CARRIED, _OVER, _LIVES}
 
 
 class ReplayFeed(Feed):
@@ -38,15 +41,31 @@ class ReplayFeed(Feed):
         self._read = 0  # batches taken by a replay that came to none of its positions
         self._memory: dict[str, Any] = {}
         self.unknown = self._unknown()
+        self._attributes = Memory(self._roots)
+        self._over = False  # whether the pass in progress has come to its end
 
     def _unknown(self) -> Any:
         return promise.unknown_in(self._loader)
 
+    def _roots(self) -> list[Any]:
+        """The objects whose attributes passes may change."""
+        return promise.roots_of(self._loader)
+
+    @property
+    def lives_on(self) -> str:
+        """The attribute of the loader with an iterator that goes on from epoch to epoch; empty if there is none."""
+        return self._attributes.lives_on if self.unknown is not None and not self._once else ""
+
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
+        if position is not None and _LIVES in position and (position["epoch"] != epoch or epoch):
+            cause = f"its {position[_LIVES]} lives on from epoch to epoch"
+            raise self._refusal(position["epoch"], position["batches"], cause)
+        if position is not None and _CARRIED in position:
+            self._attributes.restore(position[_CARRIED])
         if position is not None and reached(position, epoch):
             batches = self._replayed(position)
         else:
-            if position is not None and self.remembers and not self._once:
+            if position is not None and self.remembers and not self._once and _OVER not in position:
                 self._catch_up(position)
             if self._once and self._passes:
                 raise UsageError(
@@ -54,6 +73,7 @@ class ReplayFeed(Feed):
                     + str(Advice("made in each epoch", "Make it in the body of run.epochs, or pass a list"))
                 )
             self._memory = {"rng": rng.capture(), **self._facts_of_pass(position)}
+            self._pass_begins()
             batches = self._begin(epoch, self._memory, again=False)
         self._epoch, self._passes = epoch, True
         return self._handed_out(batches)
@@ -63,7 +83,20 @@ class ReplayFeed(Feed):
         return super().afresh(epoch, max(0, skipped - read))
 
     def position(self, consumed: int) -> FeedPosition:
-        return {**super().position(consumed), **self._memory}
+        found = {**super().position(consumed), **self._memory}
+        if self.unknown is None:
+            return found
+        if lives := self.lives_on:
+            found[_LIVES] = lives
+        carried = self._attributes.now() if self._over else self._attributes.before()
+        if carried:
+            found |= {_CARRIED: carried, **({_OVER: True} if self._over else {})}
+        return found
+
+    def _pass_begins(self) -> None:
+        self._over = False
+        if self.unknown is not None:
+            self._attributes.begin()
 
     def _begin(self, epoch: int, memory: FeedPosition, *, again: bool) -> Iterator[Any]:  # noqa: ARG002
         """One pass. `memory`: facts noted about it; `again`: it replays an earlier pass."""
@@ -79,6 +112,7 @@ class ReplayFeed(Feed):
                 before = rng.capture()
                 batch = next(batches, _NOTHING)
                 if batch is _NOTHING:
+                    self._over = True
                     return
                 found = digest(batch)  # digest now: the loop may change the batch in place
                 self._memory |= {"last": found, "last_rng": before, "first": self._memory.get("first", found)}
@@ -89,7 +123,8 @@ class ReplayFeed(Feed):
     def _replayed(self, position: FeedPosition) -> Iterator[Any]:
         """Return the pass of `position`, after its consumed batches."""
         epoch, count = position["epoch"], position["batches"]
-        self._memory = {name: position[name] for name in position if name not in {"epoch", "batches"}}
+        self._memory = {name: position[name] for name in position if name not in _NOT_OF_A_PASS}
+        self._pass_begins()
         batches, last = self._met_again(position)
         if count > 1:
             next(islice(batches, count - 2, count - 2), None)  # skips those between
@@ -120,10 +155,10 @@ class ReplayFeed(Feed):
             _close(batches)
         raise self._refusal(epoch, 1)
 
-    def _refusal(self, epoch: int, number: int) -> Mismatch:
+    def _refusal(self, epoch: int, number: int, cause: str = "") -> Mismatch:
         return Mismatch(
             f"the {type(self._loader).__name__} in run.batches cannot be resumed: read again, batch {number} of"
-            f" epoch {epoch} is not the one of before: {self._cause()}. {other_samples()}"
+            f" epoch {epoch} is not the one of before: {cause or self._cause()}. {other_samples()}"
         )
 
     def _cause(self) -> str:

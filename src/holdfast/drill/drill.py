@@ -17,7 +17,7 @@ from .. import disk, journal
 from ..errors import ChildError, UsageError
 from ..journal import Event, Log
 from ..legible import counted
-from ..run import settings
+from ..run import settings, unproven
 from ..run.loops import EXITS
 from ..run.metrics import TIMINGS
 from . import compare, evidence, files, judge, kill, leftovers, output, report
@@ -102,6 +102,8 @@ class Drill:
         if found.verdict == report.IDENTICAL and why is not None:
             found.verdict = report.NOT_PROVEN
             found.notes.append(why)
+        if found.verdict == report.IDENTICAL and any(each.phase == "step" for each in found.resumed):
+            found.notes += _proofs(place / "killed")
         return found
 
     def _begin(self, reference: Trace, first: Pace) -> DrillReport:
@@ -298,6 +300,17 @@ class Drill:
         lines, found.lines_compared = output.differences(first, killed, known)
         found.output_differences = [str(each) for each in lines]
         return lines
+
+
+def _proofs(root: Path) -> list[str]:
+    """Note, for the next start of the script, that its loaders resume inside an epoch; return a line for each."""
+    lines = {}
+    for log in _logs(root):
+        for event in log.newest(unproven.EVENT):
+            path, kind = Path(str(event["run"])), str(event["kind"])
+            where = unproven.prove(path, {str(event["code"]): kind})
+            lines[kind] = f"{kind} resumed inside an epoch: {where} lets the next starts of {path} save there"
+    return [*lines.values()]
 
 
 def _logs(root: Path, after: int = 0) -> list[Log]:

@@ -189,6 +189,11 @@ class Progress:
         return None if self._serving is None else self._serving.left
 
     @property
+    def lives_on(self) -> str:
+        """What of the loader in progress no start can bring back, not even at an epoch's end; empty if nothing."""
+        return "" if self._serving is None else self._serving.lives_on
+
+    @property
     def unproven_here(self) -> str:
         """Return the code, of the loader in progress, because of which a start from here may be refused; "" if none."""
         return "" if self._serving is None else self.unproven.get(self._serving.name, "")

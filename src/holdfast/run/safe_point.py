@@ -48,7 +48,8 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
     session.job_clock.look(save_s=saves.save_s, step_s=progress.step_s, drain_s=session.drain_s)
     last = progress.last_batch
     wanted = session.drill_limit or last.stop or _stop_ordered(session, order)
-    reason = wanted or (last.stop if last.saves_first else None) or saves.reason(metrics, order, epoch, final=final)
+    first = last.stop if last.saves_first and not progress.unproven_here else None
+    reason = wanted or first or saves.reason(metrics, order, epoch, final=final)
     session.display.update(step=session.position.step, metrics=metrics)
     unsaved = bool(wanted) and wanted != session.drill_limit and unproven.stops_unsaved(session)
     if reason and not unsaved and saves.saved != session.here:

@@ -93,6 +93,11 @@ class Serving(Iterator[Any]):
             return None
         return -1 if self._length <= self._group else self._length - self.consumed
 
+    @property
+    def lives_on(self) -> str:
+        """As of its feed."""
+        return self._feed.lives_on
+
     def _settle(self) -> None:
         """Restore the state and the random numbers as they were before the first of these batches."""
         self._settled, session = True, self._session

@@ -36,10 +36,11 @@ def proven(path: Path) -> dict[str, str]:
         return {}
 
 
-def prove(path: Path, found: dict[str, str]) -> None:
-    """Add to what is proven for the run at `path`."""
+def prove(path: Path, found: dict[str, str]) -> Path:
+    """Add to what is proven for the run at `path`; return the file."""
     disk.make_dirs(path.parent)
     disk.replace_with(_file(path), [format.json_bytes(proven(path) | found)])
+    return _file(path)
 
 
 def _file(path: Path) -> Path:
@@ -85,6 +86,8 @@ class Waiting:
         if reason is None or not self._session.progress.unproven_here:
             return reason
         self.tell()
+        if self._session.progress.lives_on:  # an epoch's end is no better place
+            return reason
         if self.since is None:
             self.since = now
             return None
@@ -104,6 +107,17 @@ class Waiting:
         if not kind or name in self._told:
             return
         self._told.add(name)
+        lives = self._session.progress.lives_on
+        if lives:
+            self._told.add("")
+            self._session.tell(
+                f"a {kind[33:]}, the loader {name!r}, keeps an iterator from epoch to epoch ({lives}), which no start "
+                f"can bring back: after its first epoch a resume will be refused. {other_samples()}",
+                kind="unproven_loader",
+                name=name,
+                code=kind[:32],
+            )
+            return
         advice = Advice(
             "a proof",
             f"Prove it once: holdfast drill -- python {Path(sys.argv[0]).name}; or give it state_dict() and "
@@ -134,7 +148,10 @@ def stops_unsaved(session: Session) -> bool:
 
     So that a run gets on whose attempts are all shorter than an epoch, the second of them in a row saves here.
     """
-    if not session.progress.unproven_here or not session.position.several_epochs or session.aim is not None:
+    progress = session.progress
+    if not progress.unproven_here or progress.lives_on or not session.position.several_epochs:
+        return False
+    if session.aim is not None:
         return False
 
     def wanted() -> bytes:

@@ -50,6 +50,9 @@ class IterableFeed(ReplayFeed):
     def _unknown(self) -> Any:
         return unknown_stream(self._users.dataset)
 
+    def _roots(self) -> list[Any]:
+        return [self._users.dataset]
+
     def _cause(self) -> str:
         return f"its dataset, a {type(self._users.dataset).__name__}, depends on more than that and set_epoch(epoch)"
 

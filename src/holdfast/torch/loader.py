@@ -35,13 +35,23 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
     if of_torchdata:  # its own state is needed where it contains more than an order and a dataset's state
         ours = not keeps_state if indexed else keeps_state and not isinstance(loader.dataset, IterDataPipe)
     else:
-        ours = _iterates_as(loader, DataLoader) and not hasattr(loader, "state_dict")
+        ours = (_iterates_as(loader, DataLoader) or _repeats(loader)) and not hasattr(loader, "state_dict")
     if not ours:
         return None
     if indexed:
         return DataLoaderFeed(loader, seed)
     stateful = keeps_state and (of_torchdata or loader.num_workers == 0)
     return DatasetFeed(loader, seed) if stateful else IterableFeed(loader, seed)
+
+
+def _repeats(loader: DataLoader[Any]) -> bool:
+    """Whether an epoch is the next len(loader) batches of one iterator that never ends, over its batch sampler.
+
+    Its workers live on so. Source: InfiniteDataLoader of ultralytics/yolov5, MultiEpochsDataLoader of timm.
+    """
+    code = getattr(type(loader).__iter__, "__code__", None)
+    takes = code is not None and {*code.co_names} == {"range", "len", "next", "iterator"}
+    return takes and type(loader.batch_sampler).__name__ == "_RepeatSampler"
 
 
 def _forgets(dataset: Any) -> bool:
@@ -89,12 +99,17 @@ class DataLoaderFeed(Feed):
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:
         super().__init__(loader)
         self._seed = seed
-        self._plan = plan_for(loader, seed)
+        repeats = not _iterates_as(loader, DataLoader) and _repeats(loader)
+        self._plan = plan_for(loader, seed, loader.batch_sampler.sampler if repeats else None)  # type: ignore[union-attr]
         self._steps = _Steps()
-        self._twin = twin_of(loader, self._steps)
+        workers = {"persistent_workers": True} if repeats and loader.num_workers else {}
+        self._twin = twin_of(loader, self._steps, **workers)
+        self._draws = not repeats  # a loader that repeats has drawn when it was made
         self._recent: deque[FeedPosition] = deque(maxlen=8)
         self._last: FeedPosition | None = None
-        self._once = loader.persistent_workers  # a plain loader draws its workers' seed only in its first epoch
+        self._once = (
+            loader.persistent_workers or repeats
+        )  # a plain loader draws its workers' seed only in its first epoch
 
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         if position is not None:  # as in the run's first attempt: later attempts may have other workers
@@ -111,6 +126,8 @@ class DataLoaderFeed(Feed):
     def position(self, consumed: int) -> FeedPosition:
         # zip() takes one more of a longer loader, so the last position may not be the consumed one
         found = self._last = {recent["batches"]: recent for recent in self._recent}[consumed]
+        if not self._steps.pending and found is self._recent[-1]:
+            found = {**found, **self._plan.after()}
         return {**found, "once": True} if self._once else found
 
     def describe(self) -> LoaderFacts:
@@ -120,7 +137,7 @@ class DataLoaderFeed(Feed):
         """Seed the workers of this pass. `first`: it is the loader's first in the run."""
         plain = batches == 0  # otherwise the loop's random numbers are restored: they come after those drawn here
         seed = key("workers", self._seed, epoch, batches)
-        if plain and (first or not self._once):
+        if plain and self._draws and (first or not self._once):
             draw_seed_of_workers(self._loader, self._twin, seed)
         else:
             self._twin.generator.manual_seed(seed)

@@ -17,6 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Rando
 from ..data import groups
 from ..data.advice import other_samples
 from ..data.facts import FeedPosition, LoaderFacts, known_length
+from ..data.memory import Memory
 from ..data.order import key
 from ..data.sampler import Sampler
 from ..data.seeded import Index
@@ -26,6 +27,7 @@ from .samplers import InterruptibleDistributedGroupedBatchSampler, Interruptible
 from .twin import torchdatas
 
 _NOTHING = object()
+_MEMORY, _OVER = "memory", "over"  # keys of positions: what a sampler carries from pass to pass; its pass is over
 
 BatchOrder = Sampler | InterruptibleDistributedSampler  # orders that can start anywhere
 
@@ -51,6 +53,10 @@ class BatchPlan:
 
     def consumed(self, position: FeedPosition) -> None:
         """Record that the loop has taken the batch that ends at `position`."""
+
+    def after(self) -> dict[str, Any]:
+        """What the position behind an epoch's last batch has besides that of the batch."""
+        return {}
 
     @abstractmethod
     def describe(self) -> LoaderFacts:
@@ -134,29 +140,55 @@ class ReplayPlan(BatchPlan):
     seed: int
 
     carries = True
-    _walked = False
+    _walked = _over = False
+
+    def __post_init__(self) -> None:
+        self._memory = Memory(lambda: [self.source])
 
     def walk(self, epoch: int, at: FeedPosition) -> Iterator[Step]:
-        if "before" in at and not self._walked:
-            _replay(
-                self._steps(at["before"]["epoch"]), at["before"]
-            )  # differs if the sampler depends on earlier epochs
+        if not self._walked:
+            self._come_to(at)
         self._walked = True
+        if _OVER in at:
+            return iter(())
         steps = self._steps(epoch)
         _replay(steps, at)
         return steps
+
+    def _come_to(self, at: FeedPosition) -> None:
+        """Give the sampler what it carried when the pass of `at` began, or after it, where it was over."""
+        before = at.get("before")
+        if before is not None:
+            self._memory.restore(before.get(_MEMORY, {}))
+            if _OVER not in before:
+                _replay(self._steps(before["epoch"]), before)  # differs if the sampler depends on earlier epochs
+        self._memory.restore(at.get(_MEMORY, {}))
+
+    def after(self) -> dict[str, Any]:
+        carried = self._memory.now() if self._over else {}
+        return {_MEMORY: carried, _OVER: True} if carried else {}
 
     def describe(self) -> LoaderFacts:
         return {"sampler": type(self.source).__name__, "order": "replayed"}
 
     def _steps(self, epoch: int) -> Iterator[Step]:
         digest = xxhash.xxh3_128()
-        samples = 0
+        samples, self._over = 0, False
+        self._memory.begin()
         for batches, indices in enumerate(_drawn(self.source, self.seed, epoch), 1):
             digest.update(repr(_plain(indices)).encode())
             samples += _samples(indices)
             position = position_of(epoch, batches, samples) | {"digest": digest.hexdigest()}
+            if carried := self._carried(batches):
+                position[_MEMORY] = carried
             yield Step(_with_epoch(indices, epoch), position)
+        self._over = True
+
+    def _carried(self, batches: int) -> dict[str, Any]:
+        """Return what the sampler had when the pass began, if passes change it; looked at once in a pass."""
+        if batches == 1:
+            self._before = self._memory.before()
+        return self._before
 
 
 @dataclass
@@ -219,14 +251,15 @@ class StatefulPlan(BatchPlan):
         return _drawn(self.source, self.seed, at["epoch"], load)
 
 
-def plan_for(loader: DataLoader[Any], seed: int) -> BatchPlan:
-    source: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+def plan_for(loader: DataLoader[Any], seed: int, inside: Any = None) -> BatchPlan:
+    """Return the plan of a loader; `inside`: its batch sampler, where the loader's own repeats that without end."""
+    source: Any = inside or (loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
     plain = type(source) in {BatchSampler, torchdatas("BatchSampler")}  # another subclass may batch differently
     sampler = source.sampler if plain else source
     if isinstance(sampler, InterruptibleDistributedGroupedBatchSampler) and _iterates_as(sampler):
         return GroupPlan(sampler)
     order = _order(sampler, seed)
-    if order is not None and (plain or loader.batch_sampler is None):
+    if order is not None and (plain or source is loader.sampler):
         size, drop_last = (source.batch_size, source.drop_last) if plain else (None, False)
         name = "holdfast" if order is sampler else type(sampler).__name__
         return OrderPlan(order, size, drop_last=drop_last, name=name)

@@ -34,7 +34,7 @@ def twin_of(
         order = {"batch_sampler": steps} if loader.batch_sampler is not None else {"sampler": steps, "batch_size": None}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the user's own loader has said it all
-        return kind(loader.dataset if dataset is None else dataset, **order, **_settings(loader), **settings)
+        return kind(loader.dataset if dataset is None else dataset, **order, **{**_settings(loader), **settings})
 
 
 def draw_seed_of_workers(loader: DataLoader[Any], twin: Any, seed: int) -> None:

@@ -1,0 +1,190 @@
+"""Memory: what the attributes of an iterable carry from one pass to the next, such as a count of its epochs.
+
+An attribute counts if a pass was seen to change it. Its value before the pass is saved with a position inside, its last
+value with the end of one. So a new process begins a pass with what the old one had.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import sys
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+from types import ModuleType
+from typing import Any
+
+from ..errors import UsageError
+from .digest import digest
+
+MOST_BYTES = 1 << 26  # of an array
+MOST_OBJECTS, MOST_DEPTH = 32, 3
+MANY = 4096  # of a longer container only some members are compared
+_ATOMS = (bool, int, float, str, bytes, type(None))
+_INTS = "int64"  # key of a long list of whole numbers, packed
+
+
+class Memory:
+    """The attributes of the objects that `roots` finds; it is asked when a pass begins, and where it has come to."""
+
+    def __init__(self, roots: Callable[[], list[Any]]) -> None:
+        self._roots = roots
+        self._changing: set[str] = set()
+        self._before: dict[str, Any] = {}
+        self._digests: dict[str, Any] = {}
+        self._alive: dict[str, Any] = {}
+
+    def begin(self) -> None:
+        """Note the attributes before a pass begins."""
+        self._look()
+        found = self._attributes()
+        self._digests = {name: _digest(getattr(*at)) for name, at in found.items()}
+        self._before = {name: _copy(getattr(*at)) for name, at in found.items()}
+        self._alive = self._iterators()
+
+    def before(self) -> dict[str, Any]:
+        """Return what the pass in progress began with, of what passes change; empty if they change nothing."""
+        self._look()
+        return {name: _packed(self._before[name]) for name in sorted(self._changing & self._before.keys())}
+
+    def now(self) -> dict[str, Any]:
+        """Return the same as it is now."""
+        self._look()
+        found = self._attributes()
+        return {name: _packed(_copy(getattr(*found[name]))) for name in sorted(self._changing & found.keys())}
+
+    def restore(self, stored: Mapping[str, Any]) -> None:
+        """Set what before() or now() returned; containers and arrays are filled in place."""
+        found = self._attributes()
+        self._changing |= stored.keys()
+        for name in stored.keys() & found.keys():
+            target, attribute = found[name]
+            value = _unpacked(copy.deepcopy(stored[name]))
+            if not _filled(getattr(target, attribute), value):
+                setattr(target, attribute, value)
+
+    @property
+    def lives_on(self) -> str:
+        """The name of an attribute with an iterator that goes on from pass to pass; empty if there is none."""
+        now = self._iterators()
+        return next((name for name, each in self._alive.items() if now.get(name) is each), "")
+
+    def _look(self) -> None:
+        now = {name: _digest(getattr(*at)) for name, at in self._attributes().items()} if self._digests else {}
+        self._changing |= {name for name, found in self._digests.items() if name in now and now[name] != found}
+
+    def _attributes(self) -> dict[str, tuple[Any, str]]:
+        """Return the object and the name of each attribute that can be saved."""
+        found = {}
+        for path, each in self._objects().items():
+            for name, value in vars(each).items():
+                if _is_candidate(value):
+                    found[f"{path}.{name}"] = (each, name)
+        return found
+
+    def _iterators(self) -> dict[str, Any]:
+        return {
+            f"{path}.{name}": value
+            for path, each in self._objects().items()
+            for name, value in vars(each).items()
+            if isinstance(value, Iterator) and name != "_iterator"  # torch's DataLoader begins its own anew
+        }
+
+    def _objects(self) -> dict[str, Any]:
+        """Return the objects that may be walked, by their paths: the roots, and what they hold."""
+        found: dict[str, Any] = {}
+        seen: set[int] = set()
+        new = [(str(number), root) for number, root in enumerate(self._roots())]
+        for _ in range(MOST_DEPTH):
+            here, new = new, []
+            for path, each in here:
+                if id(each) in seen or len(seen) >= MOST_OBJECTS or not _is_walked(each):
+                    continue
+                seen.add(id(each))
+                if not isinstance(each, Iterator):
+                    found[path] = each
+                new += [(f"{path}.{name}", value) for name, value in vars(each).items()]
+        return found
+
+
+def _is_walked(value: Any) -> bool:
+    """Whether a loader may take its batches, or their order, from it."""
+    return (
+        hasattr(value, "__dict__")
+        and not isinstance(value, type | ModuleType)
+        and (hasattr(type(value), "__iter__") or hasattr(type(value), "__getitem__"))
+    )
+
+
+def _is_candidate(value: Any) -> bool:
+    if isinstance(value, _ATOMS) or _is_generator(value):
+        return True
+    if isinstance(value, list | tuple | set | deque | dict):
+        if len(value) > MANY:
+            return all(isinstance(each, _ATOMS) for each in _some(value))
+        with suppress(UsageError):
+            digest(value)
+            return all(isinstance(each, (*_ATOMS, list, tuple)) for each in _some(value))
+        return False
+    return hasattr(value, "nbytes") and hasattr(value, "dtype") and int(value.nbytes) <= MOST_BYTES
+
+
+def _is_generator(value: Any) -> bool:
+    numpy = sys.modules.get("numpy.random")
+    kinds = (random.Random, *((numpy.Generator, numpy.RandomState) if numpy else ()))
+    return isinstance(value, kinds)
+
+
+def _some(value: Any) -> list[Any]:
+    """Return some members of a container, the same ones each time."""
+    if isinstance(value, list | tuple | deque) and len(value) > MANY:
+        return [value[at] for at in range(0, len(value), len(value) // 64)]
+    return [*islice(value.values() if isinstance(value, dict) else value, MANY)]
+
+
+def _digest(value: Any) -> Any:
+    if isinstance(value, _ATOMS):
+        return repr(value)  # NaN is no other value than before
+    if isinstance(value, random.Random):
+        return hash(value.getstate())
+    if isinstance(value, list | tuple | deque | dict | set):
+        return len(value), digest([*_some(value)])
+    return digest(value)
+
+
+def _copy(value: Any) -> Any:
+    is_long = isinstance(value, list | deque | dict | set) and len(value) > MANY
+    return copy.copy(value) if is_long else copy.deepcopy(value)
+
+
+def _packed(value: Any) -> Any:
+    """Return a long list of whole numbers as bytes; anything else as it is."""
+    if type(value) is list and len(value) > MANY and all(type(each) is int for each in value):
+        with suppress(OverflowError):
+            return {_INTS: array("q", value).tobytes()}
+    return value
+
+
+def _unpacked(value: Any) -> Any:
+    if type(value) is dict and value.keys() == {_INTS}:
+        return array("q", value[_INTS]).tolist()
+    return value
+
+
+def _filled(live: Any, value: Any) -> bool:
+    """Whether `live` could be made equal to `value` in place."""
+    if isinstance(live, random.Random) and isinstance(value, random.Random):
+        live.setstate(value.getstate())
+    elif type(live) is list and type(value) is list:
+        live[:] = value
+    elif isinstance(live, deque | set | dict) and type(live) is type(value):
+        live.clear()
+        (live.extend if isinstance(live, deque) else live.update)(value)
+    elif hasattr(live, "shape") and live.shape == getattr(value, "shape", None) and live.shape:
+        live[...] = value
+    else:
+        return False
+    return True
