@@ -20,7 +20,7 @@ from typing import Any
 from ..errors import UsageError
 from .facts import Feed, FeedPosition, LoaderFacts, reached
 from .replay import ReplayFeed
-from .stateful import StatefulFeed
+from .stateful import StatefulFeed, forgets
 from .zipped import Zip
 
 # Facts of describe() that decide which samples a position means. The others (workers, ...) may change freely.
@@ -47,7 +47,7 @@ def feed_for(loader: Any, seed: int, name: str = "loader") -> Feed:
     found = (import_module(FRAMEWORKS[home]).feed_for(loader, seed) for home in homes if home in FRAMEWORKS)
     if (feed := next(filter(None, found), None)) is not None:
         return feed  # type: ignore[no-any-return]
-    if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
+    if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict") and not forgets(loader):
         return StatefulFeed(loader)
     if isinstance(loader, Mapping | AbstractSet | str | bytes) or hasattr(loader, "keys"):
         raise UsageError(f'the loader "{name}" is a {type(loader).__name__}: it has no order of batches')

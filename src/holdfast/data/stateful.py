@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from ..errors import HoldfastError, Mismatch, UsageError
 from ..state import rng
 from .advice import Advice, other_samples
+from .digest import digest as _digest
 from .facts import Feed, FeedPosition
 
 _NOTHING = object()
@@ -20,6 +22,9 @@ class StatefulFeed(Feed):
     `keeper` is what holds the state, where that is not the loader itself: a dataset, for one. A pass begins under the
     random numbers of the loop, as it would without Holdfast. On a resume they are put back while the loader loads its
     state and makes its iterator, for what a loader draws there.
+
+    Some begin every pass at the state that was loaded last, as Hugging Face's streams do in the same epoch. A new pass
+    that does so is begun again, after the state of a loader that has not begun was loaded.
     """
 
     def __init__(self, loader: Any, keeper: Any = None) -> None:
@@ -28,6 +33,8 @@ class StatefulFeed(Feed):
         self._ended = False
         self._began: Any = None  # the random numbers when this pass began
         self._asked = False  # whether its state was available
+        self._unbegun: Any = None  # the state before any was loaded, in a list
+        self._loaded: Any = None  # the state that was loaded, and the one behind the first batch after it
 
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         self._epoch, self._ended = epoch, False
@@ -39,7 +46,7 @@ class StatefulFeed(Feed):
             self._began = rng.capture()
             rest = self._begin(first=first)
         self._require_state()
-        return self._until_ended(rest)
+        return self._until_ended(rest, is_new=position is None or position["epoch"] != epoch)
 
     def position(self, consumed: int) -> FeedPosition:
         state = copy.deepcopy(self._keeper.state_dict())  # loaders return state that they continue to change
@@ -80,6 +87,10 @@ class StatefulFeed(Feed):
         Raises:
             Mismatch: the loader cannot load it; another one has saved it.
         """
+        if self._unbegun is None:
+            with suppress(Exception):  # it may have no state yet
+                self._unbegun = [copy.deepcopy(self._keeper.state_dict())]
+        self._loaded = (state, None)
         try:
             self._keeper.load_state_dict(copy.deepcopy(state))
         except HoldfastError:
@@ -90,9 +101,26 @@ class StatefulFeed(Feed):
                 f" {type(error).__name__} ({error}). {other_samples()}"
             ) from error
 
-    def _until_ended(self, batches: Iterator[Any]) -> Iterator[Any]:
-        yield from batches
+    def _until_ended(self, batches: Iterator[Any], *, is_new: bool) -> Iterator[Any]:
+        before = rng.capture() if is_new and self._loaded is not None else None
+        for batch in batches:
+            if before is not None and self._is_there_again():
+                break
+            if self._loaded is not None and self._loaded[1] is None and not is_new:
+                self._loaded = self._loaded[0], [copy.deepcopy(self._keeper.state_dict())]
+            before = None
+            yield batch
+        if before is not None:  # it began where it was loaded, and perhaps that was its end
+            rng.restore(before)
+            self._keeper.load_state_dict(copy.deepcopy(self._unbegun[0]))
+            self._loaded = None
+            yield from self._loader
         self._ended = True
+
+    def _is_there_again(self) -> bool:
+        """Whether the first batch of a new pass is the one that followed the state that was loaded."""
+        loaded, after = self._loaded
+        return after is not None and _digest(loaded) != _digest(after[0]) == _digest(self._keeper.state_dict())
 
     def _require_state(self) -> None:
         """
@@ -121,3 +149,17 @@ class StatefulFeed(Feed):
     def _restore_generator(self, position: FeedPosition) -> None:
         if "generator" in position:
             self._loader.generator.set_state(position["generator"])
+
+
+def forgets(dataset: Any) -> bool:
+    """Whether it is a stream of Hugging Face's datasets that shuffles: its state_dict() leaves the buffer out.
+
+    Source: datasets, IterableDataset.load_state_dict.
+    """
+    if not type(dataset).__module__.startswith("datasets."):
+        return False
+    if type(dataset).__name__ == "BufferShuffledExamplesIterable":
+        return True
+    inside = vars(dataset)
+    parts = [inside.get("_ex_iterable"), inside.get("ex_iterable"), *inside.get("ex_iterables", ())]
+    return any(forgets(each) for each in parts if each is not None)

@@ -19,6 +19,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
 from ..data.facts import Feed, FeedPosition, LoaderFacts, reached
 from ..data.order import key
+from ..data.stateful import forgets
 from .iterables import DatasetFeed, IterableFeed, unknown_stream
 from .plans import Step, plan_for, position_of
 from .twin import draw_as_sampler, draw_seed_of_workers, facts_of, torchdatas, twin_of
@@ -30,7 +31,7 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
     if not isinstance(loader, DataLoader):
         return None
     indexed = not isinstance(loader.dataset, IterableDataset)
-    keeps_state = hasattr(loader.dataset, "state_dict") and not _forgets(loader.dataset)
+    keeps_state = hasattr(loader.dataset, "state_dict") and not forgets(loader.dataset)
     of_torchdata = _is_torchdatas(loader)
     if of_torchdata:  # its own state is needed where it contains more than an order and a dataset's state
         ours = not keeps_state if indexed else keeps_state and not isinstance(loader.dataset, IterDataPipe)
@@ -52,20 +53,6 @@ def _repeats(loader: DataLoader[Any]) -> bool:
     code = getattr(type(loader).__iter__, "__code__", None)
     takes = code is not None and {*code.co_names} == {"range", "len", "next", "iterator"}
     return takes and type(loader.batch_sampler).__name__ == "_RepeatSampler"
-
-
-def _forgets(dataset: Any) -> bool:
-    """Whether it is a stream of Hugging Face's datasets that shuffles: its state_dict() leaves the buffer out.
-
-    Source: datasets, IterableDataset.load_state_dict.
-    """
-    if not type(dataset).__module__.startswith("datasets."):
-        return False
-    if type(dataset).__name__ == "BufferShuffledExamplesIterable":
-        return True
-    inside = vars(dataset)
-    parts = [inside.get("_ex_iterable"), inside.get("ex_iterable"), *inside.get("ex_iterables", ())]
-    return any(_forgets(each) for each in parts if each is not None)
 
 
 def unknown_in(value: Any) -> Any:

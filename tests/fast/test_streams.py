@@ -1,0 +1,122 @@
+"""Streams that keep their own position, walked for several epochs."""
+
+from importlib.util import find_spec
+
+import pytest
+from torch.utils.data import DataLoader, IterableDataset
+
+from holdfast import Every
+from holdfast.data.feed import feed_for
+from holdfast.data.replay import ReplayFeed
+from subjects import asked_of
+from toy import Cut, Toy, new_run
+
+
+class Stays:
+    """Begins each pass of an epoch at the state that was loaded last. Source: datasets.IterableDataset."""
+
+    def __init__(self, initial=None):
+        self.epoch, self.state, self.starting = 0, initial, None
+
+    def __iter__(self):
+        self.state = {"at": 0, "epoch": self.epoch}
+        if self.starting and self.starting["epoch"] == self.epoch:
+            self.state = dict(self.starting)
+        while self.state["at"] < 6:
+            self.state["at"] += 1
+            yield self.state["at"] - 1
+
+    def state_dict(self):
+        return None if self.state is None else dict(self.state)
+
+    def load_state_dict(self, state):
+        self.starting = state
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+
+class Dataset(Stays, IterableDataset):
+    """The same as a dataset."""
+
+
+def walked(path, make, cut=None, set_epoch=False, every=None):
+    """The samples of three epochs; the process is gone in pass `cut`."""
+    stream, passes = make(), 0
+    options = {"every": every or Every(steps=1), "background": False, "vars": {"seen": []}}
+    with new_run(path, Toy(), **options) as run:
+        for epoch in run.epochs(3):
+            if set_epoch:
+                getattr(stream, "dataset", stream).set_epoch(epoch)
+            for sample in run.batches(stream):
+                passes += 1
+                if passes == cut:
+                    raise Cut
+                run.vars.seen += [int(sample["a"] if isinstance(sample, dict) else sample)]
+        return run.vars.seen
+
+
+def cut_anywhere(path, make, cuts, **options):
+    expected = walked(path / "whole", make, **options)
+    for cut in cuts:
+        for every in (Every(steps=1), Every(epochs=1)):
+            with asked_of(cut, every):
+                place = path / f"{cut}-{every.steps}"
+                with pytest.raises(Cut):
+                    walked(place, make, cut, every=every, **options)
+                assert walked(place, make, every=every, **options) == expected
+    return expected
+
+
+def test_no_sample_of_a_stream_is_lost_in_later_epochs(tmp_path):
+    """Whether or not it stays at a loaded state, with set_epoch and without; alone and in a DataLoader."""
+    for number, (make, options) in enumerate(
+        [
+            (Stays, {}),
+            (Stays, {"set_epoch": True}),
+            (lambda: Stays({"at": 0, "epoch": 0}), {}),
+            (lambda: DataLoader(Dataset(), batch_size=None), {}),
+            (lambda: DataLoader(Dataset(), batch_size=None), {"set_epoch": True}),
+        ]
+    ):
+        assert cut_anywhere(tmp_path / str(number), make, (3, 7, 9, 14), **options) == [*range(6)] * 3
+
+
+@pytest.mark.skipif(find_spec("datasets") is None, reason="datasets is not installed")
+@pytest.mark.parametrize("shuffles", [False, True])
+def test_streams_of_hugging_face_lose_no_sample(tmp_path, shuffles):
+    """Their buffer of a shuffle is not in their state: such a stream is read again."""
+    from datasets import Dataset as Table
+
+    def make():
+        stream = Table.from_dict({"a": [*range(12)]}).to_iterable_dataset(num_shards=2)
+        return stream.shuffle(seed=3, buffer_size=6) if shuffles else stream
+
+    assert isinstance(feed_for(make(), 1), ReplayFeed) == shuffles
+    seen = cut_anywhere(tmp_path, make, (5, 13, 20, 30))
+    assert [sorted(seen[at : at + 12]) for at in (0, 12, 24)] == [[*range(12)]] * 3
+
+
+class BufferShuffledExamplesIterable:
+    """The name of the part that keeps a buffer in datasets."""
+
+
+BufferShuffledExamplesIterable.__module__ = "datasets.iterable_dataset"
+
+
+class Shuffles(Stays):
+    """A stream of datasets' own package that shuffles."""
+
+    def __init__(self):
+        super().__init__()
+        self._ex_iterable = BufferShuffledExamplesIterable()
+
+
+Shuffles.__module__ = "datasets.iterable_dataset"
+
+
+def test_a_stream_whose_state_leaves_its_buffer_out_is_read_again():
+    """With a DataLoader around it and without."""
+    for loader in (Shuffles(), DataLoader(type("Both", (Shuffles, IterableDataset), {"__module__": "datasets.x"})())):
+        assert feed_for(loader, 1).replays
+        assert feed_for(loader, 1).unknown is None
