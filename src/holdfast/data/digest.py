@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -15,6 +15,7 @@ from ..state.tree import flatten
 
 WHOLE_BYTES = 1 << 20  # a larger array is compared by its beginning, its middle and its end
 SAMPLE_BYTES = 1 << 16
+_IMMUTABLE = {"jax", "jaxlib"}  # packages whose arrays cannot be changed in place
 MAX_DEPTH = 8  # of containers around values that Holdfast cannot save
 
 
@@ -26,6 +27,40 @@ def digest(batch: Any) -> str:
     found = xxhash.xxh3_128()
     _add(found, batch, MAX_DEPTH)
     return str(found.hexdigest())
+
+
+def digest_later(batch: Any) -> Callable[[], str | None]:
+    """Return what computes the digest of `batch` as it is now.
+
+    JAX's arrays cannot change, and they may still be computed: of these it waits until it is asked. It returns None if
+    they are gone by then, donated to a step.
+    """
+    kept = _fixed(batch)
+    if kept is None:
+        found = digest(batch)
+        return lambda: found
+
+    def computed() -> str | None:
+        try:
+            return digest(kept)
+        except RuntimeError:  # JAX's, of an array that was deleted
+            return None
+
+    return computed
+
+
+def _fixed(batch: Any) -> Any:
+    """Return `batch` in containers of our own, if it is JAX's arrays, numbers and text in plain ones; else None."""
+    kind = type(batch)
+    if kind.__module__.partition(".")[0] in _IMMUTABLE or kind in (int, float, str, bool):
+        return batch
+    if kind in (list, tuple):
+        members = [_fixed(each) for each in batch]
+        return None if any(each is None for each in members) else kind(members)
+    if kind is dict:
+        found = {key: _fixed(each) for key, each in batch.items()}
+        return None if any(each is None for each in found.values()) else found
+    return None
 
 
 def _add(found: xxhash.xxh3_128, value: Any, depth: int) -> None:

@@ -7,7 +7,7 @@ differs, the resume is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -15,13 +15,13 @@ from ..errors import Mismatch, UsageError
 from ..state import rng
 from . import promise
 from .advice import Advice, other_samples
-from .digest import digest
+from .digest import digest, digest_later
 from .facts import Feed, FeedPosition, reached
 from .memory import Memory
 
 _NOTHING = object()
 _CARRIED, _OVER, _LIVES = "carried", "over", "lives"  # keys of positions in loaders whose replay nobody promises
-_NOT_OF_A_PASS = {"epoch", "batches", _CARRIED, _OVER, _LIVES}
+_NOT_OF_A_PASS = {"epoch", "batches", "last", _CARRIED, _OVER, _LIVES}
 
 
 class ReplayFeed(Feed):
@@ -38,6 +38,7 @@ class ReplayFeed(Feed):
         super().__init__(batches)
         self._once = isinstance(batches, Iterator)
         self._passes = False  # whether a pass has begun
+        self._last: Callable[[], str | None] = lambda: None  # the digest of the batch that was handed out last
         self._read = 0  # batches taken by a replay that came to none of its positions
         self._memory: dict[str, Any] = {}
         self.unknown = self._unknown()
@@ -84,6 +85,8 @@ class ReplayFeed(Feed):
 
     def position(self, consumed: int) -> FeedPosition:
         found = {**super().position(consumed), **self._memory}
+        if (last := self._last()) is not None:
+            found["last"] = last
         if self.unknown is None:
             return found
         if lives := self.lives_on:
@@ -114,8 +117,10 @@ class ReplayFeed(Feed):
                 if batch is _NOTHING:
                     self._over = True
                     return
-                found = digest(batch)  # digest now: the loop may change the batch in place
-                self._memory |= {"last": found, "last_rng": before, "first": self._memory.get("first", found)}
+                self._last = digest_later(batch)  # the loop may change the batch in place
+                if "first" not in self._memory:
+                    self._memory["first"] = self._last()
+                self._memory["last_rng"] = before
                 yield batch
         finally:
             _close(batches)
@@ -124,6 +129,7 @@ class ReplayFeed(Feed):
         """Return the pass of `position`, after its consumed batches."""
         epoch, count = position["epoch"], position["batches"]
         self._memory = {name: position[name] for name in position if name not in _NOT_OF_A_PASS}
+        self._last = lambda: position.get("last")
         self._pass_begins()
         batches, last = self._met_again(position)
         if count > 1:
