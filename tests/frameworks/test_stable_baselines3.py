@@ -6,9 +6,10 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from stable_baselines3 import DQN, PPO
-from stable_baselines3.common.callbacks import CheckpointCallback
+from stable_baselines3 import DQN, PPO, HerReplayBuffer
+from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from framework_runs import trained
@@ -158,6 +159,34 @@ def test_an_error_in_learn_leaves_the_run(tmp_path):
     model = ppo()
     model.learn(64, callback=Holdfast(tmp_path))
     assert model.num_timesteps == 64
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_a_buffer_of_infos_comes_back(copies, tmp_path):
+    """HerReplayBuffer's infos are an array of objects that SB3 makes: a training cut short ends as one that was not."""
+
+    cuts = []
+
+    class Cut(BaseCallback):
+        def _on_step(self):
+            assert self.num_timesteps not in cuts, "cut"
+            return True
+
+    def train(path):
+        env = BitFlippingEnv(n_bits=4, continuous=False, max_steps=4)
+        options = {"replay_buffer_class": HerReplayBuffer, "replay_buffer_kwargs": {"copy_info_dict": copies}}
+        model = DQN("MultiInputPolicy", env, learning_starts=20, buffer_size=300, seed=1, device="cpu", **options)
+        model.learn(100, callback=[Holdfast(path, every=Every(steps=1)), Cut()])
+        infos = [str({**each, "episode": None}) for each in model.replay_buffer.infos.flat]  # without its time
+        return [each.tolist() for each in model.policy.parameters()], infos
+
+    expected = train(tmp_path / "whole")
+    assert any("is_success" in each for each in expected[1]) == copies
+    cuts.append(60)
+    with pytest.raises(AssertionError, match="cut"):
+        train(tmp_path / "cut")
+    cuts.clear()
+    assert train(tmp_path / "cut") == expected
 
 
 def test_a_large_replay_buffer_is_written_in_part(tmp_path):

@@ -63,6 +63,43 @@ class Container:
                 value[key] = each
 
 
+class ObjectArray:
+    """An array of objects, as the infos of SB3's HerReplayBuffer: those that are not empty, by their places."""
+
+    def __init__(self, path: str, value: Any) -> None:
+        self._path, self._value = path, value
+
+    def state_dict(self) -> dict[str, Any]:
+        """
+        Raises:
+            UsageError: an object in the array cannot be saved.
+        """
+        members = {place: each for place, each in enumerate(self._value.flat) if not _is_empty(each)}
+        for place, each in members.items():
+            if not is_plain(each):
+                raise UsageError(
+                    f"{self._path} holds a {type(each).__qualname__} that cannot be saved ({each!r:.60}), at place "
+                    f"{place}: let the environment put numbers, text and arrays alone into its infos"
+                )
+        return {"shape": [*self._value.shape], "members": members}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """
+        Raises:
+            Mismatch: the array has another shape.
+        """
+        if state["shape"] != [*self._value.shape]:
+            raise Mismatch(f"{self._path} has the shape {[*self._value.shape]}, in the checkpoint {state['shape']}")
+        members = state["members"]
+        for place, each in enumerate(self._value.flat):
+            if place in members or not _is_empty(each):
+                self._value.flat[place] = members.get(place, {})
+
+
+def _is_empty(value: Any) -> bool:
+    return type(value) is dict and not value
+
+
 def members_of(value: Any) -> dict[Any, Any]:
     return dict(value) if isinstance(value, dict) else dict(enumerate(value))
 

@@ -26,7 +26,7 @@ from ..errors import Mismatch, UsageError
 from ..run.fields import Fields
 from ..run.objects import OBJECTS, STEERED
 from ..run.tracked import digests
-from .containers import CODE, Container, Generator, is_plain, members_of
+from .containers import CODE, Container, Generator, ObjectArray, is_plain, members_of
 
 SET_BY_LEARN = {"_total_timesteps", "_num_timesteps_at_start", "start_time", "verbose", "env", "_logger", "n_envs"}
 SET_BY_LEARN |= {"rollout_buffer"}  # empty where a rollout begins
@@ -209,6 +209,8 @@ class Walk:
             self._container(path, value)
         elif OBJECTS.has(value):
             self.found[path] = Generator(value)
+        elif type(value) is np.ndarray and value.dtype == object:
+            self.found[path] = ObjectArray(path, value)
         elif isinstance(value, np.ndarray):
             raise UsageError(f"{path} is a {type(value).__qualname__}: keep a plain numpy.ndarray")
         elif not hasattr(value, "__dict__") or type(value).__module__.partition(".")[0] in ("pandas", "threading"):
