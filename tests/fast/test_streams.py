@@ -1,13 +1,15 @@
 """Streams that keep their own position, walked for several epochs."""
 
+import random
 from importlib.util import find_spec
 
 import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
-from holdfast import Every
+from holdfast import Every, Run
 from holdfast.data.feed import feed_for
 from holdfast.data.replay import ReplayFeed
+from holdfast.errors import Mismatch
 from subjects import asked_of
 from toy import Cut, Toy, new_run
 
@@ -120,3 +122,49 @@ def test_a_stream_whose_state_leaves_its_buffer_out_is_read_again():
     for loader in (Shuffles(), DataLoader(type("Both", (Shuffles, IterableDataset), {"__module__": "datasets.x"})())):
         assert feed_for(loader, 1).replays
         assert feed_for(loader, 1).unknown is None
+
+
+def shuffled(path, cut=None, anew=False, state=False, made=lambda: [[k, k + 1] for k in range(0, 12, 2)], **options):
+    """A script that shuffles its list of batches in each epoch; the process is gone in pass `cut`."""
+    random.seed(0)
+    batches, passes = made(), 0
+    tracked = {"batches": batches} if state else {}
+    with Run(path, {"toy": Toy(), **tracked}, every=None, vars={"seen": []}, background=False, **options) as run:
+        for _ in run.epochs(3):
+            order = random.sample(batches, len(batches)) if anew else batches
+            if not anew:
+                random.shuffle(batches)
+            for batch in run.batches(order):
+                passes += 1
+                if passes == cut:
+                    raise Cut
+                run.vars.seen += batch
+                run.save()
+            run.save()
+        return run.vars.seen
+
+
+def test_a_list_that_was_reordered_is_never_taken_for_the_one_of_before(tmp_path):
+    """Shuffled in place: refused from the second epoch on, inside and at its end. Other samples are accepted."""
+    expected = shuffled(tmp_path / "whole")
+    for cut in (3, 8, 10, 13):
+        path = tmp_path / str(cut)
+        with pytest.raises(Cut):
+            shuffled(path, cut)
+        if cut == 3:
+            assert shuffled(path) == expected
+            continue
+        with pytest.raises(Mismatch, match=r'list in run\.batches is not as it was.*accept=\{"data"\}'):
+            shuffled(path)
+        assert len(shuffled(path, accept={"data"})) == 36
+
+
+def test_a_list_that_is_made_anew_or_restored_goes_on(tmp_path):
+    """A sample of it in each epoch, or the list in the state: exact after any cut."""
+    for name, how in {"anew": {"anew": True}, "state": {"state": True}}.items():
+        expected = shuffled(tmp_path / name, **how)
+        for cut in (3, 7, 8, 10, 13):
+            path = tmp_path / f"{name}-{cut}"
+            with pytest.raises(Cut):
+                shuffled(path, cut, **how)
+            assert shuffled(path, **how) == expected

@@ -17,7 +17,9 @@ from collections.abc import Set as AbstractSet
 from importlib import import_module
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import Mismatch, UsageError
+from .advice import other_samples
+from .digest import digest
 from .facts import Feed, FeedPosition, LoaderFacts, reached
 from .replay import ReplayFeed
 from .stateful import StatefulFeed, forgets
@@ -28,6 +30,8 @@ MOVES = frozenset(
     {"accumulate", "batch_size", "drop_last", "groups", "length", "loader", "order"}
     | {"sampler", "seed", "shards", "shuffle"}
 )
+
+NEXT = 4  # so many of a list's next batches are compared, and about as many of all that follow
 
 # The framework of a loader's class -> our module that knows its loaders: feed_for(loader, seed) -> Feed | None.
 FRAMEWORKS = {"torch": "holdfast.torch.loader", "accelerate": "holdfast.accelerate.loader"}
@@ -59,11 +63,55 @@ def feed_for(loader: Any, seed: int, name: str = "loader") -> Feed:
 
 
 class SequenceFeed(Feed):
-    """A list, a tuple, an array: batch `i` is `batches[i]`, in the same order every epoch."""
+    """A list, a tuple, an array: batch `i` is `batches[i]`, in the same order every epoch.
+
+    A list can be reordered in place. So the digests of some of the batches that follow are saved and compared, and of
+    a list that changes from epoch to epoch no position is restored, unless the run restores the list.
+    """
+
+    def __init__(self, batches: Any) -> None:
+        super().__init__(batches)
+        self._is_list = isinstance(batches, list | tuple)  # to look at others may run code
+        self._changes = self._is_tracked = False
+        self._order: list[list[Any]] | None = None  # of the list when the epoch before began
+
+    def require(self, objects: Iterable[object]) -> None:
+        held = [each for one in objects for each in (one, *(one.values() if isinstance(one, dict) else ()))]
+        self._is_tracked = any(each is self._loader for each in held)
 
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         self._epoch, batches = epoch, self._loader
+        if position is not None and not self._is_tracked:  # otherwise the run puts it back as the loop begins
+            self._compare(epoch, position)
+        now = self._some(0) if self._is_list else []
+        self._changes = self._changes or (self._order is not None and now != self._order)
+        self._order = now
         return (batches[number] for number in range(reached(position, epoch), len(batches)))
+
+    def _compare(self, epoch: int, position: FeedPosition) -> None:
+        """
+        Raises:
+            Mismatch: the list is another one, or nobody can tell.
+        """
+        if "changes" in position and position["epoch"] != epoch:
+            raise self._refusal(f"by the end of epoch {position['epoch']} it had been changed in place")
+        for number, found in position.get("next", []) if reached(position, epoch) else ():
+            if number < len(self._loader) and digest(self._loader[number]) != found:
+                raise self._refusal(f"batch {number + 1} of epoch {epoch} is another one")
+
+    def position(self, consumed: int) -> FeedPosition:
+        following = self._some(consumed) if self._is_list else []
+        changes = {"changes": True} if self._changes and not self._is_tracked else {}
+        return {**super().position(consumed), **({"next": following} if following else {}), **changes}
+
+    def _some(self, first: int) -> list[list[Any]]:
+        """Return the numbers and digests of the next batches, and of some that are spread over the rest."""
+        count = len(self._loader)
+        numbers = {*range(first, min(first + NEXT, count)), *range(first, count, max(1, (count - first) // NEXT))}
+        return [[number, digest(self._loader[number])] for number in sorted(numbers)]
+
+    def _refusal(self, why: str) -> Mismatch:
+        return Mismatch(f"the {type(self._loader).__name__} in run.batches is not as it was: {why}. {other_samples()}")
 
 
 class ZipFeed(Feed):
