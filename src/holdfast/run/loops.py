@@ -7,6 +7,7 @@ from contextlib import closing
 from typing import Any
 
 from ..errors import UsageError
+from . import bare_loops
 from .arguments import ENDLESS
 from .leaving import count_left_pass, finish, leave
 from .loop import LOOP_CODES, begin_epoch, end_epoch, inside, leave_pass, outermost
@@ -31,6 +32,7 @@ def epochs(session: Session, walk: Walk, wanted: range) -> Generator[int, None, 
             session.require_alive()
             walks.close_inside(walk)  # a loop of this epoch was left, and the script still holds its iterator
             count_left_pass(session)
+            bare_loops.tell(session)
             end_epoch(session, total)
         exits = _ends_without_pass(session)
     _exit_if(session, exits=exits)

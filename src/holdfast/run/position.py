@@ -180,6 +180,7 @@ class Progress:
         self.epoch_rng: Any = None  # random numbers when the body of the present epoch began
         self.epoch_generators: dict[str, Any] = {}  # the tracked ones then, by their paths
         self.last_batch = LastBatch()
+        self.bare_loops_told = False
         self.unproven: dict[str, str] = {}  # name of a loader -> digest and name of the code whose replay is unproven
         self._serving: Serving | None = None  # the loader in progress
 
