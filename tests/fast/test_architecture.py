@@ -65,6 +65,12 @@ NAMED_BY_OTHERS = {"compat/cycling_utils.py"}  # stands in for a package of that
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "manager", "handler", "core"}
 
 
+ADVISING = ("data/", "torch/loader", "torch/plans", "torch/iterables", "run/fingerprint", "run/serving", "run/inexact")
+ADVISING += ("run/unproven", "run/bare_loops", "accelerate/loader")  # rooms whose errors are of resumes of loaders
+TELLING = {"Mismatch", "OtherKind", "tell", "tell_changed", "warn"}
+ADVICE = re.compile(r"accept=|\b(write|pass(?! of)|say|give it|make it|drill the|put it) ", re.IGNORECASE)
+
+
 class Module(NamedTuple):
     path: str  # within the package, with slashes
     tree: ast.Module
@@ -314,6 +320,24 @@ def protocols_are_small(module: Module) -> Iterator[Problem]:
                 yield Problem(node.lineno, f"{node.name} has {len(methods)} methods")
 
 
+def advises_by_advice(module: Module) -> Iterator[Problem]:
+    """What a message about a loader's resume asks its reader to write is an `Advice`, which has a scenario."""
+    if not module.path.startswith(ADVISING):
+        return
+    inside_advice = {
+        id(each)
+        for node in nodes(module)
+        if isinstance(node, ast.Call) and dotted(node.func, {}).split(".")[-1] == "Advice"
+        for each in ast.walk(node)
+    }
+    for node in nodes(module):
+        if isinstance(node, ast.Call) and dotted(node.func, {}).split(".")[-1] in TELLING:
+            for each in ast.walk(node):
+                text = each.value if isinstance(each, ast.Constant) else None
+                if isinstance(text, str) and id(each) not in inside_advice and ADVICE.search(text):
+                    yield Problem(each.lineno, f"advice in a string: {text}")
+
+
 RULES = [
     points_down,
     changes_files_only_at_the_door,
@@ -324,6 +348,7 @@ RULES = [
     the_core_knows_no_framework,
     says_what_it_is,
     protocols_are_small,
+    advises_by_advice,
 ]
 
 
@@ -489,6 +514,19 @@ PLANTED = {
         """,
         """
         torch/live.py    import torch; import numpy
+        """,
+    ),
+    advises_by_advice: (
+        """
+        data/replay.py      raise Mismatch('another batch: pass a list')
+        run/serving.py      raise Mismatch(f'{name} differs. Say accept={what}')
+        run/unproven.py     session.tell('it lives on: give it state_dict()')
+        torch/plans.py      warn(f'{a}. ' + 'Write other lines')
+        """,
+        """
+        data/replay.py      raise Mismatch(f'another batch. {Advice("a list", "Pass a list")}')
+        data/replay.py      raise Mismatch('another batch was written')
+        run/saves.py        warn('write less')
         """,
     ),
     says_what_it_is: (

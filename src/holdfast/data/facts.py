@@ -24,7 +24,7 @@ class StoredPosition(dict[str, Any]):
     def __missing__(self, key: str) -> Any:
         raise OtherKind(
             "the position of a loader in the checkpoint is that of another kind of loader: it has no"
-            f" {key!r}. Pass the loader of before. {other_samples()}"
+            f" {key!r}. {other_samples()}"
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sized
 from typing import Any
 
 from ..errors import Mismatch
+from .advice import Advice
 from .order import VERSION, Shuffle
 from .seeded import Index, carrying
 
@@ -15,7 +16,8 @@ def require_same_order(mine: Mapping[str, Any], state: Mapping[str, Any]) -> Non
     for name, value in mine.items():
         if state.get(name) != value:
             raise Mismatch(
-                f"the sampler's {name} is {value!r}, in its saved state {state.get(name)!r}: make it the same again"
+                f"the sampler's {name} is {value!r}, in its saved state {state.get(name)!r}. "
+                + str(Advice("a sampler as before", "Make it the same again"))
             )
 
 
