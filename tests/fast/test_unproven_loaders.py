@@ -385,3 +385,38 @@ def test_a_sampler_without_a_memory_writes_nothing_more(tmp_path):
     feed = feed_for(DataLoader(range(12), batch_size=3, sampler=OwnOrder(True, "of nothing")), 1)
     [*feed.open(0, None)]
     assert {*feed.position(4)} == {"epoch", "batches", "samples", "digest"}
+
+
+class MadeLate(Prefetch):
+    """Keeps one iterator over all epochs, and makes it when it is first iterated."""
+
+    def __init__(self, loader):
+        super().__init__(loader)
+        self.iterator = None
+
+    def forever(self):
+        while True:
+            yield from self.loader
+
+    def __iter__(self):
+        self.iterator = self.iterator or self.forever()
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+
+class MadeAnew(MadeLate):
+    """Makes it in each pass."""
+
+    def __iter__(self):
+        self.iterator = iter(self.loader)
+        yield from self.iterator
+
+
+def test_an_iterator_that_was_made_in_the_first_epoch_is_seen_at_its_end(tmp_path, capsys):
+    """One that each pass makes anew is none that lives on."""
+    late, anew = (lambda: MadeLate([*range(6)])), (lambda: MadeAnew([*range(6)]))
+    cut_short(tmp_path / "late", late, 8)
+    with pytest.raises(Mismatch, match="iterator lives on from epoch to epoch"):
+        trained(tmp_path / "late", late)
+    cut_short(tmp_path / "anew", anew, 8)
+    assert len(trained(tmp_path / "anew", anew)) == 19

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
-from types import ModuleType
+from types import GeneratorType, ModuleType
 from typing import Any
 
 from ..errors import UsageError
@@ -66,11 +66,14 @@ class Memory:
             if not _filled(getattr(target, attribute), value):
                 setattr(target, attribute, value)
 
-    @property
-    def lives_on(self) -> str:
-        """The name of an attribute with an iterator that goes on from pass to pass; empty if there is none."""
+    def lives_on(self, *, over: bool) -> str:
+        """Return an attribute with an iterator that goes on from pass to pass; empty if there is none.
+
+        It was there before the pass, or it is not at its end although the pass is `over`.
+        """
         now = self._iterators()
-        return next((name for name, each in self._alive.items() if now.get(name) is each), "")
+        alive = {name for name, each in now.items() if self._alive.get(name) is each or (over and _goes_on(each))}
+        return min(alive, default="")
 
     def _look(self) -> None:
         now = {name: _digest(getattr(*at)) for name, at in self._attributes().items()} if self._digests else {}
@@ -108,6 +111,12 @@ class Memory:
                     found[path] = each
                 new += [(f"{path}.{name}", value) for name, value in vars(each).items()]
         return found
+
+
+def _goes_on(iterator: Any) -> bool:
+    """Whether it is known not to be at its end: a generator, or torch's over the indices of one."""
+    inner = getattr(iterator, "_sampler_iter", iterator)
+    return isinstance(inner, GeneratorType) and inner.gi_frame is not None
 
 
 def _is_walked(value: Any) -> bool:

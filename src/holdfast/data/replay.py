@@ -55,7 +55,7 @@ class ReplayFeed(Feed):
     @property
     def lives_on(self) -> str:
         """The attribute of the loader with an iterator that goes on from epoch to epoch; empty if there is none."""
-        return self._attributes.lives_on if self.unknown is not None and not self._once else ""
+        return self._attributes.lives_on(over=self._over) if self.unknown is not None and not self._once else ""
 
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         if position is not None and _LIVES in position and (position["epoch"] != epoch or epoch):

@@ -70,7 +70,7 @@ class Waiting:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._told: set[str] = set()
+        self._told: set[str | tuple[str, str]] = set()
         self.since: Mark | None = None  # when the first of them was due
 
     def done(self) -> None:
@@ -104,10 +104,10 @@ class Waiting:
         """Say, once for each loader, where this run is saved and what changes that."""
         kind = self._session.progress.unproven_here
         name = self._session.position.current or ""
-        if not kind or name in self._told:
-            return
-        self._told.add(name)
         lives = self._session.progress.lives_on
+        if not kind or (name, "lives") in self._told or (name in self._told and not lives):
+            return
+        self._told.add((name, "lives") if lives else name)
         if lives:
             self._told.add("")
             self._session.tell(

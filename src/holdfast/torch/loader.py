@@ -48,10 +48,10 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
 def _repeats(loader: DataLoader[Any]) -> bool:
     """Whether an epoch is the next len(loader) batches of one iterator that never ends, over its batch sampler.
 
-    Its workers live on so. Source: InfiniteDataLoader of ultralytics/yolov5, MultiEpochsDataLoader of timm.
+    Its workers live on so. Source: InfiniteDataLoader of ultralytics, MultiEpochsDataLoader of timm.
     """
     code = getattr(type(loader).__iter__, "__code__", None)
-    takes = code is not None and {*code.co_names} == {"range", "len", "next", "iterator"}
+    takes = code is not None and {*code.co_names} - {"_get_iterator"} == {"range", "len", "next", "iterator"}
     return takes and type(loader.batch_sampler).__name__ == "_RepeatSampler"
 
 
