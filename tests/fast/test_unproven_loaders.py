@@ -1,6 +1,9 @@
 """Loaders whose replay nobody promises: never a checkpoint that no start can use, and always a way to go on."""
 
 import random
+import shutil
+import subprocess
+import sys
 from itertools import count, islice
 
 import pytest
@@ -10,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 from holdfast import Every
 from holdfast.data import promise
 from holdfast.errors import Mismatch, Stopped
-from holdfast.run.unproven import prove
+from holdfast.run.unproven import prove, proven
 from subjects import asked_of
 from toy import Cut, Toy, events, names, new_run
 
@@ -420,3 +423,71 @@ def test_an_iterator_that_was_made_in_the_first_epoch_is_seen_at_its_end(tmp_pat
         trained(tmp_path / "late", late)
     cut_short(tmp_path / "anew", anew, 8)
     assert len(trained(tmp_path / "anew", anew)) == 19
+
+
+class Stage:
+    """One of a pipeline, as webdataset's detshuffle: it counts its passes, and is no iterable itself."""
+
+    def __init__(self):
+        self.epoch = -1
+
+    def run(self, numbers):
+        self.epoch += 1
+        order = [*numbers]
+        random.Random(self.epoch // 2).shuffle(order)
+        return [number + 10 * self.epoch for number in order]
+
+
+class Pipeline:
+    def __init__(self):
+        self.stages = [Stage(), Stage()]
+
+    def __iter__(self):
+        numbers = range(6)
+        for stage in self.stages:
+            numbers = stage.run(numbers)
+        return iter(numbers)
+
+
+def test_the_stages_of_a_pipeline_are_brought_back(tmp_path):
+    """What counts is an object in a list of the loader's."""
+    expected = trained(tmp_path / "whole", Pipeline)
+    for cut in (8, 14):
+        cut_short(tmp_path / str(cut), Pipeline, cut)
+        assert trained(tmp_path / str(cut), Pipeline) == expected
+
+
+SCRIPT = """
+import random
+import shutil
+import subprocess
+import sys
+from holdfast import Every, Run
+
+random.seed(0)
+class Adds:
+    def __iter__(self):
+        for number in range(6):
+            yield number + random.random()
+
+seen = []
+with Run("runs/adds", dict(seen=seen), every=Every(steps=1)) as run:
+    for epoch in run.epochs(2):
+        for batch in run.batches(Adds()):
+            seen.append(batch + random.random())
+"""
+
+
+def test_a_drill_that_ends_well_notes_the_proof_where_the_next_start_finds_it(tmp_path):
+    """The undisturbed run is saved at its epochs' ends, and after the drill everywhere."""
+    path, runs = tmp_path / "train.py", tmp_path / "runs" / "adds"
+    path.write_text(SCRIPT)
+    run = lambda *words: subprocess.run([*words, str(path)], cwd=tmp_path, capture_output=True, text=True, check=True)
+    run(sys.executable)
+    assert all(name.endswith("-end") for name in names(runs))
+    shutil.rmtree(runs)
+    ended = run(sys.executable, "-m", "holdfast", "drill", "--kills", "2", "--no-flip", "--", sys.executable)
+    assert "Adds resumed inside an epoch" in ended.stdout + ended.stderr
+    assert [*proven(runs).values()] == ["Adds"]
+    run(sys.executable)
+    assert any(not name.endswith("-end") for name in names(runs))

@@ -21,7 +21,7 @@ from ..errors import UsageError
 from .digest import digest
 
 MOST_BYTES = 1 << 26  # of an array
-MOST_OBJECTS, MOST_DEPTH = 32, 3
+MOST_OBJECTS, MOST_DEPTH = 64, 4
 MANY = 4096  # of a longer container only some members are compared
 _ATOMS = (bool, int, float, str, bytes, type(None))
 _INTS = "int64"  # key of a long list of whole numbers, packed
@@ -109,7 +109,8 @@ class Memory:
                 seen.add(id(each))
                 if not isinstance(each, Iterator):
                     found[path] = each
-                new += [(f"{path}.{name}", value) for name, value in vars(each).items()]
+                for name, value in vars(each).items():
+                    new += _members(f"{path}.{name}", value)
         return found
 
 
@@ -119,13 +120,17 @@ def _goes_on(iterator: Any) -> bool:
     return isinstance(inner, GeneratorType) and inner.gi_frame is not None
 
 
+def _members(path: str, value: Any) -> list[tuple[str, Any]]:
+    """Return a value, or the members of a short container, by their paths: stages of a pipeline, for one."""
+    if isinstance(value, list | tuple) and len(value) <= MOST_OBJECTS:
+        return [(f"{path}[{number}]", each) for number, each in enumerate(value)]
+    return [(path, value)]
+
+
 def _is_walked(value: Any) -> bool:
-    """Whether a loader may take its batches, or their order, from it."""
-    return (
-        hasattr(value, "__dict__")
-        and not isinstance(value, type | ModuleType)
-        and (hasattr(type(value), "__iter__") or hasattr(type(value), "__getitem__"))
-    )
+    """Whether a loader may take its batches, or their order, from it; a model has a state of its own."""
+    has_state = hasattr(value, "state_dict") or hasattr(value, "__call__")  # noqa: B004  a class's, too
+    return hasattr(value, "__dict__") and not isinstance(value, type | ModuleType) and not has_state
 
 
 def _is_candidate(value: Any) -> bool:

@@ -26,7 +26,8 @@ def unknown_in(loader: Any) -> Any:
     if kind is GeneratorType:
         return loader.gi_code
     home = kind.__module__.partition(".")[0]
-    if kind.__module__ in _PYTHONS and kind not in {chain, tee}:  # these begin a loader in the middle of a pass
+    own = isinstance(getattr(kind, "__iter__", None), FunctionType)  # a script's code, whatever its module is called
+    if kind.__module__ in _PYTHONS and not own and kind not in {chain, tee}:  # these begin a loader in mid-pass
         return next(filter(None, map(unknown_in, _inside(loader))), None)
     if home in _SHOWS and hasattr(loader, _SHOWS[home]):
         return unknown_in(iter_of(getattr(loader, _SHOWS[home])))

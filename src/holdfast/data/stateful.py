@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 from ..errors import HoldfastError, Mismatch, UsageError
@@ -24,7 +25,7 @@ class StatefulFeed(Feed):
     state and makes its iterator, for what a loader draws there.
 
     Some begin every pass at the state that was loaded last, as Hugging Face's streams do in the same epoch. A new pass
-    that does so is begun again, after the state of a loader that has not begun was loaded.
+    that does so is begun again, after no state was loaded: None, or an empty one.
     """
 
     def __init__(self, loader: Any, keeper: Any = None) -> None:
@@ -33,7 +34,6 @@ class StatefulFeed(Feed):
         self._ended = False
         self._began: Any = None  # the random numbers when this pass began
         self._asked = False  # whether its state was available
-        self._unbegun: Any = None  # the state before any was loaded, in a list
         self._loaded: Any = None  # the state that was loaded, and the one behind the first batch after it
 
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
@@ -87,9 +87,6 @@ class StatefulFeed(Feed):
         Raises:
             Mismatch: the loader cannot load it; another one has saved it.
         """
-        if self._unbegun is None:
-            with suppress(Exception):  # it may have no state yet
-                self._unbegun = [copy.deepcopy(self._keeper.state_dict())]
         self._loaded = (state, None)
         try:
             self._keeper.load_state_dict(copy.deepcopy(state))
@@ -112,10 +109,30 @@ class StatefulFeed(Feed):
             yield batch
         if before is not None:  # it began where it was loaded, and perhaps that was its end
             rng.restore(before)
-            self._keeper.load_state_dict(copy.deepcopy(self._unbegun[0]))
-            self._loaded = None
-            yield from self._loader
+            yield from self._from_the_start()
         self._ended = True
+
+    def _from_the_start(self) -> Iterator[Any]:
+        """Begin a pass of a loader that begins each one at the state that was loaded last.
+
+        Raises:
+            Mismatch: it does so whatever is loaded.
+        """
+        before = rng.capture()
+        nothings: tuple[Any, ...] = (None, {})
+        for nothing in nothings:
+            rng.restore(before)
+            with suppress(Exception):  # a script's objects may raise anything
+                self._keeper.load_state_dict(nothing)
+                batches = iter(self._loader)
+                first = next(batches, _NOTHING)
+                if first is not _NOTHING and not self._is_there_again():
+                    self._loaded = None
+                    return chain([first], batches)
+        raise Mismatch(
+            f"a {type(self._keeper).__name__} in run.batches begins epoch {self._epoch} where the one before was"
+            f" resumed. {other_samples()}"
+        )
 
     def _is_there_again(self) -> bool:
         """Whether the first batch of a new pass is the one that followed the state that was loaded."""

@@ -110,7 +110,11 @@ class _Watched(IterableDataset[Any]):
         iterator = self._iterator.state_dict() if own else None
         return {"dataset": self._dataset.state_dict(), "iterator": iterator, "ended": self._ended}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        if not state:  # none at all
+            self._dataset.load_state_dict(state)
+            self._iterator = self._loaded = None
+            return
         self._dataset.load_state_dict(copy.deepcopy(state["dataset"]))
         self._iterator, self._loaded, self._ended = None, state, state["ended"]
 

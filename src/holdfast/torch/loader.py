@@ -51,7 +51,8 @@ def _repeats(loader: DataLoader[Any]) -> bool:
     Its workers live on so. Source: InfiniteDataLoader of ultralytics, MultiEpochsDataLoader of timm.
     """
     code = getattr(type(loader).__iter__, "__code__", None)
-    takes = code is not None and {*code.co_names} - {"_get_iterator"} == {"range", "len", "next", "iterator"}
+    makes = {"_get_iterator", "super", "__iter__"}  # when it is walked first
+    takes = code is not None and {*code.co_names} - makes == {"range", "len", "next", "iterator"}
     return takes and type(loader.batch_sampler).__name__ == "_RepeatSampler"
 
 
