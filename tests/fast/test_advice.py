@@ -84,6 +84,12 @@ def other_samples(path):
     assert run_of(path, Works(), accept={"data"}) == 9
 
 
+def an_epochs_end(path):
+    cut_of(path, Works(), 10)
+    assert "say Run(..., go_back=6)" in refusal(path, Works())
+    assert run_of(path, Works(), go_back=6) == 12
+
+
 def made_in_each_epoch(path):
     once = (number for number in range(6))
     assert "Make it in the body of run.epochs" in refusal(path, once, UsageError)
@@ -149,6 +155,7 @@ def a_sampler_as_before(path):
 
 SCENARIOS = {
     "other samples": other_samples,
+    "an epoch's end": an_epochs_end,
     "made in each epoch": made_in_each_epoch,
     "loader inside": loader_inside,
     "a changed fact": a_changed_fact,

@@ -24,10 +24,21 @@ def step(number, *, end=False):
 
 
 class Unsized:
-    """Batches without a length."""
+    """Batches without a length, and with a position."""
+
+    at = 0
 
     def __iter__(self):
-        return iter(range(BATCHES))
+        while self.at < BATCHES:
+            self.at += 1
+            yield self.at - 1
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
 
 
 # What waits ----------------------------------------------------------------------------------------------------------
@@ -93,7 +104,7 @@ def asked(run):
 
 def unsized(run):
     for _ in run.epochs(1):
-        for _ in run.batches(x for x in (1, 2)):
+        for _ in run.batches(map(int, (1, 2))):
             pass
 
 

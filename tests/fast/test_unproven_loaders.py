@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 
-from holdfast import Every
+from holdfast import Every, Last
 from holdfast.data import promise
 from holdfast.errors import Mismatch, Stopped
 from holdfast.run.unproven import prove, proven
@@ -178,6 +178,15 @@ def test_a_stream_of_one_epoch_is_saved_all_the_same_and_says_what_a_resume_need
         trained(tmp_path, make, epochs=1)
     seen = trained(tmp_path, make, epochs=1, accept={"data"})
     assert [int(each) // 100 for each in seen[:-1]] == [*range(6)]
+
+
+def test_the_newest_end_of_an_epoch_stays_whatever_the_rule(tmp_path):
+    """While a newer checkpoint lies inside an epoch of such a loader."""
+    make = UNKNOWN["a class around a loader"]
+    cut_short(tmp_path, make, 11, body=lambda run: run.save() if run.step > 6 else None, keep=Last(1))
+    assert names(tmp_path) == ["step-000000006-end", "step-000000010"]
+    trained(tmp_path, make, accept={"data"}, keep=Last(1))
+    assert names(tmp_path) == ["step-000000018-end"]
 
 
 def test_other_samples_are_told_journalled_and_shown_from_then_on(tmp_path, capsys):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..data.advice import DATA
+from ..data.advice import DATA, Advice
 from ..data.facts import Feed, FeedPosition, OtherKind
 from ..errors import Mismatch
 from ..state import rng
@@ -32,14 +32,14 @@ def opened(session: Session, feed: Feed, name: str, position: FeedPosition | Non
         batches, why = feed.open(epoch, position), ""
     except OtherKind as error:
         if done and not accepted:
-            raise
+            raise _with_a_way_back(session, error) from error
         if not done:  # between epochs another loader is taken: no position in its data would move
             session.tell_changed(f"loader {name}: another kind of loader begins this epoch")
             return feed.open(epoch, None), True
         why = str(error)
     except Mismatch as error:
         if not accepted:
-            raise
+            raise _with_a_way_back(session, error) from error
         why = str(error)
     if accepted:
         found = ranks.collect("a position in the data", why.encode, max).decode()
@@ -52,6 +52,16 @@ def opened(session: Session, feed: Feed, name: str, position: FeedPosition | Non
             _tell(session, name, done, found)
             return batches, False
     return batches, True
+
+
+def _with_a_way_back(session: Session, error: Mismatch) -> Mismatch:
+    """Return the refusal with the step to go back to, if the run has a checkpoint at an epoch's end before this one."""
+    ends = [name for name in session.store.shelf.names() if name.phase == "end" and name.order < session.here.order]
+    if not ends:
+        return error
+    back = f"To go back to the end of an epoch instead, say Run(..., go_back={ends[-1].step})"
+    advice = Advice("an epoch's end", back)
+    return Mismatch(f"{error}. {advice}")
 
 
 def _tell(session: Session, name: str, skipped: int, why: str) -> None:

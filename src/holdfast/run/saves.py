@@ -57,7 +57,7 @@ class Flight(msgspec.Struct, frozen=True):
     before: format.Name | None  # the newest save if this one fails
     began_s: float
     snapshot: Snapshot | None  # the copy that is written; None: the state itself is written while the loop waits
-    behind: bool  # it may be behind an epoch's last batch
+    refuge: format.Name | None  # a checkpoint that stays until the next save, in case no start can go on from this one
 
     def as_committed(self) -> retention.CheckpointFacts:
         """Facts that a new best must beat before the checkpoint is committed."""
@@ -74,6 +74,7 @@ class Saves:
         self._session = session
         self.saved: format.Name | None = None  # the newest save, the one in flight included
         self.flight: Flight | None = None
+        self._epochs_end: format.Name | None = None  # the newest save at one
         self.count = 0  # saves that this attempt has begun
         self.save_s = 0.0  # the longest save so far
         self.writer, self.arena = Writer(), Arena()
@@ -90,6 +91,7 @@ class Saves:
     def restore(self, checkpoint: Checkpoint, *, ours: bool) -> None:
         """Resume from `checkpoint`; unless it is `ours`, the run has no checkpoint of its own yet."""
         self.saved = checkpoint.head.name if ours else None
+        self._epochs_end = self.saved if checkpoint.head.name.phase == "end" else None
         self._not_finite = bool(checkpoint.head.not_finite)
         self._last = self._session.progress.mark(checkpoint.head.epoch)
 
@@ -253,7 +255,10 @@ class Saves:
     def _begin(self, reason: str, staged: Staged, facts: Facts, began_s: float) -> Flight:
         session = self._session
         behind = session.progress.last_batch.may_be_behind(session)
-        flight = Flight(session.here, reason, facts, self.saved, began_s, staged.snapshot, behind)
+        refuge = self._epochs_end if session.progress.unproven_here else self.saved if behind else None
+        flight = Flight(session.here, reason, facts, self.saved, began_s, staged.snapshot, refuge)
+        if flight.name.phase == "end":
+            self._epochs_end = flight.name
         self.saved, self.flight = flight.name, flight
         self.waiting.done()
         self.count += 1
@@ -305,7 +310,7 @@ class Saves:
         with session.store.ranks.together("a save", known=(Abandoned,)):
             session.attempt.flush(sync=True)  # metrics before their checkpoint: no step may miss its line
         require_one_place(session.store.ranks, flight.name, flight.facts.epoch)
-        session.store.protect(flight.before if flight.behind else None)
+        session.store.protect(flight.refuge)
         checkpoint = session.store.commit(
             staged,
             step=flight.name.step,
