@@ -149,7 +149,7 @@ def a_bare_loop(path):
 def a_sampler_as_before(path):
     made = lambda seed: {"state": {"sampler": Sampler(12, seed=seed)}}
     cut_of(path, [1, 2, 3], 5, **made(1))
-    assert "Make it the same again" in refusal(path, [1, 2, 3], **made(2))
+    assert "make it the same again" in refusal(path, [1, 2, 3], **made(2))
     assert run_of(path, [1, 2, 3], **made(1)) == 5
 
 

@@ -71,7 +71,8 @@ class SequenceFeed(Feed):
 
     def __init__(self, batches: Any) -> None:
         super().__init__(batches)
-        self._is_list = isinstance(batches, list | tuple)  # to look at others may run code
+        own = getattr(type(batches), "__getitem__", None)
+        self._is_list = own in {list.__getitem__, tuple.__getitem__}  # to look at others may run code
         self._changes = self._is_tracked = False
         self._order: list[list[Any]] | None = None  # of the list when the epoch before began
 

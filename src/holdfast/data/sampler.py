@@ -16,8 +16,8 @@ def require_same_order(mine: Mapping[str, Any], state: Mapping[str, Any]) -> Non
     for name, value in mine.items():
         if state.get(name) != value:
             raise Mismatch(
-                f"the sampler's {name} is {value!r}, in its saved state {state.get(name)!r}. "
-                + str(Advice("a sampler as before", "Make it the same again"))
+                f"the sampler's {name} is {value!r}, in its saved state {state.get(name)!r}: "
+                + str(Advice("a sampler as before", "make it the same again"))
             )
 
 

@@ -23,10 +23,12 @@ class _Loop(NamedTuple):
 
 def tell(session: Session) -> None:
     """Tell, once, of such a loop in the body of the epoch that ends, if it made no step of its own."""
-    position, walking = session.position, frames()
-    if position.step != position.epoch_began or session.progress.bare_loops_told or not walking:
+    position = session.position
+    if position.step != position.epoch_began or not session.progress.look_at_body():
         return
-    session.progress.bare_loops_told = True
+    walking = frames()
+    if not walking:
+        return
     frame = walking[-1]
     values = {**frame.f_globals, **frame.f_locals}
     found = next(_loops(frame.f_code, frame.f_lasti, values), None)

@@ -66,7 +66,7 @@ def _with_a_way_back(session: Session, error: Mismatch) -> Mismatch:
 
 def _tell(session: Session, name: str, skipped: int, why: str) -> None:
     step = session.position.step
-    session.not_exact_from = min(step, step if session.not_exact_from is None else session.not_exact_from)
+    session.begin_inexact(step)
     session.attempt.record("inexact", step=step, loader=name, skipped=skipped, why=why)
     cause = why.partition(". ")[0]
     session.tell(

@@ -179,7 +179,7 @@ def _restore_own(session: Session, checkpoint: Checkpoint, memory: dict[str, Any
         session.vars.load_state_dict(memory["vars"])
     session.durations.update(memory.get("durations", {}))
     session.metrics.restore(memory.get("means"))
-    session.not_exact_from = checkpoint.not_exact_from
+    session.begin_inexact(checkpoint.not_exact_from)
     session.store.go_on(checkpoint)
     session.saves.restore(checkpoint, ours=checkpoint.path.parent.parent == session.store.root)  # otherwise a branch
     _announce(session, checkpoint)

@@ -180,7 +180,7 @@ class Progress:
         self.epoch_rng: Any = None  # random numbers when the body of the present epoch began
         self.epoch_generators: dict[str, Any] = {}  # the tracked ones then, by their paths
         self.last_batch = LastBatch()
-        self.bare_loops_told = False
+        self._looked_at_body = False
         self.unproven: dict[str, str] = {}  # name of a loader -> digest and name of the code whose replay is unproven
         self._serving: Serving | None = None  # the loader in progress
 
@@ -221,6 +221,11 @@ class Progress:
         """Note the random numbers with which the epoch's body begins; `generators`: copies of the tracked ones."""
         self.position.begin_epoch()
         self.epoch_rng, self.epoch_generators = rng.capture(), generators
+
+    def look_at_body(self) -> bool:
+        """Return whether nobody has looked at the code of the epoch's body yet."""
+        first, self._looked_at_body = not self._looked_at_body, True
+        return first
 
     def pass_point(self) -> int:
         """Count one more safe point of this attempt; return its number."""

@@ -255,6 +255,11 @@ class Session:
     def is_stopping(self) -> bool:
         return self.stop.reason is not None or self.drill_limit is not None
 
+    def begin_inexact(self, step: int | None) -> None:
+        """Note that the run is not exact from `step` on, or from an earlier one that is known; None: it is exact."""
+        known = [each for each in (self.not_exact_from, step) if each is not None]
+        self.not_exact_from = min(known, default=None)
+
     def stopped(self, reason: str) -> Stopped:
         """Note that the attempt has stopped; return the exception to raise."""
         self.over = Stopped(reason)
