@@ -65,8 +65,10 @@ NAMED_BY_OTHERS = {"compat/cycling_utils.py"}  # stands in for a package of that
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "manager", "handler", "core"}
 
 
-ADVISING = ("data/", "torch/loader", "torch/plans", "torch/iterables", "run/fingerprint", "run/serving", "run/inexact")
-ADVISING += ("run/unproven", "run/bare_loops", "accelerate/loader")  # rooms whose errors are of resumes of loaders
+ADVISING = (  # rooms whose errors are of resumes of loaders
+    *("data/", "torch/loader", "torch/plans", "torch/iterables", "accelerate/loader"),
+    *("run/fingerprint", "run/serving", "run/inexact", "run/unproven", "run/bare_loops"),
+)
 TELLING = {"Mismatch", "OtherKind", "tell", "tell_changed", "warn"}
 ADVICE = re.compile(r"accept=|\b(write|pass(?! of)|say|give it|make it|drill the|put it) ", re.IGNORECASE)
 
@@ -333,9 +335,9 @@ def advises_by_advice(module: Module) -> Iterator[Problem]:
     for node in nodes(module):
         if isinstance(node, ast.Call) and dotted(node.func, {}).split(".")[-1] in TELLING:
             for each in ast.walk(node):
-                text = each.value if isinstance(each, ast.Constant) else None
-                if isinstance(text, str) and id(each) not in inside_advice and ADVICE.search(text):
-                    yield Problem(each.lineno, f"advice in a string: {text}")
+                text = each.value if isinstance(each, ast.Constant) and id(each) not in inside_advice else None
+                if isinstance(text, str) and ADVICE.search(text):
+                    yield Problem(node.lineno, f"advice in a string: {text}")
 
 
 RULES = [

@@ -124,10 +124,10 @@ def test_a_stream_whose_state_leaves_its_buffer_out_is_read_again():
         assert feed_for(loader, 1).unknown is None
 
 
-def shuffled(path, cut=None, anew=False, state=False, made=lambda: [[k, k + 1] for k in range(0, 12, 2)], **options):
+def shuffled(path, cut=None, anew=False, state=False, **options):
     """A script that shuffles its list of batches in each epoch; the process is gone in pass `cut`."""
     random.seed(0)
-    batches, passes = made(), 0
+    batches, passes = [[number, number + 1] for number in range(0, 12, 2)], 0
     tracked = {"batches": batches} if state else {}
     with Run(path, {"toy": Toy(), **tracked}, every=None, vars={"seen": []}, background=False, **options) as run:
         for _ in run.epochs(3):

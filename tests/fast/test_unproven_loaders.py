@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from itertools import count, islice
+from typing import Any
 
 import pytest
 import torch
@@ -40,7 +41,7 @@ class Prefetch:
 class Inside(Prefetch):
     """The same with a length that nobody knows."""
 
-    __len__ = None
+    __len__: Any = None
 
 
 def prefetched(loader):
@@ -358,7 +359,7 @@ class OwnOrder(Sampler):
         order = self.order if self.how == "in place" else [*range(12)]
         if self.how == "counts as it begins":
             self.epoch += 1
-        luck = {"own generator": self.luck, "in place": random}.get(self.how, random.Random(self.epoch))
+        luck: Any = {"own generator": self.luck, "in place": random}.get(self.how, random.Random(self.epoch))
         luck.shuffle(order)
         yield from [*order]
         if self.how == "counts at its end":

@@ -64,7 +64,8 @@ def run_dir(path: str | os.PathLike[str]) -> Path:
 
 def own_dir(path: Path) -> Path:
     """The directory that the script names for the run at `path`, also where HOLDFAST_RUN_DIR has moved it."""
-    return Path(_moved.get(os.environ.get(RUN_DIR, ""), path)).absolute()
+    named = _moved.get(os.environ.get(RUN_DIR, ""), {})
+    return Path(next((own for own in named if run_dir(own) == path), path)).absolute()
 
 
 def is_drilled() -> bool:
