@@ -22,7 +22,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import Damaged, HoldfastError, UsageError
+from holdfast.errors import Damaged, HoldfastError, Mismatch, UsageError
 from holdfast.state import codec, nodes, tree, unflatten, values
 from holdfast.state.numpy_leaves import BIT_GENERATORS
 from holdfast.state.tree import Placeholder
@@ -529,10 +529,10 @@ def small_leaf(key):
 
 
 def test_a_hostile_node_is_refused():
-    """Damage, or a UsageError where the caller's own type does not fit: never another exception."""
+    """Damage, or a Mismatch where the caller's own type does not fit: never another exception."""
     assert HOSTILE
     for node in map(msgspec.json.decode, HOSTILE.splitlines()):
-        with pytest.raises((Damaged, UsageError)) as caught:
+        with pytest.raises((Damaged, UsageError, Mismatch)) as caught:
             pytest.fail(f"{node} is taken for {tree.unflatten([node], small_leaf, types=TYPES)}")
         assert len(str(caught.value)) < 400, node
 

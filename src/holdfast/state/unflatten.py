@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from ..errors import Damaged, HoldfastError, UsageError
+from ..errors import Damaged, HoldfastError, Mismatch, UsageError
 from . import codec
-from .captured import is_dataclass
+from .captured import is_dataclass, is_named_tuple
 from .nodes import MAX_DEPTH, NAMED, named
 from .sound import said
 from .values import MAKERS
@@ -183,7 +183,7 @@ class _Unflattener:
 
     def members(self, content: Any, kind: type[set[Any] | frozenset[Any]]) -> Any:
         members = [self.hashed(node) for node in _list(content)]
-        with _sound(kind.__name__):
+        with _sound_keys(kind.__name__, members):
             made = kind(members)
             if len(made) != len(members):
                 raise ValueError("a member is there twice")
@@ -191,7 +191,7 @@ class _Unflattener:
 
     def pairs(self, content: Any) -> dict[Any, Any]:
         found = [(self.hashed(key), self.read(node)) for key, node in (_list(pair, 2) for pair in _list(content))]
-        with _sound("mapping"):
+        with _sound_keys("mapping", (key for key, _ in found)):
             made = dict(found)
             if len(made) != len(found):
                 raise ValueError("a key is there twice")
@@ -229,37 +229,92 @@ def _custom(registered: codec.Registered, value: Any) -> Any:
 
 
 def _restored(tag: str, kind: Any, value: Any) -> Any:
-    bases = {"enum": enum.Enum, "flag": enum.Flag, "namedtuple": tuple, "dataclass": object}
-    if not issubclass(kind, bases[tag]) or (tag == "dataclass" and not is_dataclass(kind)):
-        raise UsageError(f"{codec.type_name(kind)} was a {tag} when it was saved")
-    if tag == "dataclass":
-        return _restored_dataclass(kind, value)
-    with _sound(tag):
-        if tag == "enum":
-            return kind[value]
-        if tag == "flag":
-            return kind(value)
-        if len(value) != len(kind._fields):
-            raise ValueError(f"{codec.type_name(kind)} has the fields {', '.join(kind._fields)}")
-        return tuple.__new__(kind, value)
+    """
+    Raises:
+        Mismatch: the class has changed since then. That is no damage: nothing is moved, and the old code resumes.
+    """
+    base, content = _KINDS[tag]
+    if not issubclass(kind, base) or (tag == "dataclass" and not is_dataclass(kind)):
+        raise _changed(kind, f"was {_article(tag)} when it was saved")
+    if type(value) is not content:
+        raise Damaged(f"the tree holds a {type(value).__name__} as {_article(tag)}")
+    return _MAKE[tag](kind, value)
+
+
+_KINDS: dict[str, tuple[type, type]] = {  # the base of the class, and the kind of its content
+    "enum": (enum.Enum, str),
+    "flag": (enum.Flag, int),
+    "namedtuple": (tuple, list),
+    "dataclass": (object, dict),
+}
+
+
+def _changed(kind: type, how: str) -> Mismatch:
+    name = codec.type_name(kind)
+    return Mismatch(f"{name} {how}: the code has changed, the checkpoint is whole. Resume with the class as it was")
+
+
+def _article(tag: str) -> str:
+    return f"{'an' if tag == 'enum' else 'a'} {tag}"
+
+
+def _restored_enum(kind: Any, name: str) -> Any:
+    if name not in kind.__members__:
+        members = reprlib.repr(list(kind.__members__))
+        raise _changed(kind, f"has no member {name!s:.80} any more, only {members}") from None
+    return kind[name]
+
+
+def _restored_flag(kind: Any, number: int) -> Any:
+    try:
+        made = kind(number)
+    except ValueError:
+        made = None
+    if made is None or made.value != number:  # bits that are no member's may be dropped
+        raise _changed(kind, f"has no member for a part of the value {number:#x}")
+    return made
+
+
+def _restored_named_tuple(kind: Any, values: list[Any]) -> Any:
+    fields = getattr(kind, "_fields", ())
+    if len(values) != len(fields):
+        raise _changed(kind, f"had {len(values)} fields when it was saved, and now has {', '.join(fields)}")
+    return tuple.__new__(kind, values)
 
 
 def _restored_dataclass(kind: Any, values: dict[str, Any]) -> Any:
     """Return the restored instance without calling its __init__; newer fields get their defaults."""
     import dataclasses
 
-    for field in dataclasses.fields(kind):
-        if field.name not in values and field.default is not dataclasses.MISSING:
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    newer = [field for name, field in fields.items() if name not in values]
+    gone = [name for name in values if name not in fields and not hasattr(kind, name)]
+    for field in newer:
+        if field.default is not dataclasses.MISSING:
             values[field.name] = field.default
-        if field.name not in values and field.default_factory is not dataclasses.MISSING:
+        elif field.default_factory is not dataclasses.MISSING:
             values[field.name] = field.default_factory()
+        elif field.init:
+            raise _changed(kind, f"has the new field {field.name} without a default")
+    if newer and gone:
+        raise _changed(kind, f"had {', '.join(gone)[:200]} when it was saved, and has {newer[0].name} instead")
     with _sound("dataclass"):
         made = object.__new__(kind)
         for name, value in values.items():
             if name.startswith("__"):
                 raise ValueError(f"{name} is no field")
+            if name in gone and not hasattr(made, "__dict__"):
+                raise _changed(kind, f"has no field {name!s:.80} any more")
             object.__setattr__(made, name, value)  # frozen ones too
         return made
+
+
+_MAKE: dict[str, Callable[[Any, Any], Any]] = {
+    "enum": _restored_enum,
+    "flag": _restored_flag,
+    "namedtuple": _restored_named_tuple,
+    "dataclass": _restored_dataclass,
+}
 
 
 def _made(tag: str, content: Any) -> Any:
@@ -277,6 +332,24 @@ def _sound(tag: str) -> Iterator[None]:
         raise
     except codec.UNSOUND as error:
         raise Damaged(f"the tree's {tag} is unsound: {type(error).__name__}: {said(error)}") from error
+
+
+@contextmanager
+def _sound_keys(tag: str, keys: Iterable[Any]) -> Iterator[None]:
+    """The same, unless a class of the user's compares or hashes them: its code may have changed."""
+    try:
+        with _sound(tag):
+            yield
+    except Damaged as error:
+        users = next((each for each in map(type, keys) if _is_users(each)), None)
+        if users is None:
+            raise
+        raise _changed(users, f"does not fit as a key of a {tag} any more ({error.__cause__})") from error
+
+
+def _is_users(kind: type) -> bool:
+    registered = codec.REGISTERED.get(codec.type_name(kind))
+    return registered is not None or issubclass(kind, enum.Enum) or is_dataclass(kind) or is_named_tuple(kind)
 
 
 def _list(content: Any, length: int | None = None) -> list[Any]:
