@@ -382,7 +382,7 @@ def test_a_format_of_the_future_is_refused_and_not_damage(run, monkeypatch):
     path = run / "checkpoints/step-000000030/manifest.json"
     manifest = format.decode(path.read_bytes(), path)
     with monkeypatch.context() as patch:
-        patch.setattr(format, "VERSION", format.VERSION + 1)
+        patch.setattr(format, "version_of", lambda _: format.NEWEST + 1)
         path.write_bytes(format.encode(manifest))
     for words, code in ((["show"], 1), (["verify"], 1), (["diff", run], 2)):
         result = invoke(words[0], run, *words[1:])

@@ -32,6 +32,7 @@ class Seal(msgspec.Struct, frozen=True, array_like=True):
     entry: PartEntry
     file: File
     not_finite: list[str] = []  # as in a manifest
+    version: int = format.VERSION  # the lowest that expresses the part
 
 
 SEALS = msgspec.msgpack.Decoder(Seal)  # made here for the reason that `format` has
@@ -125,7 +126,8 @@ def sealed(partial: Path, part: Part, firsts: Collection[str], kind: str = forma
     disk.write(partial / name, [data])
     disk.sync_dir(partial)
     entry = PartEntry(name, sum(file.size_bytes for file in part.files.values()), list(firsts))
-    return Seal(entry, parts.entry(data, kind), parts.not_finite(part)[: format.MOST_NAMES])
+    weights = parts.not_finite(part)[: format.MOST_NAMES]
+    return Seal(entry, parts.entry(data, kind), weights, format.version_of(data))
 
 
 def commit(owner: Committing, name: Name, facts: Facts, partial: Path, seals: Collection[Seal], tree: Any) -> Manifest:
@@ -134,7 +136,9 @@ def commit(owner: Committing, name: Name, facts: Facts, partial: Path, seals: Co
     def fill(_: Path) -> Manifest:
         manifest = owner.manifest(name, facts, {seal.entry.part: seal.file for seal in seals}, {}, tree)
         found = list(dict.fromkeys(key for seal in seals for key in seal.not_finite))[: format.MOST_NAMES]
-        return msgspec.structs.replace(manifest, ranks=[seal.entry for seal in seals], not_finite=found)
+        version = max((seal.version for seal in seals), default=format.VERSION)
+        entries = [seal.entry for seal in seals]
+        return msgspec.structs.replace(manifest, ranks=entries, not_finite=found, version=version)
 
     return owner.finish(name, partial, fill)
 

@@ -35,6 +35,7 @@ class Memory(msgspec.Struct, forbid_unknown_fields=True):
     epoch_generators: dict[str, Any] = {}
     reducers: dict[str, tuple[list[Count], Annotated[int, msgspec.Meta(ge=0, le=2)]]] = {}
     nested: list[str] = []
+    bound_anew: list[str] = []
     means: dict[str, dict[str, Annotated[list[float], msgspec.Meta(min_length=2, max_length=2)]]] = {}
     durations: dict[str, Any] = {}
 

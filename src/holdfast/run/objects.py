@@ -15,6 +15,7 @@ from ..errors import NotFound
 from ..legible import of_key
 from ..state.captured import ATOMS, MUTABLE, Attributes
 from ..state.fill import whole
+from ..state.places import Members
 from ..state.sound import sound
 from ..store.checkpoint import Checkpoint
 
@@ -185,6 +186,10 @@ class Objects:
             value.bit_generator.state = stored["bit_generator"]
         else:
             value.load_state_dict(stored)
+
+    def places(self, value: Any) -> Members:
+        """Members that a restore fills and that can be set (buffers), each with a call that gives it new memory."""
+        return dict(getattr(adapter_for(value), "places", lambda _: {})(value))
 
 
 OBJECTS = Objects()

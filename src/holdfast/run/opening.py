@@ -176,7 +176,7 @@ def _restore_own(session: Session, checkpoint: Checkpoint, memory: dict[str, Any
         position.went_back.append(session.options.go_back)
     again = session.origin.again
     if again is None or not again.keeps_vars:
-        session.vars.load_state_dict(memory["vars"])
+        session.vars.load_state_dict(memory["vars"], session.tracked.places)
     session.durations.update(memory.get("durations", {}))
     session.metrics.restore(memory.get("means"))
     session.begin_inexact(checkpoint.not_exact_from)
@@ -269,7 +269,7 @@ def _put_back(session: Session, baseline: Digests) -> list[str]:
         session.tracked.restore(checkpoint, session.types())
         # loaded again: the script may have changed the first copy in place
         fresh = checkpoint.load(part=RESERVED, types=session.types())
-    session.vars.load_state_dict(fresh["vars"])
+    session.vars.load_state_dict(fresh["vars"], session.tracked.places)
     _override(session, memory["overrides"], again=True)
     restored = session.digests()
     session.origin.set_baseline(restored)

@@ -321,7 +321,9 @@ def _fitting(checkpoint: Checkpoint, tracked: Tracked | None, types: Iterable[ty
     memory = checked(checkpoint.load(part=RESERVED, types=types), checkpoint)
     if tracked is None:
         return memory
-    variables = tracked.variables.differences(memory["vars"])
+    if tracked.places is not None:
+        tracked.places.expect(memory.get("bound_anew", ()))
+    variables = tracked.variables.differences(memory["vars"], tracked.places)
     nested = tracked.nested_differences(memory.get("nested", []))
     require_fit([*tracked.differences(checkpoint, types), *nested, *variables], checkpoint)
     return memory

@@ -54,6 +54,7 @@ class Session:
 
     def __init__(self, options: Options, tracked: Tracked, variables: Vars) -> None:
         self.options, self.tracked, self.vars = options, tracked, variables
+        tracked.begin()
         self.watch = Watch(tracked, variables)
         self.ranks = here()
         speak_for(self.ranks.rank)
@@ -305,6 +306,7 @@ class Session:
             "probe": self.ask_probe() if probe else None,
             **({} if self.ranks.alone else {"reducers": self.tracked.reducers()}),
             **({"nested": nested} if (nested := self.tracked.nested()) else {}),
+            **({"bound_anew": places} if (places := self.tracked.bound_anew()) else {}),
             **({"means": means} if (means := self.metrics.means.state_dict()) else {}),
             **({"durations": self.durations} if self.durations else {}),
             "epoch_rng": progress.epoch_rng if self.position.in_epoch else None,

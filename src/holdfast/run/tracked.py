@@ -15,6 +15,7 @@ from ..state import codec, finite, generators, tree
 from ..state.captured import ATOMS, MUTABLE, Attributes, captured
 from ..state.fill import Act, Fill
 from ..state.nodes import leaf_keys
+from ..state.places import Places
 from ..state.unflatten import enough_stack
 from ..store import format
 from ..store.checkpoint import Checkpoint
@@ -47,8 +48,21 @@ class Tracked:
         self.given = objects
         self.objects = {name: target for name, target in live.items() if target is not None}
         self.variables = Vars() if variables is None else variables
+        self.places: Places | None = None
         self._reducers: list[Any] = []
         self._cold: dict[str, Any] = {}  # state of reducers that do not exist yet
+
+    def begin(self) -> None:
+        """Note which objects stand in which places, before anything is restored."""
+        given = {f"run.vars.{name}": each for name, each in self.variables.given().items()}
+        self.places = Places(OBJECTS, OBJECTS.places, self._roots, given)
+
+    def bound_anew(self) -> list[str]:
+        """The places that hold another object than at the beginning, while somebody else holds the first one."""
+        return [] if self.places is None else self.places.left()
+
+    def _roots(self) -> dict[str, Any]:
+        return {**self.objects, "": {f"run.vars.{name}": each for name, each in self.variables.state_dict().items()}}
 
     def inside(self) -> dict[str, Any]:
         """The objects that restore themselves, also inside containers, by their paths; each once."""
@@ -122,9 +136,13 @@ class Tracked:
         return [f"{path}: an object with a state of its own in the checkpoint, none here" for path in sorted(absent)]
 
     def _plan(self, checkpoint: Checkpoint, types: Iterable[type], *, compare: bool) -> tuple[Fill, list[Act]]:
-        fill, stored = Fill(OBJECTS, compare=compare), set(checkpoint.parts())
-        names = [name for name in self.objects if name in stored]
+        fill, stored = Fill(OBJECTS, self.places, compare=compare), set(checkpoint.parts())
+        # what can only be filled comes first: another place that holds it too can be set
+        names = sorted((name for name in self.objects if name in stored), key=lambda name: not self._is_leaf(name))
         return fill, [fill.top(name, self.objects[name], checkpoint.handles(part=name, types=types)) for name in names]
+
+    def _is_leaf(self, name: str) -> bool:
+        return not OBJECTS.has(self.objects[name]) and codec.is_leaf(self.objects[name])
 
     def outvoted(self, checkpoint: Checkpoint, types: Iterable[type]) -> dict[str, list[str]]:
         """For each object, the options whose values in the script differ from the checkpoint's, which are used."""

@@ -8,6 +8,7 @@ from typing import Any
 from ..errors import Damaged, UsageError
 from ..legible import is_text
 from ..state.fill import NOTHING, Act, Fill
+from ..state.places import Places
 
 
 class Vars:
@@ -62,15 +63,19 @@ class Vars:
     def state_dict(self) -> dict[str, Any]:
         return dict(self._values)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Fill or replace the values that `state` has; others stay."""
-        fill, acts = self._plan(state)
+    def load_state_dict(self, state: Mapping[str, Any], places: Places | None = None) -> None:
+        """Fill or replace the values that `state` has; others stay. `places`: which of them are set anew."""
+        fill, acts = self._plan(state, places)
         fill.read()
         self._values.update({name: put() for name, put in acts.items()})
 
-    def differences(self, state: Mapping[str, Any]) -> list[str]:
+    def differences(self, state: Mapping[str, Any], places: Places | None = None) -> list[str]:
         """Return which values in `state` do not fit the live ones; nothing is changed."""
-        return self._plan(state)[0].misfits
+        return self._plan(state, places)[0].misfits
+
+    def given(self) -> Mapping[str, Any]:
+        """The caller's mapping of first values, until nobody watches these any more."""
+        return self._given
 
     def take_new(self) -> dict[str, Any]:
         """Return the values added under new names since the last call."""
@@ -78,10 +83,10 @@ class Vars:
         self._new.clear()
         return found
 
-    def _plan(self, state: Mapping[str, Any]) -> tuple[Fill, dict[str, Act]]:
+    def _plan(self, state: Mapping[str, Any], places: Places | None) -> tuple[Fill, dict[str, Act]]:
         if odd := [name for name in state if hasattr(Vars, name) or not is_text(name)]:
             raise Damaged(f"run.vars cannot have held {odd[0]!r}")
-        fill = Fill()
+        fill = Fill(places=places)
         acts = {
             name: fill.plan(f"run.vars.{name}", self._values.get(name, NOTHING), value) for name, value in state.items()
         }

@@ -13,9 +13,10 @@ when the first such object comes. They have the same functions:
     differing(live, stored) -> lines     in what a live leaf and a stored one, read or not, do not agree
     fill(pairs) -> None                  live leaves take the bytes of stored ones, read or not
     span(live) -> (start, stop)          the addresses between which a live leaf lies
+    lives(live) -> call                  whether anybody still holds its memory, when the caller does not any more
     refill(live, stored) -> bool         a live generator goes on as the stored one; False: they are of two kinds
 
-A module of which no value is fit to be filled in place needs no `fill` and no `span`.
+A module of which no value is fit to be filled in place needs no `fill`, `span` or `lives`.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from ..legible import of_key
 from ..pages import same
 from . import codec
 from .captured import ATOMS, MAPPINGS, MUTABLE, Attributes, Own, fields_of, is_dataclass, is_named_tuple
+from .places import Places
 
 Act = Callable[[], Any]  # stores the value in its place and returns it
 
@@ -29,9 +30,10 @@ NOTHING: Any = object()  # stands for a missing live value
 class Fill:
     """One restore of any number of live values from one checkpoint."""
 
-    def __init__(self, own: Own | None = None, *, compare: bool = False) -> None:
+    def __init__(self, own: Own | None = None, places: Places | None = None, *, compare: bool = False) -> None:
         self.misfits: list[str] = []
         self._own: Any = own  # None: no object restores itself
+        self._places = places  # tells which members are set anew, though they could be filled
         self._compare = compare  # whether objects that restore themselves report their differences
         self._filled: dict[int, tuple[Any, Any]] = {}  # id of a live object -> the object, and its new content
         self._homes: dict[Any, Any] = {}  # identity of a stored leaf -> the live leaf that receives it
@@ -59,6 +61,8 @@ class Fill:
                 return self._object(path, live, stored)
             if isinstance(live, Attributes):
                 return self._attributes(path, live, stored)
+            if self._is_anew(path, live):
+                live = NOTHING
             if codec.is_stored(stored) or codec.is_leaf(stored):
                 return self._leaf(live, stored)
             if self._has_other(live, stored):
@@ -107,10 +111,15 @@ class Fill:
             self.misfits += [f"{path}/{line}" for line in self._own.differences(live, stored)]
 
         def act() -> Any:
+            if self._places is not None:
+                self._places.part(path, live)
             self._own.restore(live, stored)
             return live
 
         return act
+
+    def _is_anew(self, path: str, live: Any) -> bool:
+        return self._places is not None and self._places.is_anew(path, live)
 
     def _has_other(self, live: Any, stored: Any) -> bool:
         """Whether the live value also appears elsewhere, and is filled with different content there."""

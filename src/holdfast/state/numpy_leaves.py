@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -107,6 +108,15 @@ def span(live: Any) -> tuple[int, int]:
             start, stop = start + min(0, step * (extent - 1)), stop + max(0, step * (extent - 1))
         stop += live.itemsize
     return start, stop
+
+
+def lives(live: Any) -> Callable[[], bool]:
+    while isinstance(live.base, np.ndarray):
+        live = live.base
+    if live.base is not None:  # other memory, which somebody holds
+        return lambda: True
+    reference = weakref.ref(live)
+    return lambda: reference() is not None
 
 
 def refill(live: Any, stored: Any) -> bool:

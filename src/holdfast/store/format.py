@@ -21,6 +21,7 @@ from .signing import Key, Signer
 
 __all__ = ["SHA256", "XXH3", "digest", "hasher", "joined_digest", "kind_of"]  # who asks for digests asks the format
 
+NEWEST = 6  # of checkpoints; see "How the version covers it" in docs/format.md
 VERSION = 1  # released with 0.1.0: a change raises it, and golden checkpoints of each older version stay readable
 MANIFEST = "manifest.json"
 MOST_BYTES = 1 << 30  # of a manifest, or of the part of a rank; readers hold all of it in memory
@@ -161,6 +162,7 @@ class Manifest(Head, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     leaves: dict[str, Leaf]
     tree: Any
+    version: int = 0  # to write: the lowest that expresses its parts, as far as they are not in the tree
 
 
 AnyHead = TypeVar("AnyHead", bound=Head)
@@ -174,19 +176,27 @@ def encode(manifest: Manifest, signer: Signer | None = None) -> bytes:
     With a signer, the first line has its public key, and the signature of the whole with zeros in their places.
     """
     fields = msgspec.structs.asdict(manifest)
-    del fields["key"]  # the first line has it
+    del fields["key"], fields["version"]  # the first line has them
     for name in ("ranks", "not_finite"):  # most checkpoints have neither
         if not fields[name]:
             del fields[name]
     text, more = field_lines(fields) + b"\n}\n", b""
     require_short(text)
-    head = b'{"holdfast": %d, "digest": "%s",%s\n'
+    head, version = b'{"holdfast": %d, "digest": "%s",%s\n', max(manifest.version, version_of(text))
     if signer is not None:
         line = b' "key": "%s", "signature": "%s",'
         key = signer.key.raw.hex().encode()
-        unsigned = head % (VERSION, _ZEROS, line % (key, _NO_SIGNATURE)) + text
+        unsigned = head % (version, _ZEROS, line % (key, _NO_SIGNATURE)) + text
         more = line % (key, signer.sign(unsigned).hex().encode())
-    return head % (VERSION, digest(head % (VERSION, _ZEROS, more) + text).encode(), more) + text
+    return head % (version, digest(head % (version, _ZEROS, more) + text).encode(), more) + text
+
+
+def version_of(text: bytes) -> int:
+    """Return the lowest version that expresses a manifest or a part with this JSON."""
+    return NEWEST if any(mark in text for mark in _SINCE_6) else VERSION
+
+
+_SINCE_6 = (b',"bound_anew":[',)
 
 
 def require_short(text: bytes) -> None:
@@ -245,6 +255,8 @@ def decode(data: bytes, where: object, key: Key | None = None) -> Manifest:
     try:
         text, signer = _sound(data, where, key)
         manifest = _signed(_MANIFESTS.decode(text), signer)
+        if manifest.version:
+            raise msgspec.DecodeError("its fields name a version")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"{where}: {error}") from error
     _check(manifest, where)
@@ -294,9 +306,9 @@ def require_version(version: str, where: object) -> None:
     Raises:
         StoreError: this library does not read that version. What it does not know it does not take for damaged.
     """
-    if version != str(VERSION):
+    if version not in (str(VERSION), str(NEWEST)):
         raise StoreError(
-            f"{where}: format version {version[:20]}; this Holdfast reads version {VERSION}: use a newer one"
+            f"{where}: format version {version[:20]}; this Holdfast reads {VERSION} and {NEWEST}: use a newer one"
         )
 
 

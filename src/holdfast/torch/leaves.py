@@ -256,6 +256,13 @@ def span(live: Any) -> tuple[int, int]:
     return held.data_ptr(), held.data_ptr() + (_span_bytes(held) if held.numel() else 0)
 
 
+def lives(live: Any) -> Callable[[], bool]:
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    reference: Any = StorageWeakRef(pieces.local(live).untyped_storage())  # type: ignore[no-untyped-call]
+    return lambda: not reference.expired()
+
+
 def refill(live: Any, stored: Any) -> bool:
     if type(live) is not torch.Generator or type(stored) is not torch.Generator or live.device != stored.device:
         return False

@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ..errors import UsageError
 from ..state.codec import uncollected
 from ..state.fill import whole
+from ..state.places import Members
 from . import modules, optimizers, schedulers
 from .modules import class_name, parameter_count
 from .overrides import override
@@ -33,6 +34,7 @@ __all__ = [
     "outvoted",
     "override",
     "parameter_count",
+    "places",
     "restore",
 ]
 
@@ -63,6 +65,11 @@ def restore(target: Any, stored: Any) -> None:
         Mismatch: the object's own load_state_dict refused.
     """
     _kind(target).restore(target, stored)
+
+
+def places(target: Any) -> Members:
+    """The buffers, by name: what a restore fills and a module can bind anew. With each, a call that gives it memory."""
+    return modules.places(target) if isinstance(target, nn.Module) else {}
 
 
 def outvoted(target: Any, stored: Any) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from torch.nn.parameter import is_lazy
 from ..errors import UsageError
 from ..state.codec import is_stored
 from ..state.fill import whole
+from ..state.places import Members
 from ..state.sound import Whole, shaped
 from .pieces import divided_like, is_dtensor, local
 from .stored import TensorRestore, differing, facts, load
@@ -115,6 +117,19 @@ def restore(module: nn.Module, stored: Mapping[str, Any]) -> None:
     filling.run()
     if customised:
         load(root, _own_state(state, plain, customised, stored))
+
+
+def places(module: nn.Module) -> Members:
+    """The buffers, each with a call that sets a new tensor: another name holds the memory of the present one."""
+    return {
+        f"{path}.{name}" if path else name: (buffer, partial(_part, owner, name))
+        for path, owner in unwrapped(module).named_modules()
+        for name, buffer in owner.named_buffers(recurse=False)
+    }
+
+
+def _part(owner: nn.Module, name: str) -> None:
+    setattr(owner, name, torch.empty_like(getattr(owner, name)))
 
 
 def unwrapped(module: nn.Module) -> nn.Module:

@@ -1,0 +1,146 @@
+"""Places: the objects that stood in a state when the run began, and the places that hold another object by now.
+
+A restore in place writes into the object that the script has put there. When the loop has bound a place to another
+object, and other names still hold the first one (`x = start`), its content must not change: the value is set anew.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from ..legible import of_key
+from . import codec
+from .captured import ATOMS, MAPPINGS, MUTABLE, Attributes, Own, fields_of, is_dataclass
+
+_LONGEST = 10_000  # a container with more members is not looked through
+_DEEPEST = 8
+
+Members = dict[str, tuple[Any, Callable[[], object]]]  # by name, each with a call that sets new memory in its place
+
+
+class _First:
+    """The object that stood in a place. It is not kept alive."""
+
+    def __init__(self, value: Any, *, shared: bool) -> None:
+        name = codec.framework(type(value))
+        try:
+            self._refer: Any = weakref.ref(value)
+        except TypeError:  # a list or a dict
+            self._refer = None
+        self._identity = id(value)
+        self._is_shared = shared  # whoever holds a list or a dict now is taken to hold it later
+        self._memory = None if name is None else codec.adapter(name).lives(value)
+
+    def stands(self, value: Any) -> bool:
+        return id(value) == self._identity if self._refer is None else self._refer() is value
+
+    def lives(self) -> bool:
+        """Whether somebody holds it, or its memory, when its place does not any more."""
+        if self._refer is None:
+            return self._is_shared
+        return self._refer() is not None if self._memory is None else bool(self._memory())
+
+
+class Places:
+    """The places of one attempt. `roots`: the state's values by name; they themselves are filled, and never set.
+
+    `given`: values that one more mapping of ours holds, by their places.
+    """
+
+    def __init__(
+        self,
+        own: Own,
+        members: Callable[[Any], Members],
+        roots: Callable[[], Mapping[str, Any]],
+        given: Mapping[str, Any],
+    ) -> None:
+        self._own, self._members_of, self._roots = own, members, roots
+        self.bound_anew: frozenset[str] = frozenset()  # in the checkpoint that is restored
+        self._first: dict[str, _First] = {}
+        defaults, present = set(self._defaults()), list(self._present())
+        for (path, value), count in zip(present, _counted(present), strict=True):
+            ours = 1 - (path in defaults) + (2 if given.get(path) is value else 0)  # the caller's mapping, and `given`
+            self._first[path] = _First(value, shared=count > _ALONE + ours)
+
+        steps = (path.split("/") for path in self._first)
+        self._around = {"/".join(each[:count]) for each in steps for count in range(1, len(each))}
+
+    def expect(self, bound_anew: Iterable[str]) -> None:
+        """Note which places held another object in the checkpoint that is restored."""
+        self.bound_anew = frozenset(bound_anew)
+
+    def left(self) -> list[str]:
+        """The places that hold another object than at the beginning, while somebody else holds the first one."""
+        if not self._first:
+            return []
+        here = {path: value for path, value in self._present(self._around) if path in self._first}
+        left = [path for path, value in here.items() if not self._first[path].stands(value)]
+        here.clear()
+        return sorted(path for path in left if self._first[path].lives())
+
+    def is_anew(self, path: str, live: Any) -> bool:
+        """Whether the restore sets this place anew. An object that a restore has set there is filled the next time."""
+        return path in self.bound_anew and (path not in self._first or self._first[path].stands(live))
+
+    def part(self, path: str, live: Any) -> None:
+        """Give the members of an object with a state of its own new memory, where they are set anew."""
+        for name, (member, part) in self._members_of(live).items() if self.bound_anew else ():
+            if self.is_anew(f"{path}/{name}", member):
+                part()
+
+    def _defaults(self) -> Iterator[str]:
+        """Attributes that the class holds, and not the object."""
+        for path, root in self._roots().items():
+            if isinstance(root, Attributes) and type(root.target) is not dict:
+                here = getattr(root.target, "__dict__", {})
+                yield from (f"{path}/{name}" for name in root.names if name not in here)
+
+    def _present(self, around: Collection[str] | None = None) -> Iterator[tuple[str, Any]]:
+        """Yield the members that can be filled, by their places; only in the containers `around`, if given."""
+        for name, root in self._roots().items():
+            yield from self._inside(name, root, _DEEPEST, around)
+
+    def _inside(self, path: str, value: Any, depth: int, around: Collection[str] | None) -> Iterator[tuple[str, Any]]:
+        if not depth or (path and around is not None and path not in around):
+            return
+        for key, member in self._members(value):
+            kind = type(member)
+            if kind in ATOMS:
+                continue
+            place = f"{path}/{of_key(key)}" if path else str(key)
+            if _can_be_filled(member) and not self._own.has(member):
+                yield place, member
+            yield from self._inside(place, member, depth - 1, around)
+
+    def _members(self, value: Any) -> Iterable[tuple[Any, Any]]:
+        kind = type(value)
+        if isinstance(value, Attributes):
+            return value.values().items()
+        if kind in MAPPINGS or kind in (list, deque, tuple):
+            if len(value) > _LONGEST:
+                return ()
+            return list(value.items() if kind in MAPPINGS else enumerate(value))
+        if self._own.has(value):
+            return ((name, member) for name, (member, _) in self._members_of(value).items())
+        return fields_of(value).items() if is_dataclass(kind) else ()
+
+
+def _can_be_filled(value: Any) -> bool:
+    kind = type(value)
+    if kind in MUTABLE:
+        return True
+    if is_dataclass(kind):
+        return not kind.__dataclass_params__.frozen
+    name = codec.framework(kind)
+    return name is not None and codec.is_leaf(value) and not codec.adapter(name).unfit(value)
+
+
+def _counted(pairs: list[tuple[str, Any]]) -> list[int]:
+    return [sys.getrefcount(value) for _, value in pairs]
+
+
+_ALONE = _counted([("", [])])[0]  # references to a value that only such a list holds
