@@ -140,6 +140,7 @@ def _differences(generator: Any, stored: Any) -> list[str]:
             if there != here.__name__:
                 return [f"bit_generator: {there!s:.80} in the checkpoint, {here.__name__} here"]
             numpy_leaves.try_bits(stored["bit_generator"])
+            numpy_leaves.require_seed(stored.get("seed_seq"))
     return []
 
 
@@ -163,7 +164,10 @@ class Objects:
         if _is_legacy(value):
             return {"random_state": value}
         if _has_bits(value):
-            return {"bit_generator": value.bit_generator.state}
+            from ..state import numpy_leaves
+
+            seed = numpy_leaves.spawned(value.bit_generator)
+            return {"bit_generator": value.bit_generator.state, **({} if seed is None else {"seed_seq": seed})}
         return value.state_dict()
 
     def differences(self, value: Any, stored: Any) -> list[str]:
@@ -183,7 +187,9 @@ class Objects:
         elif _is_legacy(value):
             value.set_state(stored["random_state"].get_state(legacy=False))
         elif _has_bits(value):
-            value.bit_generator.state = stored["bit_generator"]
+            from ..state import numpy_leaves
+
+            numpy_leaves.refill_bits(value.bit_generator, stored["bit_generator"], stored.get("seed_seq"))
         else:
             value.load_state_dict(stored)
 

@@ -11,7 +11,7 @@ from typing import Any
 from ..legible import of_key
 from . import codec
 
-_KINDS = {"random.Random", "numpy.Generator", "numpy.RandomState", "torch.Generator"}
+_KINDS = {"random.Random", "numpy.Generator", "numpy.RandomState", "numpy.SeedSequence", "torch.Generator"}
 _LONGEST = 1000  # items of a list that is searched
 _DEEPEST = 8
 

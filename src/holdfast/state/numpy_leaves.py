@@ -67,6 +67,8 @@ def _data(array: Any) -> Data:
 
 
 def unfit(live: Any) -> str:
+    if type(live) is np.random.SeedSequence:
+        return ""
     if type(live) is not np.ndarray:
         return "it is no plain array"
     if not live.flags.writeable:
@@ -123,19 +125,39 @@ def refill(live: Any, stored: Any) -> bool:
     if type(live) is type(stored) is np.random.RandomState:
         live.set_state(_legacy_state(stored))
         return True
+    if type(live) is type(stored) is np.random.SeedSequence:
+        _refill_seed(live, stored)
+        return True
     if not type(live) is type(stored) is np.random.Generator:
         return False
     here, there = live.bit_generator, stored.bit_generator
-    if type(here) is not type(there) or _spawned(here) != _spawned(there):
+    if type(here) is not type(there) or (_seed(here) is None) != (_seed(there) is None):
         return False
-    here.state = there.state
+    refill_bits(here, there.state, _seed(there))
     return True
 
 
-def _spawned(bits: Any) -> Any:
-    """The facts that determine the generators which `spawn` creates."""
+def refill_bits(live: Any, state: Any, seed: Any) -> None:
+    """Bring a bit generator into this state. `seed`: the sequence that spawns its children; None: it spawned none."""
+    live.state = state
+    here = _seed(live)
+    if here is not None and (seed is not None or here.n_children_spawned):
+        _refill_seed(here, np.random.SeedSequence(here.entropy, spawn_key=here.spawn_key) if seed is None else seed)
+
+
+def _refill_seed(live: Any, stored: Any) -> None:
+    live.__setstate__(stored.__reduce__()[2])  # as pickle would: its attributes are read-only
+
+
+def require_seed(stored: Any) -> None:
+    if stored is not None and type(stored) is not np.random.SeedSequence:
+        raise TypeError(f"{type(stored).__name__} is no SeedSequence")
+
+
+def spawned(bits: Any) -> Any:
+    """Return the seed sequence of a bit generator that has spawned children, else None."""
     seed = _seed(bits)
-    return None if seed is None else [str(seed.entropy), seed.spawn_key, seed.pool_size, seed.n_children_spawned]
+    return seed if seed is not None and seed.n_children_spawned else None
 
 
 class _Scattered:
