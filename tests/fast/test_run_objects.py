@@ -7,7 +7,6 @@ import holdfast
 
 ROOM = Path(holdfast.__file__).parent / "run"
 ALLOWED = {
-    "value.bit_generator.state",  # NumPy's own way to restore a generator
     "self._within.busy",  # a threading.local of the object itself
     "ranks.place",  # public settings of objects of other rooms
 }

@@ -624,6 +624,7 @@ AROUND = {
     "ordered": lambda value: OrderedDict(leaf=value),
     "ordered_with": with_attributes,
     "defaultdict": lambda value: defaultdict(list, view=value),
+    "defaultdict_of": lambda value: defaultdict(Bare, {"a": value}),
     "counter": lambda value: Counter(a=value),
     "deque": lambda value: deque([value], 3),
     "dataclass": Settings,

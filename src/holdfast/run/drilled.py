@@ -93,7 +93,7 @@ def note(session: Session, at: str) -> None:
     sources = session.progress.sources
     roots: dict[str, Any] = {f"loader {name!r}": source.loader for name, source in sources.items()}
     roots |= session.tracked.objects
-    own = {f"run.vars.{name}": value for name, value in session.vars.state_dict().items()}
+    own = {f"run.vars.{name}": value for name, value in session.tracked.captured_variables().items()}
     witness.read_by(source.loader for source in sources.values())
     facts = witness.note(roots, own) | {"datasets": {name: _read(source) for name, source in sources.items()}}
     if at == "begin":

@@ -82,7 +82,7 @@ def passed(session: Session) -> None:
             state, weights = session.tracked.weighed()
             if session.options.stop_on_nan and not weights:
                 raise UsageError(unsound.NOTHING_KNOWN)
-            held = {**state, RESERVED: {"vars": session.vars.state_dict()}}
+            held = {**state, RESERVED: {"vars": session.tracked.captured_variables()}}
             session.saves.prepare(flatten(held).leaves.values())
             for module in framework_modules():
                 for name, line in module.untracked(session.tracked.inside(), held):

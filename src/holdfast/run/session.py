@@ -219,7 +219,7 @@ class Session:
 
     def types(self) -> set[type]:
         """The caller's types that a checkpoint may name."""
-        return {*self.options.types, *self.tracked.types(), *types_in(self.vars.state_dict())}
+        return {*self.options.types, *self.tracked.types(), *types_in(self.tracked.captured_variables())}
 
     @property
     def here(self) -> format.Name:
@@ -291,7 +291,9 @@ class Session:
     def digests(self, stored: Mapping[str, format.Leaf] | None = None) -> Digests:
         """Digests of the tracked objects and of the restored variables, as they are now; `stored`: see `digests`."""
         known = self.origin.memory["vars"]
-        variables = {f"run.vars.{name}": value for name, value in self.vars.state_dict().items() if name in known}
+        variables = {
+            f"run.vars.{name}": value for name, value in self.tracked.captured_variables().items() if name in known
+        }
         return digests(self.tracked.capture() | variables, stored, self.tracked.filled() if stored else ())
 
     def memory(self, *, probe: bool = True) -> dict[str, Any]:
@@ -299,7 +301,7 @@ class Session:
         progress = self.progress
         return {
             "position": progress.state_dict(),
-            "vars": self.vars.state_dict(),
+            "vars": self.tracked.captured_variables(),
             "seed": progress.seed,
             "overrides": {name: dict(changes) for name, changes in self.options.overrides.items()},
             "fingerprint": {"environment": fingerprint.environment(), "loaders": progress.loader_facts},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
@@ -12,19 +12,26 @@ from typing import Any, NamedTuple
 from ..errors import Mismatch, UsageError
 from ..legible import is_text, of_key
 from ..state import codec, finite, generators, tree
-from ..state.captured import ATOMS, MUTABLE, Attributes, captured
+from ..state.captured import ATOMS, MUTABLE, Attributes, Own, captured, kept_factory
 from ..state.fill import Act, Fill
 from ..state.nodes import leaf_keys
 from ..state.places import Places
 from ..state.unflatten import enough_stack
 from ..store import format
 from ..store.checkpoint import Checkpoint
-from .objects import OBJECTS, STEERED, adapter_for, handles_at, looked_at, made_of
+from .objects import OBJECTS, STEERED, Objects, adapter_for, handles_at, looked_at, made_of
 from .vars import Vars
 
 RESERVED = "holdfast"  # the top-level key of the run's own state
 _BIG_BYTES = 64 << 10  # to digest a smaller leaf takes no time
 _PROGRAMS = {"torch": "holdfast.torch.program"}  # facts, seed and prediction mode of the framework as a whole
+
+
+class _NoneOwn(Objects):
+    """Of variables none is an object that restores itself."""
+
+    def has(self, _: Any) -> bool:
+        return False
 
 
 class Weighed(NamedTuple):
@@ -93,11 +100,26 @@ class Tracked:
 
     def capture(self) -> dict[str, Any]:
         """Return the state of every object; tensors by reference."""
-        return self._captured({})
+        return self._captured(self._kept())
+
+    def captured_variables(self) -> dict[str, Any]:
+        """Return the values of the variables, as they are saved."""
+        known = self._kept(_NoneOwn())
+        values = self.variables.state_dict()
+        return {name: captured(each, _NoneOwn(), known) for name, each in values.items()} if known else values
+
+    def _kept(self, own: Own = OBJECTS) -> dict[int, tuple[Any, Any]]:
+        """Captures of the defaultdicts that stand where one stood at the beginning: the live one keeps its factory."""
+        known: dict[int, tuple[Any, Any]] = {}
+        for each in () if self.places is None else self.places.factories():
+            if each.default_factory not in (None, *tree.FACTORIES.values()):
+                members = {key: captured(member, own, known) for key, member in each.items()}
+                known[id(each)] = each, defaultdict(kept_factory, members)
+        return known
 
     def weighed(self) -> Weighed:
         """Return the same, and which of its leaves are weights: none where their numbers cannot be looked at."""
-        known: dict[int, tuple[Any, Any]] = {}
+        known = self._kept()
         state = self._captured(known)
         return Weighed(state, frozenset(map(id, looked_at(known.values()))) if finite.can_look() else frozenset())
 

@@ -12,6 +12,11 @@ MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
 MUTABLE = frozenset({*MAPPINGS, list, deque, set, bytearray})  # containers that can be filled in place
 
 
+def kept_factory() -> Any:
+    """Stand for the factory of a defaultdict that stays the live one's."""
+    raise TypeError("the factory of this defaultdict is the script's own, and no part of the checkpoint")
+
+
 class Own(Protocol):
     """How to capture and restore objects that save themselves, wherever they are in a state."""
 

@@ -11,7 +11,7 @@ place. Between the two, `Fill.read` reads the bytes of all leaves.
 from __future__ import annotations
 
 import random
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..errors import Mismatch
 from ..legible import of_key
 from ..pages import same
 from . import codec
-from .captured import ATOMS, MAPPINGS, MUTABLE, Attributes, Own, fields_of, is_dataclass, is_named_tuple
+from .captured import ATOMS, MAPPINGS, MUTABLE, Attributes, Own, fields_of, is_dataclass, is_named_tuple, kept_factory
 from .places import Places
 
 Act = Callable[[], Any]  # stores the value in its place and returns it
@@ -62,10 +62,12 @@ class Fill:
             if isinstance(live, Attributes):
                 return self._attributes(path, live, stored)
             if self._is_anew(path, live):
+                _keep_factory(live, stored)
                 live = NOTHING
             if codec.is_stored(stored) or codec.is_leaf(stored):
                 return self._leaf(live, stored)
             if self._has_other(live, stored):
+                _keep_factory(live, stored)
                 live = stored
         return self._container(path, live if type(live) is type(stored) else stored, stored)
 
@@ -219,6 +221,8 @@ def _list(fill: Fill, path: str, live: Any, stored: Any) -> Act:
 
 
 def _mapping(fill: Fill, path: str, live: dict[Any, Any], stored: dict[Any, Any]) -> Act:
+    if live is stored and getattr(stored, "default_factory", None) is kept_factory:
+        fill.misfits.append(f"{path}: a defaultdict in the checkpoint without its factory, and none here")
     acts = fill.members(path, live, stored)
     attributes = fill.members(f"{path}/", {}, dict(getattr(stored, "__dict__", {})))
 
@@ -234,6 +238,12 @@ def _mapping(fill: Fill, path: str, live: dict[Any, Any], stored: dict[Any, Any]
         return live
 
     return act
+
+
+def _keep_factory(live: Any, stored: Any) -> None:
+    """Give a defaultdict that takes the place of a live one its factory."""
+    if type(live) is type(stored) is defaultdict:
+        stored.default_factory = live.default_factory
 
 
 def _plain(_: Fill, __: str, live: Any, stored: Any) -> Act:

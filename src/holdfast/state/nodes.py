@@ -136,7 +136,7 @@ def _opened(tag: str, content: Any, depth: int) -> Opened:
         pairs, attributes = content
         kind, members, keys = _keyed("ordered", pairs, depth)
         return Opened(kind, {**(members or {}), **_members_by_name(attributes, ".")}, keys)
-    if tag == "defaultdict":
+    if tag in ("defaultdict", "defaultdict_of"):
         return _keyed(f"defaultdict({_short(content[0])})", content[1], depth)
     if tag == "deque":
         return Opened(tag if content[0] is None else f"deque(maxlen={_short(content[0])})", _Indexed(content[1]))

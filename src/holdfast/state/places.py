@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -66,6 +66,7 @@ class Places:
             ours = 1 - (path in defaults) + (2 if given.get(path) is value else 0)  # the caller's mapping, and `given`
             self._first[path] = _First(value, shared=count > _ALONE + ours)
 
+        self._factories = [path for path, value in present if type(value) is defaultdict]
         steps = (path.split("/") for path in self._first)
         self._around = {"/".join(each[:count]) for each in steps for count in range(1, len(each))}
 
@@ -85,6 +86,14 @@ class Places:
     def is_anew(self, path: str, live: Any) -> bool:
         """Whether the restore sets this place anew. An object that a restore has set there is filled the next time."""
         return path in self.bound_anew and (path not in self._first or self._first[path].stands(live))
+
+    def factories(self) -> list[defaultdict[Any, Any]]:
+        """The defaultdicts in places that began with one, innermost first: there a resume finds the factory."""
+        names = {name for name, root in self._roots().items() if type(root) is defaultdict}
+        found = [root for name, root in self._roots().items() if name in names]
+        if self._factories:
+            found += [value for path, value in self._present(self._around) if path in self._factories]
+        return [value for value in reversed(found) if type(value) is defaultdict]
 
     def part(self, path: str, live: Any) -> None:
         """Give the members of an object with a state of its own new memory, where they are set anew."""

@@ -19,7 +19,7 @@ import msgspec
 from ..errors import UsageError
 from ..legible import is_text, of_key
 from . import codec
-from .captured import fields_of, is_dataclass, is_named_tuple
+from .captured import fields_of, is_dataclass, is_named_tuple, kept_factory
 from .codec import Block, Node
 from .finite import is_floating
 from .nodes import MAX_DEPTH, is_safe, quoted, unused
@@ -293,11 +293,21 @@ def _walk_ordered(flattener: _Flattener, value: OrderedDict[Any, Any]) -> Any:
 
 
 def _walk_defaultdict(flattener: _Flattener, value: defaultdict[Any, Any]) -> Any:
-    factory = value.default_factory
+    factory: Any = value.default_factory
     name = None if factory is None else getattr(factory, "__name__", "")
-    if name is not None and FACTORIES.get(name) is not factory:
-        flattener.refuse(value, f"its factory {factory!r} is none of {', '.join(FACTORIES)}")
-    return {"defaultdict": [name, flattener.pairs(value)]}
+    if name is None or FACTORIES.get(name) is factory:
+        return {"defaultdict": [name, flattener.pairs(value)]}
+    if factory is kept_factory:
+        return {"defaultdict_of": [None, flattener.pairs(value)]}
+    if isinstance(factory, type) and _registered(factory) is not None:
+        return {"defaultdict_of": [codec.type_name(factory), flattener.pairs(value)]}
+    kind = factory.__qualname__ if isinstance(factory, type) else "Factory"
+    return flattener.refuse(
+        value,
+        f"its factory {factory!r} is none of {', '.join(FACTORIES)}, and a resume would have to make it anew. Register "
+        f"a class: holdfast.register({kind}, encode, decode); or let the run begin with this defaultdict, in the state "
+        "or in vars=",
+    )
 
 
 def _walk_bytes(flattener: _Flattener, value: bytes) -> Any:

@@ -17,7 +17,7 @@ import msgspec
 
 from ..errors import Damaged, HoldfastError, Mismatch, UsageError
 from . import codec
-from .captured import is_dataclass, is_named_tuple
+from .captured import is_dataclass, is_named_tuple, kept_factory
 from .nodes import MAX_DEPTH, NAMED, named
 from .sound import said
 from .values import MAKERS
@@ -380,6 +380,18 @@ def _read_defaultdict(reader: _Unflattener, content: Any) -> defaultdict[Any, An
     return defaultdict(None if name is None else FACTORIES[name], reader.pairs(pairs))
 
 
+def _read_defaultdict_of(reader: _Unflattener, content: Any) -> defaultdict[Any, Any]:
+    """Return one with a registered class as its factory, or with one that stays the live one's."""
+    name, pairs = _list(content, 2)
+    if not isinstance(name, str | None):
+        raise Damaged(f"the tree's defaultdict makes {_shown(name)}")
+    found = None if name is None else _find(reader.types, "custom", name)
+    if name is not None and found is None and not reader.placeholders:
+        kind = name.rpartition(".")[2]
+        raise UsageError(f"the checkpoint holds a defaultdict of {name}: holdfast.register({kind}, encode, decode)")
+    return defaultdict(kept_factory if found is None else found.kind, reader.pairs(pairs))
+
+
 def _read_counter(reader: _Unflattener, content: Any) -> Counter[Any]:
     made: Counter[Any] = Counter()
     dict.update(made, reader.pairs(content))  # Counter.update would count the keys
@@ -404,6 +416,7 @@ _READERS: dict[str, Callable[[_Unflattener, Any], Any]] = {
     "ordered": lambda reader, content: OrderedDict(reader.pairs(content)),
     "ordered_with": _read_ordered_with,
     "defaultdict": _read_defaultdict,
+    "defaultdict_of": _read_defaultdict_of,
     "counter": _read_counter,
     "deque": _read_deque,
     **{tag: lambda reader, content, tag=tag: reader.user(tag, content) for tag in NAMED},  # type: ignore[misc]
