@@ -433,6 +433,12 @@ HOSTILE = """\
 {"set": [1, 1]}
 {"set": [[1]]}
 {"set": [1, true]}
+{"set_table": [[1]]}
+{"set_table": [[1], 0, 3]}
+{"set_table": [[1, true], 0, {"bytes": "AQAAAAAAAAA="}]}
+{"set_table": [[1], -1, {"bytes": "AQAAAAAAAAA="}]}
+{"set_table": [[1], "x", {"bytes": "AQAAAAAAAAA="}]}
+{"set_table": [[[1]], 0, {"bytes": "AQAAAAAAAAA="}]}
 {"items": [[1]]}
 {"items": [[1, 2], [1, 3]]}
 {"items": [[[1], 2]]}
@@ -635,7 +641,15 @@ AROUND = {
 
 def test_leaves_and_types_are_found_inside_every_kind_of_container(monkeypatch):
     """A restore reads exactly the leaves that are found, and asks for exactly the types. Sets and keys hold types."""
-    assert unflatten._READERS.keys() - {"leaf", "view", "set", "frozenset", "enum", "flag"} == AROUND.keys() - {"list"}
+    assert unflatten._READERS.keys() - {
+        "leaf",
+        "view",
+        "set",
+        "set_table",
+        "frozenset",
+        "enum",
+        "flag",
+    } == AROUND.keys() - {"list"}
     monkeypatch.setattr(codec, "REGISTERED", {})
     codec.register(Bare, lambda bare: bare.value, Bare)
     for around, inner in itertools.product(AROUND, [*AROUND, "nothing"]):

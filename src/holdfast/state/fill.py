@@ -18,7 +18,7 @@ from typing import Any
 from ..errors import Mismatch
 from ..legible import of_key
 from ..pages import same
-from . import codec
+from . import codec, tables
 from .captured import ATOMS, MAPPINGS, MUTABLE, Attributes, Own, fields_of, is_dataclass, is_named_tuple, kept_factory
 from .places import Places
 
@@ -252,10 +252,8 @@ def _plain(_: Fill, __: str, live: Any, stored: Any) -> Act:
     def act() -> Any:
         if type(live) is bytearray:
             live[:] = stored
-        else:
-            members = list(stored)
-            live.clear()  # equal members may still differ, as 1 and True do
-            live.update(members)
+        elif live is not stored:
+            tables.refill(live, stored)
         return live
 
     return act

@@ -128,6 +128,8 @@ def opened(node: Any, depth: int = 0) -> Opened:
 def _opened(tag: str, content: Any, depth: int) -> Opened:
     if tag in ("list", "tuple", "set", "frozenset"):
         return Opened(tag, _Indexed(content))
+    if tag == "set_table":
+        return Opened("set", _Indexed(content[0]))
     if tag == "dict":
         return Opened(tag, _members_by_name(content))
     if tag in ("items", "ordered", "counter"):

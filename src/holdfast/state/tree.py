@@ -18,7 +18,7 @@ import msgspec
 
 from ..errors import UsageError
 from ..legible import is_text, of_key
-from . import codec
+from . import codec, tables
 from .captured import fields_of, is_dataclass, is_named_tuple, kept_factory
 from .codec import Block, Node
 from .finite import is_floating
@@ -219,6 +219,17 @@ class _Flattener:
         nodes = [self.hashed(value, index) for index, value in enumerate(values)]
         return sorted(nodes, key=msgspec.json.encode)
 
+    def set_of(self, values: set[Any]) -> Any:
+        """Return the members in the order of their JSON; of numbers also the table, unless a new set has it."""
+        table = tables.table_of(values) if tables.is_steady(values) else None
+        if table is None:
+            return {"set": self.members(values)}
+        nodes = [self.hashed(value, index) for index, value in enumerate(values)]
+        ordered = sorted(zip(map(msgspec.json.encode, nodes), nodes, values, strict=True), key=lambda each: each[0])
+        if table == tables.table_of({value for _, _, value in ordered}):
+            return {"set": [node for _, node, _ in ordered]}
+        return {"set_table": [nodes, table.finger, self.walk(table.slots)]}
+
     def fields(self, values: Mapping[str, Any]) -> dict[str, Any]:
         fields = {}
         for name, value in values.items():
@@ -321,7 +332,7 @@ _WALKERS: dict[type, _Walker] = {
     bytes: _walk_bytes,
     list: _Flattener.items,
     tuple: lambda flattener, value: {"tuple": flattener.items(value)},
-    set: lambda flattener, value: {"set": flattener.members(value)},
+    set: _Flattener.set_of,
     frozenset: lambda flattener, value: {"frozenset": flattener.members(value)},
     dict: _walk_dict,
     OrderedDict: _walk_ordered,

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from ..errors import Damaged, HoldfastError, Mismatch, UsageError
-from . import codec
+from . import codec, tables
 from .captured import is_dataclass, is_named_tuple, kept_factory
 from .nodes import MAX_DEPTH, NAMED, named
 from .sound import said
@@ -359,6 +359,12 @@ def _list(content: Any, length: int | None = None) -> list[Any]:
     return content
 
 
+def _bytes(value: Any) -> bytes:
+    if type(value) is not bytes:
+        raise TypeError(f"bytes expected, not {type(value).__name__}")
+    return value
+
+
 def _shown(value: Any) -> str:
     return reprlib.repr(value)
 
@@ -392,6 +398,18 @@ def _read_defaultdict_of(reader: _Unflattener, content: Any) -> defaultdict[Any,
     return defaultdict(kept_factory if found is None else found.kind, reader.pairs(pairs))
 
 
+def _read_set_table(reader: _Unflattener, content: Any) -> set[Any]:
+    nodes, finger, slots = _list(content, 3)
+    found = [reader.hashed(node) for node in _list(nodes)]
+    table = reader.whole(_Unflattener.read, slots)
+    with _sound("set_table"):
+        if len(set(found)) != len(found) or type(finger) is not int or finger < 0:
+            raise ValueError("a member is there twice, or its finger is no place")
+        if reader.placeholders:
+            return set(found)
+        return tables.rebuilt(found, tables.Table(_bytes(table), finger))
+
+
 def _read_counter(reader: _Unflattener, content: Any) -> Counter[Any]:
     made: Counter[Any] = Counter()
     dict.update(made, reader.pairs(content))  # Counter.update would count the keys
@@ -410,6 +428,7 @@ _READERS: dict[str, Callable[[_Unflattener, Any], Any]] = {
     "view": _Unflattener.view,
     "tuple": lambda reader, content: tuple(reader.items(content)),
     "set": lambda reader, content: reader.members(content, set),
+    "set_table": _read_set_table,
     "frozenset": lambda reader, content: reader.members(content, frozenset),
     "dict": _Unflattener.fields,
     "items": _Unflattener.pairs,

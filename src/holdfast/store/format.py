@@ -196,7 +196,7 @@ def version_of(text: bytes) -> int:
     return NEWEST if any(mark in text for mark in _SINCE_6) else VERSION
 
 
-_SINCE_6 = (b',"bound_anew":[', b'{"defaultdict_of":')
+_SINCE_6 = (b',"bound_anew":[', b'{"defaultdict_of":', b'{"set_table":')
 
 
 def require_short(text: bytes) -> None:
