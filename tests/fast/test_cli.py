@@ -428,8 +428,11 @@ def test_bytes_on_disk_are_those_of_the_files_that_are_there(tmp_path):
                 (path / "folder/part").write_bytes(bytes(200))
     first, second = (tmp_path / "checkpoints" / each["name"] for each in asked("ls", tmp_path)["checkpoints"])
 
+    manifests = [(each / "manifest.json").stat().st_size for each in (first, second)]
+
     def on_disk():
-        return [(row["disk_bytes"], row["shares_with"]) for row in asked("ls", tmp_path)["checkpoints"]]
+        rows = zip(asked("ls", tmp_path)["checkpoints"], manifests, strict=True)
+        return [(row["disk_bytes"] - own, row["shares_with"]) for row, own in rows]
 
     assert [(1200, []), (1200, [])] == on_disk()
     (first / "model.pt").unlink()

@@ -18,7 +18,6 @@ from ..inspect import mirrors
 from ..journal import Log
 from ..legible import counted
 from ..store.checkpoint import Checkpoint
-from ..store.format import MANIFEST
 from ..store.locate import Location, best_of, fault
 from ..store.shelf import Shelf
 from . import options, others
@@ -103,11 +102,11 @@ def _on_disk(checkpoint: Checkpoint, held: dict[tuple[int, int], str]) -> dict[s
     holder.
     """
     own, shared = 0, set()
-    for path, facts in files(checkpoint).items():
+    for facts in files(checkpoint).values():
         first = held.setdefault((facts.st_dev, facts.st_ino), checkpoint.path.name)
         if first != checkpoint.path.name:
             shared.add(first)
-        elif path != checkpoint.path / MANIFEST:
+        else:
             own += facts.st_size
     return {"disk_bytes": own, "shares_with": sorted(shared)}
 

@@ -165,6 +165,8 @@ def tagged(node: Any) -> tuple[str, Any]:
         return "list", node
     if isinstance(node, dict):
         tag, content = next(iter(node.items()), ("", None))
+        if tag == "long_str" and len(node) == 1:  # shown as the leaf that has its bytes
+            return tagged(content)
         key = content.get("leaf") if tag == "view" and isinstance(content, dict) else content
         if len(node) != 1 or (tag in LEAVES and type(key) is not str):
             raise _no_node(node)

@@ -23,7 +23,7 @@ from .captured import fields_of, is_dataclass, is_named_tuple, kept_factory
 from .codec import Block, Node
 from .finite import is_floating
 from .nodes import MAX_DEPTH, is_safe, quoted, unused
-from .unflatten import FACTORIES, INLINE_BYTES, Placeholder, enough_stack, unflatten
+from .unflatten import FACTORIES, INLINE_BYTES, LONG_TEXT, Placeholder, enough_stack, unflatten
 from .values import NODES
 
 __all__ = [
@@ -257,7 +257,7 @@ _Walker = Callable[[_Flattener, Any], Any]
 
 # kinds of values that stand for themselves, and when
 _PLAIN: dict[type, Callable[[Any], bool]] = {
-    str: lambda value: value.isascii() or is_text(value),
+    str: lambda value: len(value) <= LONG_TEXT and (value.isascii() or is_text(value)),
     int: lambda value: -(2**53) <= value <= 2**53,
     float: lambda value: math.isfinite(value) and (value != 0 or math.copysign(1, value) == 1),
     bool: lambda _: True,
@@ -321,14 +321,24 @@ def _walk_defaultdict(flattener: _Flattener, value: defaultdict[Any, Any]) -> An
     )
 
 
+def _walk_str(flattener: _Flattener, value: str) -> Any:
+    """Long text is a leaf, so that the manifest stays small. In keys and sets, which have no leaf, it stays itself."""
+    if len(value) > LONG_TEXT and not flattener.hashing:
+        return {"long_str": flattener.leaf(value.encode("utf-8", "surrogatepass"), "bytes")}
+    return value if is_text(value) else _walk_odd_str(flattener, value)
+
+
 def _walk_bytes(flattener: _Flattener, value: bytes) -> Any:
     if len(value) > INLINE_BYTES and not flattener.hashing:
         return flattener.leaf(value, "bytes")
     return {"bytes": base64.b64encode(value).decode()}
 
 
+_walk_odd_str = _asking(NODES[str])
+
 _WALKERS: dict[type, _Walker] = {
     **{kind: _asking(ask) for kind, ask in NODES.items()},
+    str: _walk_str,
     bytes: _walk_bytes,
     list: _Flattener.items,
     tuple: lambda flattener, value: {"tuple": flattener.items(value)},

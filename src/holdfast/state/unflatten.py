@@ -23,6 +23,7 @@ from .sound import said
 from .values import MAKERS
 
 INLINE_BYTES = 1024  # longer bytes are a leaf
+LONG_TEXT = 4096  # letters; longer text is a leaf: its entry in the manifest, of 300 bytes, is small beside it
 
 _PLAIN = frozenset({type(None), bool, int, float, str})  # they stand for themselves
 FACTORIES: dict[str, type] = {kind.__name__: kind for kind in (list, dict, set, int, float, str, bool, tuple)}

@@ -127,6 +127,7 @@ MAKERS: Mapping[str, Callable[[Any], Any]] = {
     "int": _int,
     "float": lambda content: struct.unpack(">d", bytes.fromhex(content))[0],
     "str": lambda content: bytes.fromhex(content).decode("utf-8", "surrogatepass"),
+    "long_str": lambda content: _typed(bytes, content).decode("utf-8", "surrogatepass"),
     "bytes": lambda content: base64.b64decode(_typed(str, content), validate=True),
     "complex": _complex,
     "bytearray": lambda content: bytearray(_typed(bytes, content)),

@@ -174,7 +174,7 @@ class Checkpoint:
 
     @property
     def size_bytes(self) -> int:
-        """The size of all its files in bytes, shared files included, the manifest excluded."""
+        """The size of all its files in bytes, shared files and the manifest included."""
         return self.head.size_bytes
 
     def leaf(self, key: str) -> Stored:

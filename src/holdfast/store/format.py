@@ -121,6 +121,7 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     ranks: list[PartEntry] | None = None  # one entry for each rank if several ranks wrote it
     not_finite: list[str] = []  # weights with numbers that are not finite: at most `MOST_NAMES` of them
     key: str = ""  # the public key, in hex, by which the first line says it is signed
+    own_bytes: int = 0  # of manifest.json itself, where it was read
 
     @property
     def name(self) -> Name:
@@ -146,8 +147,8 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         if self.ranks is not None:
             # the view of one rank has only its own part
             known = (each for each in self.ranks if each.part in self.files)
-            return sum(self.files[each.part].size_bytes + each.size_bytes for each in known)
-        return sum(file.size_bytes for file in self.files.values())
+            return self.own_bytes + sum(self.files[each.part].size_bytes + each.size_bytes for each in known)
+        return self.own_bytes + sum(file.size_bytes for file in self.files.values())
 
     @property
     def best_rule(self) -> Best | None:
@@ -177,6 +178,7 @@ def encode(manifest: Manifest, signer: Signer | None = None) -> bytes:
     """
     fields = msgspec.structs.asdict(manifest)
     del fields["key"], fields["version"]  # the first line has them
+    del fields["own_bytes"]
     for name in ("ranks", "not_finite"):  # most checkpoints have neither
         if not fields[name]:
             del fields[name]
@@ -196,7 +198,7 @@ def version_of(text: bytes) -> int:
     return NEWEST if any(mark in text for mark in _SINCE_6) else VERSION
 
 
-_SINCE_6 = (b',"bound_anew":[', b'{"defaultdict_of":', b'{"set_table":')
+_SINCE_6 = (b',"bound_anew":[', b'{"defaultdict_of":', b'{"set_table":', b'{"long_str":')
 
 
 def require_short(text: bytes) -> None:
@@ -254,7 +256,7 @@ def decode(data: bytes, where: object, key: Key | None = None) -> Manifest:
     """
     try:
         text, signer = _sound(data, where, key)
-        manifest = _signed(_MANIFESTS.decode(text), signer)
+        manifest = _signed(_MANIFESTS.decode(text), signer, len(data))
         if manifest.version:
             raise msgspec.DecodeError("its fields name a version")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -273,7 +275,7 @@ def decode_head(data: bytes, where: object, key: Key | None = None) -> Head:
     if cut < 0:
         return decode(data, where, key)
     try:
-        head = _signed(_HEADS.decode(bytes(text[: cut - len(data)]) + b"}"), signer)
+        head = _signed(_HEADS.decode(bytes(text[: cut - len(data)]) + b"}"), signer, len(data))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return decode(data, where, key)  # it is valid but laid out differently, or this raises the exact error
     _check(head, where)
@@ -339,11 +341,11 @@ def run_of(data: bytes, where: object, advice: str) -> str:
     return run
 
 
-def _signed(head: AnyHead, signer: str) -> AnyHead:
-    """Return the manifest with the key that its first line names; no field of its own may name one."""
-    if head.key:
-        raise msgspec.DecodeError("its fields name a key")
-    return msgspec.structs.replace(head, key=signer)
+def _signed(head: AnyHead, signer: str, size: int) -> AnyHead:
+    """Return the manifest with its size, and the key that its first line names; no field of its own may say these."""
+    if head.key or head.own_bytes:
+        raise msgspec.DecodeError("its fields name a key or a size")
+    return msgspec.structs.replace(head, key=signer, own_bytes=size)
 
 
 def _check(head: Head, where: object) -> None:

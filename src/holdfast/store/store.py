@@ -270,7 +270,8 @@ class Store(Committing):
             return self.manifest(name, facts, files, ordered, staged.tree)
 
         with self.acting(attempt, "save"):
-            self.require_space(staged.size_bytes + 512 * len(staged.leaves))
+            tree_bytes = len(format.json_bytes(staged.tree))
+            self.require_space(staged.size_bytes + tree_bytes + 512 * len(staged.leaves))
             before = self.sharing.lineage
             try:
                 self.finish(name, self.begin(name), fill)
