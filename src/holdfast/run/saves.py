@@ -20,7 +20,7 @@ from ..errors import Damaged, DiskError, NotFound
 from ..journal import Log
 from ..rules import Auto, Every
 from ..state.codec import Block
-from ..state.snapshot import Arena, Snapshot, pin_of
+from ..state.snapshot import Arena, Snapshot, is_borrowed, pin_of
 from ..state.tree import flatten
 from ..store import format
 from ..store.checkpoint import Checkpoint
@@ -186,7 +186,7 @@ class Saves:
 
     def _warm(self, blocks: Collection[Block]) -> None:
         """Touch the memory of later snapshots during the next steps: otherwise the first copy would stall the loop."""
-        size = sum(block.data.nbytes for block in blocks)
+        size = sum(block.data.nbytes for block in blocks if not is_borrowed(block))
         if self._session.options.background and size >= WARM_BYTES:
             with suppress(MemoryError):  # the first save will report it
                 self.arena.warm(size, pin_of(blocks))

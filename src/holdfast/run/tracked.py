@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ..errors import Mismatch, UsageError
 from ..legible import is_text, of_key
 from ..state import codec, finite, generators, tree
-from ..state.captured import ATOMS, MUTABLE, Attributes, Own, captured, kept_factory
+from ..state.captured import ATOMS, MUTABLE, Attributes, Own, captured, is_plain, kept_factory
 from ..state.fill import Act, Fill
 from ..state.nodes import leaf_keys
 from ..state.places import Places
@@ -215,7 +215,7 @@ def _self_restoring_objects(path: str, value: Any, within: frozenset[int] = froz
         members = value.values().items()
     elif isinstance(value, dict):
         members = value.items()
-    elif isinstance(value, list | tuple | deque) and not ATOMS.issuperset(map(type, value)):
+    elif isinstance(value, list | tuple | deque) and not is_plain(value):
         members = enumerate(value)
     around = within | {id(value)}
     for key, member in members:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import copy
 import operator
+import sys
 from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from typing import Any, Protocol
 
 ATOMS = frozenset({str, int, float, bool, bytes, complex, type(None)})
 MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
+_LEVELS = 8  # of tuples and lists that are looked through at once
 MUTABLE = frozenset({*MAPPINGS, list, deque, set, bytearray})  # containers that can be filled in place
 
 
@@ -70,7 +74,7 @@ def _captured(value: Any, own: Own, known: dict[int, tuple[Any, Any]]) -> Any:
     if not is_mapping and kind not in (list, tuple, deque) and not is_named_tuple(kind):
         return value
     old = value.values() if is_mapping else value
-    if ATOMS.issuperset(map(type, old)):
+    if is_plain(old):
         return value
     new = [captured(each, own, known) for each in old]
     if all(map(operator.is_, new, old)):
@@ -81,6 +85,65 @@ def _captured(value: Any, own: Own, known: dict[int, tuple[Any, Any]]) -> Any:
     for place, each in zip(value if is_mapping else range(len(new)), new, strict=True):
         twin[place] = each
     return twin
+
+
+def is_plain(values: Iterable[Any]) -> bool:
+    """Whether tuples and lists of text, numbers and arrays are all that is inside. It takes no step for each value."""
+    return all(map(_is_plain, _blocks(values)))
+
+
+def _is_plain(level: list[Any]) -> bool:
+    for _ in range(_LEVELS):
+        kinds = set(map(type, level))
+        inner = kinds & {list, tuple}
+        if not all(kind in ATOMS or kind in inner or is_array(kind) for kind in kinds):
+            return False
+        if not inner:
+            return True
+        level = list(chain.from_iterable(level if inner == kinds else (each for each in level if type(each) in inner)))
+    return False
+
+
+def is_held(values: Iterable[Any]) -> bool:
+    """Whether other code may hold a member of plain values, or of the tuples and lists in them, or its memory.
+
+    CPython's reference counts say so. If nobody does, it makes no difference whether members are filled or replaced.
+    """
+    return not _COUNTS or any(map(_is_held, _blocks(values)))
+
+
+def _is_held(level: list[Any]) -> bool:
+    for _ in range(_LEVELS):
+        held = [each for each in level if type(each) not in ATOMS]
+        if not held:
+            return False
+        if max(map(sys.getrefcount, held)) > _ALONE or any(getattr(each, "base", None) is not None for each in held):
+            return True
+        level = list(chain.from_iterable(each for each in held if type(each) in (list, tuple)))
+    return True
+
+
+def _blocks(values: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield the members, some thousands at a time: all at once they would take much memory."""
+    rest = iter(values)
+    while block := list(islice(rest, 4096)):
+        yield block
+        block.clear()
+
+
+def is_array(kind: type) -> bool:
+    """Whether it is exactly NumPy's or torch's own array."""
+    return kind.__name__ in ("ndarray", "Tensor") and kind.__module__ in ("numpy", "torch")
+
+
+def _alone() -> int:
+    container: list[list[Any]] = [[]]
+    block, held = list(container), list(container)
+    return max(map(sys.getrefcount, held)) - (len(block) - 1)
+
+
+_ALONE = _alone()  # references to a value that its container and two lists hold
+_COUNTS = sys.implementation.name == "cpython" and "t" not in getattr(sys, "abiflags", "")
 
 
 def fields_of(record: Any) -> dict[str, Any]:

@@ -19,8 +19,21 @@ from ..errors import Mismatch
 from ..legible import of_key
 from ..pages import same
 from . import codec, tables
-from .captured import ATOMS, MAPPINGS, MUTABLE, Attributes, Own, fields_of, is_dataclass, is_named_tuple, kept_factory
+from .captured import (
+    ATOMS,
+    MAPPINGS,
+    MUTABLE,
+    Attributes,
+    Own,
+    fields_of,
+    is_dataclass,
+    is_held,
+    is_named_tuple,
+    is_plain,
+    kept_factory,
+)
 from .places import Places
+from .rows import Packed
 
 Act = Callable[[], Any]  # stores the value in its place and returns it
 
@@ -38,6 +51,7 @@ class Fill:
         self._filled: dict[int, tuple[Any, Any]] = {}  # id of a live object -> the object, and its new content
         self._homes: dict[Any, Any] = {}  # identity of a stored leaf -> the live leaf that receives it
         self._pairs: dict[str, list[tuple[Any, Any]]] = {}  # live leaf and stored one, by framework
+        self._packed: list[Callable[[], None]] = []  # make the rows of sequences
         self._fresh: dict[str, Any] = {}  # stored leaves that become new objects
         self._made: dict[str, Any] = {}
 
@@ -45,10 +59,14 @@ class Fill:
         """Return the plan for a value that cannot be replaced: it is filled in place, or does not fit."""
         if self._is_own(live):
             return self.plan(path, live, stored)
+        if type(stored) is Packed and not self._takes_rows(path, live, stored):
+            stored = stored.whole()
         self.misfits += _top_differences(path, live, stored)
         self._require_one(path, live, stored)
         put = self.plan(path, live, stored)
-        if id(live) not in self._filled:  # the checkpoint had one object here, and the live state has two
+        if (
+            id(live) not in self._filled and type(stored) is not Packed
+        ):  # the checkpoint had one object here, and the live state has two
             self._take(live, stored)
         return put
 
@@ -56,6 +74,10 @@ class Fill:
         """Return the plan that restores `stored` in the place of `live`."""
         if type(stored) in ATOMS and not self._has_own(live):
             return lambda: stored
+        if type(stored) is Packed:
+            if not self._takes_rows(path, live, stored):
+                return self.plan(path, live, stored.whole())
+            return self._rows(path, live, stored)
         if live is not stored:
             if self._has_own(live):
                 return self._object(path, live, stored)
@@ -88,6 +110,8 @@ class Fill:
         wanted_keys = [key for key in self._fresh if key not in self._homes]
         made = codec.decode_leaves([self._fresh[key] for key in wanted_keys])
         self._made |= dict(zip(wanted_keys, made, strict=True))
+        for make in self._packed:
+            make()
 
     def _require_apart(self) -> None:
         """Check that live leaves which share memory still hold their own content."""
@@ -122,6 +146,35 @@ class Fill:
 
     def _is_anew(self, path: str, live: Any) -> bool:
         return self._places is not None and self._places.is_anew(path, live)
+
+    def _takes_rows(self, path: str, live: Any, stored: Packed) -> bool:
+        """Whether no member of a live sequence is to be filled: then the rows need not be made yet."""
+        if type(live) is not stored.kind or self._is_anew(path, live):
+            return not self._has_own(live) and not isinstance(live, Attributes) and not self._holds(live)
+        here: Any = live
+        return id(live) not in self._filled and (not here or (is_plain(here) and not is_held(here)))
+
+    def _holds(self, live: Any) -> bool:
+        return isinstance(live, list | tuple | dict | deque) and len(live) > 0
+
+    def _rows(self, path: str, live: Any, stored: Packed) -> Act:
+        most = getattr(live, "maxlen", None)
+        if most is not None and stored.count > most:
+            self.misfits.append(f"{path}: {stored.count} items in the checkpoint, a deque with maxlen={most} here")
+        fills = type(live) is stored.kind and stored.kind is not tuple and not self._is_anew(path, live)
+        if fills:
+            self._filled[id(live)] = live, stored
+        made: list[Any] = []
+        self._packed.append(lambda: made.append(stored.rows() if fills else stored.whole()))
+
+        def act() -> Any:
+            if not fills:
+                return made[0]
+            live.clear()
+            live.extend(made[0])
+            return live
+
+        return act
 
     def _has_other(self, live: Any, stored: Any) -> bool:
         """Whether the live value also appears elsewhere, and is filled with different content there."""
@@ -321,9 +374,13 @@ def _top_differences(path: str, live: Any, stored: Any) -> Iterator[str]:
     name = codec.framework(type(live))
     if name is not None and (codec.is_stored(stored) or codec.is_leaf(stored)):
         yield from (f"{path}: {line}" for line in codec.adapter(name).differing(live, stored))
-    elif type(live) is not type(stored):
-        there = f"a {stored.kind} leaf" if codec.is_stored(stored) else f"a {type(stored).__name__}"
+    elif type(live) is not _kind(stored):
+        there = f"a {stored.kind} leaf" if codec.is_stored(stored) else f"a {_kind(stored).__name__}"
         yield f"{path}: {there} in the checkpoint, a {type(live).__name__} here"
+
+
+def _kind(stored: Any) -> type:
+    return stored.kind if type(stored) is Packed else type(stored)
 
 
 def _require_same(live: Any, stored: Any) -> None:

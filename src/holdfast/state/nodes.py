@@ -126,6 +126,13 @@ def opened(node: Any, depth: int = 0) -> Opened:
 
 
 def _opened(tag: str, content: Any, depth: int) -> Opened:
+    if tag == "packed":
+        return Opened("list", _packed_members(content))
+    if tag == "deque" and type(content[1]) is dict:
+        kind = tag if content[0] is None else f"deque(maxlen={_short(content[0])})"
+        return Opened(kind, _packed_members(content[1]["packed"]))
+    if tag == "tuple" and type(content) is dict:
+        return Opened(tag, _packed_members(content["packed"]))
     if tag in ("list", "tuple", "set", "frozenset"):
         return Opened(tag, _Indexed(content))
     if tag == "set_table":
@@ -153,6 +160,49 @@ def _opened(tag: str, content: Any, depth: int) -> Opened:
         )
         return Opened(f"{tag} {name}", members)
     return Opened(tag, _Indexed(content) if isinstance(content, list) else None)
+
+
+def _packed_members(parts: list[Any]) -> dict[str, Any]:
+    """The columns of packed rows, each under the name that its leaf has, and the rows that are not packed."""
+    members: dict[str, Any] = {}
+    start = 0
+    for rows, content in parts:
+        if rows is None:
+            members |= {str(start + at): node for at, node in enumerate(content)}
+            start += len(content)
+        else:
+            members |= _columns(f"{start}-{start + rows}", content)
+            start += rows
+    return members
+
+
+def _columns(name: str, column: Any, depth: int = 0) -> dict[str, Any]:
+    ((tag, content),) = column.items()
+    if depth > MAX_DEPTH:
+        raise _too_deep()
+    if tag == "leaf":
+        return {name: column}
+    if tag in ("floats", "ints", "bools", "scalars", "same"):
+        return {name: content}
+    inner: list[tuple[str, Any]] = []
+    if tag == "tuple":
+        inner = [(f"{name}.{at}", each) for at, each in enumerate(content)]
+    elif tag == "namedtuple":
+        inner = [(f"{name}.{at}", each) for at, each in enumerate(content[1])]
+    elif tag == "dict":
+        inner = [(f"{name}.{quoted(key)}", each) for key, each in content.items()]
+    elif tag in ("list", "tuples"):
+        inner = [(f"{name}._", content[1])]
+    elif tag == "kinds":
+        inner = [(f"{name}-{at}", each) for at, each in enumerate(content[1])]
+    else:
+        return {name: content}
+    found = {key: node for part, each in inner for key, node in _columns(part, each, depth + 1).items()}
+    if tag == "kinds":
+        found[f"{name}.kind"] = content[0]
+    if tag in ("list", "tuples") and type(content[0]) is dict:
+        found[f"{name}.len"] = content[0]
+    return found
 
 
 def tagged(node: Any) -> tuple[str, Any]:

@@ -112,6 +112,33 @@ def span(live: Any) -> tuple[int, int]:
     return start, stop
 
 
+def forms(rows: list[Any]) -> list[Any] | None:
+    """What has to be equal in arrays, or NumPy's numbers, that are stacked; None if some cannot be."""
+    if isinstance(rows[0], np.generic):
+        found: list[Any] = [each.dtype for each in rows]
+        return found if all(map(_is_plain, set(found))) else None
+    if type(rows[0]) is not np.ndarray or not all(each.size and each.ndim and each.flags.c_contiguous for each in rows):
+        return None
+    found = [(each.dtype, each.shape) for each in rows]
+    return found if all(_is_plain(dtype) for dtype, _ in set(found)) else None
+
+
+def _is_plain(dtype: Any) -> bool:
+    return dtype.name in PLAIN and dtype.isnative
+
+
+def column(values: list[Any], dtype: str | None) -> Any:
+    return np.array(values, dtype)
+
+
+def stacked(rows: list[Any]) -> Any:
+    return np.concatenate(rows).reshape(len(rows), *rows[0].shape)
+
+
+def unstacked(array: Any) -> list[Any]:
+    return [each.copy() for each in array]
+
+
 def lives(live: Any) -> Callable[[], bool]:
     while isinstance(live.base, np.ndarray):
         live = live.base

@@ -40,7 +40,7 @@ class Image(NamedTuple):
 
     def size(self, blocks: Mapping[str, Block]) -> int:
         """Number of its bytes that are copied."""
-        return len(self.lead) + sum(blocks[key].data.nbytes for key in self.keys if not _is_borrowed(blocks[key]))
+        return len(self.lead) + sum(blocks[key].data.nbytes for key in self.keys if not is_borrowed(blocks[key]))
 
 
 def pin_of(blocks: Iterable[Block]) -> Pin | None:
@@ -173,13 +173,13 @@ class Snapshot:
         self._filling = Filling(end, [portion[0].start for portion in self._portions])
 
     def _laid_out(self, image: Image, whole: memoryview, start: int) -> Iterator[_Copy]:
-        self.images.append(None if any(_is_borrowed(self.blocks[key]) for key in image.keys) else whole)
+        self.images.append(None if any(is_borrowed(self.blocks[key]) for key in image.keys) else whole)
         self._starts.append(start)
         whole[: len(image.lead)] = image.lead
         at = len(image.lead)
         for key in image.keys:
             block = self.blocks[key]
-            if _is_borrowed(block):
+            if is_borrowed(block):
                 continue
             place = whole[at : at + block.data.nbytes]
             yield _Copy(place, block.data, start + at)
@@ -216,7 +216,7 @@ class Snapshot:
         self.copied.set()
 
 
-def _is_borrowed(block: Block) -> bool:
+def is_borrowed(block: Block) -> bool:
     """Whether a snapshot uses a leaf's own memory: it cannot change, and copying costs more than one more write."""
     return block.fixed and block.data.nbytes >= BORROWED_BYTES
 

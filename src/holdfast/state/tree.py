@@ -18,7 +18,7 @@ import msgspec
 
 from ..errors import UsageError
 from ..legible import is_text, of_key
-from . import codec, tables
+from . import codec, rows, tables
 from .captured import fields_of, is_dataclass, is_named_tuple, kept_factory
 from .codec import Block, Node
 from .finite import is_floating
@@ -55,19 +55,25 @@ def flatten(state: Any, weights: Collection[int] = ()) -> Flat:
     Raises:
         UsageError: something in it cannot be saved; the message names its place.
     """
-    flattener = _Flattener(weights)
     with enough_stack(), codec.uncollected():
-        tree = flattener.walk(state)
+        flattener, tree = _walked(state, weights)
         leaves = flattener.blocks()
         return Flat(tree, leaves, frozenset(flattener.viewed))
 
 
+def _walked(state: Any, weights: Collection[int] = ()) -> tuple[_Flattener, Any]:
+    flattener = _Flattener(weights, packs=True)
+    try:
+        return flattener, flattener.walk(state)
+    except _RepeatedError:  # an array of a row stands elsewhere, too: it has to come back as one
+        flattener = _Flattener(weights)
+        return flattener, flattener.walk(state)
+
+
 def types_in(state: Any) -> set[type]:
     """Return the user's types in `state`: enums, dataclasses, named tuples. Restoring it needs them in `types=`."""
-    flattener = _Flattener()
     with enough_stack():
-        flattener.walk(state)
-    return flattener.types
+        return _walked(state)[0].types
 
 
 class _Step(NamedTuple):
@@ -117,8 +123,15 @@ class _Found:
         self.nodes: list[dict[str, Any]] = []
 
 
+class _RepeatedError(Exception):
+    pass
+
+
 class _Flattener:
-    def __init__(self, weights: Collection[int] = ()) -> None:
+    def __init__(self, weights: Collection[int] = (), *, packs: bool = False) -> None:
+        self._packs = packs
+        self._packed: dict[int, Any] = {}  # arrays in columns, by id
+        self._columns: dict[int, Any] = {}  # and the columns, which nothing changes
         self.types: set[type] = set()
         self._weights = weights
         self._walkers: dict[type, _Walker] = {}
@@ -169,13 +182,19 @@ class _Flattener:
         if self.hashing:
             self.refuse(value, "it stands in a set or in a mapping's key")
         node = self._nodes.get(id(value))
+        if id(value) in self._packed:
+            raise _RepeatedError
         if node is None:
-            node = self._nodes[id(value)] = {"leaf": ""}
-            found = self._found[kind]
-            found.keys.append(self._key or "value")
-            found.values.append(value)
-            found.nodes.append(node)
+            node = {"leaf": ""}
+            self._add(value, kind, self._key or "value", node)
         return node
+
+    def _add(self, value: Any, kind: str, key: str, node: dict[str, Any]) -> None:
+        self._nodes[id(value)] = node
+        found = self._found[kind]
+        found.keys.append(key)
+        found.values.append(value)
+        found.nodes.append(node)
 
     def blocks(self) -> dict[str, Block]:
         """Return the leaves under their keys; their nodes are filled in."""
@@ -196,6 +215,8 @@ class _Flattener:
             blocks[key] = msgspec.structs.replace(share.block, weight=weight)
         for index, view in places.items():
             node = found.nodes[index]
+            if id(found.values[index]) in self._columns:
+                blocks[key] = msgspec.structs.replace(blocks[key], fixed=True)
             if view is None:
                 node["leaf"] = key
             else:
@@ -212,8 +233,48 @@ class _Flattener:
     def pairs(self, mapping: Any) -> list[Any]:
         return [[node := self.hashed(key, key), self.walk(value, _step(key, node))] for key, value in mapping.items()]
 
-    def items(self, values: Iterable[Any]) -> list[Any]:
+    def items(self, values: Collection[Any]) -> Any:
+        """Return the nodes of a sequence; of long rows that hold arrays their columns, part by part."""
+        if (
+            self._packs and len(values) >= rows.LEAST_ROWS and not self.hashing
+            and rows.may_pay(values) and not self._weights_in(values)
+        ):  # fmt: skip
+            packed = self._rows(list(values))
+            if packed is not None:
+                return {"packed": packed}
         return [self.walk(value, index) for index, value in enumerate(values)]
+
+    def _weights_in(self, values: Iterable[Any]) -> bool:
+        return bool(self._weights) and any(id(value) in self._weights for value in values)
+
+    def _rows(self, values: list[Any]) -> list[Any] | None:
+        found: list[Any] = []
+        arrays: dict[int, Any] = {}
+        for start, stop in rows.parts(values):
+            made: list[tuple[Any, str, str, dict[str, Any]]] = []
+
+            def leaf(array: Any, kind: str, name: str, made: list[Any] = made) -> dict[str, Any]:
+                node = {"leaf": ""}
+                made.append((array, kind, name, node))
+                return node
+
+            packer = rows.Packer(leaf, self.walk)
+            column = rows.packed(values[start:stop], f"{start}-{stop}", packer)
+            if column is None or not self._nodes.keys().isdisjoint(packer.arrays):
+                if not found:  # the others are probably like the first ones
+                    return None
+                found.append([None, [self.walk(value, start + at) for at, value in enumerate(values[start:stop])]])
+                continue
+            for array, kind, name, node in made:
+                self._add(array, kind, f"{self._key}/{name}" if self._key else name, node)
+                self._columns[id(array)] = array
+            if not arrays.keys().isdisjoint(packer.arrays) or not self._packed.keys().isdisjoint(packer.arrays):
+                raise _RepeatedError
+            arrays |= packer.arrays
+            self.types |= packer.types
+            found.append([stop - start, column])
+        self._packed |= arrays
+        return found
 
     def members(self, values: Iterable[Any]) -> list[Any]:
         nodes = [self.hashed(value, index) for index, value in enumerate(values)]

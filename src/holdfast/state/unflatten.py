@@ -18,7 +18,8 @@ import msgspec
 from ..errors import Damaged, HoldfastError, Mismatch, UsageError
 from . import codec, tables
 from .captured import is_dataclass, is_named_tuple, kept_factory
-from .nodes import MAX_DEPTH, NAMED, named
+from .nodes import MAX_DEPTH, NAMED, leaf_keys, named
+from .rows import Packed, Unpacker
 from .sound import said
 from .values import MAKERS
 
@@ -174,6 +175,44 @@ class _Unflattener:
 
     def items(self, content: Any) -> list[Any]:
         return [self.read(node) for node in _list(content)]
+
+    def sequence(self, kind: type, content: Any, most: int | None = None) -> Any:
+        """Return a list, a tuple or a deque. Of packed rows, whose leaves are handles, `Packed`."""
+        if type(content) is not dict:
+            values = self.items(content)
+            return deque(values, most) if kind is deque else values if kind is list else kind(values)
+        if content.keys() != {"packed"}:
+            raise Damaged(f"the tree holds {_shown(content)} in place of an array")
+        parts = _list(content["packed"])
+        if self.placeholders:
+            return self._placeholder("packed", "", None)
+        keys = sorted(leaf_keys(content))
+        counts = [_count(part) for part in parts]
+        found = [self.leaf(key) for key in keys]
+        made = Packed(kind, most, sum(counts), partial(self._rows, parts, dict(zip(keys, found, strict=True))))
+        return made if any(map(codec.is_stored, found)) else made.whole()
+
+    def _rows(self, parts: list[Any], leaves: dict[str, Any]) -> list[Any]:
+        stored = {key: leaf for key, leaf in leaves.items() if codec.is_stored(leaf)}
+        arrays = leaves | dict(zip(stored, codec.decode_leaves([*stored.values()]), strict=True))
+
+        def leaf(key: Any) -> Any:
+            if type(key) is not str or key not in arrays:
+                raise Damaged(f"the tree refers to a leaf as {_shown(key)}")
+            return arrays[key]
+
+        unpacker = Unpacker(leaf, self.read, lambda name: partial(_restored, "namedtuple", self._named(name)))
+        with _sound("packed"), codec.uncollected():
+            return [row for part in parts for row in self._part(unpacker, part)]
+
+    def _part(self, unpacker: Unpacker, part: Any) -> list[Any]:
+        return self.items(part[1]) if part[0] is None else unpacker.rows(part[1], _count(part))
+
+    def _named(self, name: Any) -> Any:
+        found = _find(self.types, "namedtuple", name) if type(name) is str else None
+        if found is None:
+            raise Damaged(f"the tree calls a type {_shown(name)}")
+        return found
 
     def hashed(self, node: Any) -> Any:
         """Return a key, or a member of a set: it has no leaf inside."""
@@ -366,6 +405,16 @@ def _bytes(value: Any) -> bytes:
     return value
 
 
+def _count(part: Any) -> int:
+    """The number of rows in a part: [number, column], or [null, nodes]."""
+    count, content = _list(part, 2)
+    if count is None:
+        return len(_list(content))
+    if type(count) is not int or count < 0:
+        raise Damaged(f"the tree holds {_shown(count)} in place of a number of rows")
+    return count
+
+
 def _shown(value: Any) -> str:
     return reprlib.repr(value)
 
@@ -417,17 +466,18 @@ def _read_counter(reader: _Unflattener, content: Any) -> Counter[Any]:
     return made
 
 
-def _read_deque(reader: _Unflattener, content: Any) -> deque[Any]:
+def _read_deque(reader: _Unflattener, content: Any) -> Any:
     maxlen, items = _list(content, 2)
-    values = reader.items(items)
     with _sound("deque"):
-        return deque(values, maxlen)
+        deque(maxlen=maxlen)
+    return reader.sequence(deque, items, maxlen)
 
 
 _READERS: dict[str, Callable[[_Unflattener, Any], Any]] = {
     "leaf": _Unflattener.leaf,
     "view": _Unflattener.view,
-    "tuple": lambda reader, content: tuple(reader.items(content)),
+    "packed": lambda reader, content: reader.sequence(list, {"packed": content}),
+    "tuple": lambda reader, content: reader.sequence(tuple, content),
     "set": lambda reader, content: reader.members(content, set),
     "set_table": _read_set_table,
     "frozenset": lambda reader, content: reader.members(content, frozenset),

@@ -1,0 +1,321 @@
+"""Rows: a long sequence of small values of one shape, as a few columns. A replay memory, a history, a population.
+
+A column is a node with one key:
+
+    {"leaf": key}                  arrays of one dtype and shape, stacked
+    {"floats"|"ints"|"bools": leaf}
+    {"scalars": leaf}              NumPy's, of one dtype
+    {"same": node}                 one text, number or None in every row
+    {"tuple": [column, ...]}       tuples of one length
+    {"namedtuple": [name, [column, ...]]}
+    {"dict": {key: column}}        dicts with these keys, in this order
+    {"list"|"tuples": [length, column]}  of any length (a number, or a leaf of numbers), one after another in a column
+    {"kinds": [leaf, [column, ...]]}     for each row, which of the columns has it
+    {"nodes": [node, ...]}         text and numbers for which the above have no place
+
+What is the same in every way but its columns is refused by `pack`: a view of other memory stays a leaf of its own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
+from typing import Any, ClassVar
+
+from ..errors import Damaged, UsageError
+from ..legible import is_text
+from . import codec
+from .captured import ATOMS, is_array, is_named_tuple
+from .nodes import quoted
+
+LEAST_ROWS = 256
+_MOST_BYTES = 16 << 10  # of an array in a row; a larger one is a leaf of its own
+_PART_BYTES = 4 << 20  # of rows that are written together: what is appended touches the last part only
+_MOST_ROWS = 1 << 16
+_MOST_VALUES = 1 << 22  # in a column
+_MOST_KINDS, _MOST_FIELDS, _DEEPEST = 16, 64, 8
+_NUMBERS = {float: ("floats", "f8"), int: ("ints", "i8"), bool: ("bools", "?")}
+
+Leaf = Callable[[Any, str, str], Any]  # (stacked array, framework, name) -> its node
+
+
+class _Unfit(Exception):
+    """These rows have no columns."""
+
+
+def may_pay(values: Iterable[Any]) -> bool:
+    """Whether an array is in one of the first rows."""
+    return any(_has_array(each, 0) for each in islice(values, 16))
+
+
+def _has_array(value: Any, depth: int) -> bool:
+    if is_array(type(value)):
+        return True
+    return (
+        isinstance(value, list | tuple | dict)
+        and depth < _DEEPEST
+        and any(_has_array(each, depth + 1) for each in islice(_inside(value), _MOST_FIELDS))
+    )
+
+
+def parts(values: Sequence[Any]) -> Iterator[tuple[int, int]]:
+    """Divide long rows, so that each part has a few MiB. What is appended changes no boundary."""
+    size = _PART_BYTES // max(1, _size(values[:LEAST_ROWS]) // LEAST_ROWS)
+    step = max(LEAST_ROWS, min(_MOST_ROWS, 1 << max(0, size.bit_length() - 1)))
+    for start in range(0, len(values), step):
+        yield start, min(start + step, len(values))
+
+
+def _size(level: Any) -> int:
+    """About how many bytes of arrays and numbers are in these rows."""
+    size = 0
+    for _ in range(_DEEPEST):
+        size += sum(each.nbytes if is_array(type(each)) else 8 for each in level)
+        level = list(chain.from_iterable(_inside(each) for each in level if type(each) in (list, tuple, dict)))
+    return size
+
+
+def _inside(value: Any) -> Any:
+    return value.values() if type(value) is dict else value
+
+
+class Packer:
+    """Makes columns of rows. `leaf` and `walk` make nodes; `arrays` are those in the columns made so far, by id."""
+
+    def __init__(self, leaf: Leaf, walk: Callable[[Any], Any]) -> None:
+        self._leaf, self._walk = leaf, walk
+        self.arrays: dict[int, Any] = {}
+        self.types: set[type] = set()
+
+    def pack(self, rows: list[Any], name: str, depth: int = 0) -> dict[str, Any]:
+        if len(rows) > _MOST_VALUES:
+            raise _Unfit
+        kinds = list(dict.fromkeys(map(type, rows)))
+        if len(kinds) != 1:
+            return self._mixed(rows, list(map(type, rows)), name, depth)
+        kind = kinds[0]
+        if depth > _DEEPEST:
+            raise _Unfit
+        if kind in _NUMBERS:
+            return self._numbers(rows, kind, name)
+        if kind in ATOMS:
+            return self._atoms(rows)
+        if kind is list:
+            return {"list": self._joined(rows, name, depth)}
+        if kind is dict:
+            return self._dicts(rows, name, depth)
+        if issubclass(kind, tuple) and codec.type_name(kind) not in codec.REGISTERED:
+            return self._tuples(rows, kind, name, depth)
+        return self._arrays(rows, kind, name, depth)
+
+    def _numbers(self, rows: list[Any], kind: type, name: str) -> dict[str, Any]:
+        word, dtype = _NUMBERS[kind]
+        if kind is not float and rows.count(rows[0]) == len(rows):
+            return {"same": self._walk(rows[0])}
+        try:
+            return {word: self._leaf(_array(rows, dtype), "numpy", name)}
+        except OverflowError:  # a longer integer
+            return {"nodes": [self._walk(each) for each in rows]}
+
+    def _atoms(self, rows: list[Any]) -> dict[str, Any]:
+        if rows[0] is None or (type(rows[0]) is str and rows.count(rows[0]) == len(rows)):
+            return {"same": self._walk(rows[0])}
+        return {"nodes": [self._walk(each) for each in rows]}
+
+    def _joined(self, rows: list[Any], name: str, depth: int) -> list[Any]:
+        lengths = list(map(len, rows))
+        alike = lengths.count(lengths[0]) == len(lengths)
+        length = lengths[0] if alike else self._leaf(_array(lengths, "i8"), "numpy", f"{name}.len")
+        inner = list(chain.from_iterable(rows))
+        return [length, self.pack(inner, f"{name}._", depth + 1) if inner else {"nodes": []}]
+
+    def _dicts(self, rows: list[Any], name: str, depth: int) -> dict[str, Any]:
+        keys = list(rows[0])
+        if len(keys) > _MOST_FIELDS or any(list(row) != keys for row in rows):
+            raise _Unfit
+        if not all(type(key) is str and is_text(key) for key in keys):
+            raise _Unfit
+        fields = {key: self.pack([row[key] for row in rows], f"{name}.{quoted(key)}", depth + 1) for key in keys}
+        return {"dict": fields}
+
+    def _tuples(self, rows: list[Any], kind: Any, name: str, depth: int) -> dict[str, Any]:
+        lengths = set(map(len, rows))
+        if kind is tuple and (len(lengths) > 1 or max(lengths) > _MOST_FIELDS):
+            return {"tuples": self._joined(rows, name, depth)}
+        fields = [str(number) for number in range(max(lengths))]
+        if kind is not tuple:
+            if (
+                not is_named_tuple(kind)
+                or lengths != {len(kind._fields)}
+                or any(hasattr(row, "__dict__") for row in rows)
+            ):
+                raise _Unfit
+            self.types.add(kind)
+            fields = kind._fields
+        columns = [
+            self.pack(list(column), f"{name}.{quoted(field)}", depth + 1)
+            for field, column in zip(fields, zip(*rows, strict=True), strict=True)
+        ]
+        return {"tuple": columns} if kind is tuple else {"namedtuple": [codec.type_name(kind), columns]}
+
+    def _arrays(self, rows: list[Any], kind: type, name: str, depth: int) -> dict[str, Any]:
+        framework = codec.framework(kind)
+        if framework is None:
+            raise _Unfit
+        forms = codec.adapter(framework).forms(rows) if hasattr(codec.adapter(framework), "forms") else None
+        if forms is None:
+            raise _Unfit
+        if forms.count(forms[0]) != len(forms):
+            return self._mixed(rows, forms, name, depth)
+        if is_array(kind):
+            ids = dict(zip(map(id, rows), rows, strict=True))
+            if len(ids) != len(rows) or rows[0].nbytes > _MOST_BYTES or not self.arrays.keys().isdisjoint(ids):
+                raise _Unfit
+            self.arrays |= ids
+            return self._leaf(codec.adapter(framework).stacked(rows), framework, name)  # type: ignore[no-any-return]
+        return {"scalars": self._leaf(_array(rows), "numpy", name)}
+
+    def _mixed(self, rows: list[Any], forms: list[Any], name: str, depth: int) -> dict[str, Any]:
+        kinds = {form: number for number, form in enumerate(dict.fromkeys(forms))}
+        if len(kinds) > _MOST_KINDS or len(kinds) * 2 > len(rows):
+            raise _Unfit
+        codes = [kinds[form] for form in forms]
+        groups: list[list[Any]] = [[] for _ in kinds]
+        for code, row in zip(codes, rows, strict=True):
+            groups[code].append(row)
+        columns = [self.pack(group, f"{name}-{number}", depth + 1) for number, group in enumerate(groups)]
+        return {"kinds": [self._leaf(_array(codes, "u1"), "numpy", f"{name}.kind"), columns]}
+
+
+def packed(rows: list[Any], name: str, packer: Packer) -> dict[str, Any] | None:
+    """Return the column of these rows; None if they have none, or no array in it."""
+    try:
+        column = packer.pack(rows, name)
+    except (_Unfit, UsageError):
+        return None
+    return column if packer.arrays else None
+
+
+class Packed:
+    """A stored sequence whose rows are made when they are wanted: `kind` is list, tuple or deque."""
+
+    def __init__(self, kind: type, most: int | None, count: int, make: Callable[[], list[Any]]) -> None:
+        self.kind, self.most, self.count = kind, most, count
+        self.rows = make
+
+    def whole(self) -> Any:
+        """Return the sequence.
+
+        Raises:
+            Damaged: a leaf's bytes do not have their digest, or its columns contradict each other.
+        """
+        return deque(self.rows(), self.most) if self.kind is deque else self.kind(self.rows())
+
+
+class Unpacker:
+    """Makes rows of columns. `leaf` returns the array under a key, `read` the value of a node."""
+
+    def __init__(self, leaf: Callable[[Any], Any], read: Callable[[Any], Any], named: Callable[[str], Any]) -> None:
+        self._leaf, self._read, self._named = leaf, read, named
+
+    def rows(self, column: Any, count: int) -> list[Any]:
+        """
+        Raises:
+            Damaged: it is no such column of so many rows.
+        """
+        if type(column) is not dict or len(column) != 1:
+            raise Damaged("the tree's rows have a column that is none")
+        ((tag, content),) = column.items()
+        _require(count <= _MOST_VALUES)
+        if tag not in self.KINDS:
+            raise Damaged(f"the tree's rows have a column of the unknown kind {tag!s:.40}")
+        found: list[Any] = self.KINDS[tag](self, content, count)
+        if len(found) != count:
+            raise Damaged(f"the tree's rows are {count}, and a column has {len(found)}")
+        return found
+
+    def _stacked(self, key: Any, count: int) -> list[Any]:
+        array = self._leaf(key)
+        _require(array.ndim > 1 and len(array) == count)
+        module = codec.adapter(str(codec.framework(type(array))))
+        return list(module.unstacked(array))
+
+    def _column(self, node: Any, count: int | None = None) -> Any:
+        _require(type(node) is dict and len(node) == 1 and "leaf" in node)
+        array = self._leaf(node["leaf"])
+        _require(getattr(array, "ndim", 0) == 1 and (count is None or len(array) == count))
+        return array
+
+    def _same(self, node: Any, count: int) -> list[Any]:
+        value = self._read(node)
+        _require(type(value) in ATOMS)
+        return [value] * count
+
+    def _joined(self, content: Any, count: int, kind: Callable[[Any], Any]) -> list[Any]:
+        length, column = _pair(content)
+        lengths = [length] * count if type(length) is int else self._column(length, count).tolist()
+        _require(all(type(each) is int and each >= 0 for each in lengths))
+        inner = iter(self.rows(column, sum(lengths)))
+        return [kind(islice(inner, each)) for each in lengths]
+
+    def _fields(self, columns: Any, count: int) -> Iterator[tuple[Any, ...]]:
+        _require(type(columns) is list)
+        found = [self.rows(column, count) for column in columns]
+        return zip(*found, strict=True) if found else iter([()] * count)
+
+    def _named_tuples(self, content: Any, count: int) -> list[Any]:
+        name, columns = _pair(content)
+        make = self._named(name)
+        return [make(list(row)) for row in self._fields(columns, count)]
+
+    def _dicts(self, content: Any, count: int) -> list[Any]:
+        _require(type(content) is dict)
+        return [dict(zip(content, row, strict=True)) for row in self._fields([*content.values()], count)]
+
+    def _mixed(self, content: Any, count: int) -> list[Any]:
+        node, columns = _pair(content)
+        codes = self._column(node, count).tolist()
+        _require(type(columns) is list and all(type(code) is int and 0 <= code < len(columns) for code in codes))
+        found = [iter(self.rows(column, codes.count(number))) for number, column in enumerate(columns)]
+        return [next(found[code]) for code in codes]
+
+    def _nodes(self, content: Any, _: int) -> list[Any]:
+        _require(type(content) is list)
+        return list(map(self._read, content))
+
+    def _plain(self, node: Any, count: int, kind: str) -> list[Any]:
+        array = self._column(node, count)
+        _require(getattr(array.dtype, "kind", "") == kind)
+        return list(array.tolist())
+
+    KINDS: ClassVar[dict[str, Callable[[Any, Any, int], list[Any]]]] = {
+        "leaf": _stacked,
+        "floats": partial(_plain, kind="f"),
+        "ints": partial(_plain, kind="i"),
+        "bools": partial(_plain, kind="b"),
+        "scalars": lambda self, node, count: list(self._column(node, count)),
+        "same": _same,
+        "tuple": lambda self, columns, count: list(self._fields(columns, count)),
+        "namedtuple": _named_tuples,
+        "dict": _dicts,
+        "list": partial(_joined, kind=list),
+        "tuples": partial(_joined, kind=tuple),
+        "kinds": _mixed,
+        "nodes": _nodes,
+    }
+
+
+def _pair(content: Any) -> Any:
+    _require(type(content) is list and len(content) == 2)
+    return content
+
+
+def _require(holds: bool) -> None:
+    if not holds:
+        raise Damaged("the tree's rows contradict themselves")
+
+
+def _array(values: list[Any], dtype: str | None = None) -> Any:
+    return codec.adapter("numpy").column(values, dtype)

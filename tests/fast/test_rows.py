@@ -1,0 +1,207 @@
+"""Long rows of small arrays are saved as a few columns, and come back as the rows that they were."""
+
+import math
+import random
+import struct
+from collections import deque
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from holdfast import Every, Run, Store
+from holdfast.errors import Damaged, Mismatch, UsageError
+from holdfast.state import nodes, rows, tree
+from holdfast.state.captured import is_held
+from holdfast.state.fill import whole
+from stores import invoke
+from toy import Cut
+
+pytestmark = pytest.mark.usefixtures("no_syncs")
+COUNT = 2 * rows.LEAST_ROWS
+
+
+class Step(NamedTuple):
+    board: Any
+    policy: list[float]
+    value: Any
+
+
+def board(number: int, dtype: Any = "i8") -> Any:
+    return (np.arange(36).reshape(6, 6) + number).astype(dtype, copy=True)
+
+
+NAN = struct.unpack(">d", bytes.fromhex("7ff80000deadbeef"))[0]
+ROWS: dict[str, Any] = {
+    "a history": lambda at: (board(at), [0.1 * at, -0.0, NAN, math.inf], at % 3 - 1),
+    "arrays alone": board,
+    "lists": lambda at: [board(at), [at, at + 1]],
+    "of any length": lambda at: (board(at), [0.5] * (at % 5), tuple(range(at % 4))),
+    "two shapes": lambda at: (np.arange(at % 2 + 3), np.float32(at)),
+    "named tuples": lambda at: Step(board(at, "f4"), [1.0 * at], None if at % 7 else at),
+    "dicts": lambda at: {"obs": board(at, "u1"), "done": at % 5 == 0, "info": None, "name": "x" * (at % 3)},
+    "numbers of many kinds": lambda at: (board(at, "?"), at * 2**60, True if at % 2 else 1, np.int8(at % 100), "é"),
+    "NumPy's numbers": lambda at: (board(at), np.float64(at), np.bool_(at % 2)),
+    "episodes": lambda at: [(board(at + each), each) for each in range(at % 3 + 1)],
+    "empty ones": lambda at: (board(at), [], (), {}),
+    "dates": lambda at: (np.arange(2).astype("M8[s]"), at),
+    "an array of none": lambda at: (np.zeros((0, 3)), board(at)),
+    "a number as an array": lambda at: (np.array(at), board(at)),
+    "Fortran's order": lambda at: (np.array(board(at), order="F"), at),
+    "sets": lambda at: (board(at), {at}),
+    "big ones": lambda at: (np.zeros(5000, "f8"), at) if at < 20 else (board(at), at),
+}
+PACKED = set(ROWS) - {"dates", "an array of none", "a number as an array", "Fortran's order", "sets"}
+
+
+def spelled(value: Any) -> Any:
+    """Types, bits, orders and dtypes of everything."""
+    if isinstance(value, np.ndarray | np.generic):
+        owns = getattr(value, "base", None) is None
+        return type(value), value.dtype, value.shape, np.asarray(value).tobytes("A"), owns
+    if isinstance(value, float):
+        return struct.pack(">d", value)
+    if isinstance(value, dict):
+        return dict, [(key, spelled(each)) for key, each in value.items()]
+    if isinstance(value, list | tuple | deque):
+        return type(value), getattr(value, "maxlen", None), [spelled(each) for each in value]
+    return type(value), value
+
+
+@pytest.mark.parametrize(
+    "kind", [list, tuple, lambda made: deque(made, maxlen=COUNT + 9)], ids=["list", "tuple", "deque"]
+)
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_come_back_as_they_were(tmp_path, name, kind):
+    """By load() and from handles; whatever has no columns is saved as before."""
+    state = {"it": kind(map(ROWS[name], range(COUNT)))}
+    flat = tree.flatten(state)
+    assert ("packed" in str(flat.tree)[:60]) == (name in PACKED - {"big ones"}) or name == "big ones"
+    if name in PACKED - {"big ones"}:
+        assert len(flat.leaves) < 20
+    assert flat.leaves.keys() == nodes.leaf_keys(flat.tree)
+    store = Store(tmp_path)
+    store.save(state, step=1)
+    assert spelled(state) == spelled(store.load(types=[Step]))
+    assert spelled(state) == spelled(whole(store[1].handles(types=[Step])))
+    assert tree.types_in(state) == ({Step} if name == "named tuples" else set())
+
+
+@pytest.mark.parametrize("name", ["a history", "dicts", "of any length"])
+@pytest.mark.parametrize("first", [0, 3, COUNT + 50])
+def test_a_run_goes_on_with_its_rows(tmp_path, name, first):
+    """Whatever the live sequence holds at the start; it comes back as it was saved."""
+
+    def train(path, cut):
+        history = deque(map(ROWS[name], range(first)), maxlen=COUNT + 100)
+        luck = random.Random(0)
+        with Run(path, {"luck": luck, "history": [history]}, every=Every(steps=1), background=False) as run:
+            for step in run.steps(8):
+                if step == cut:
+                    raise Cut
+                history.extend(map(ROWS[name], range(luck.randrange(100))))
+        return spelled(history)
+
+    reference = train(tmp_path / "whole", None)
+    for cut in (3, 6):
+        with pytest.raises(Cut):
+            train(tmp_path / "cut", cut)
+    assert reference == train(tmp_path / "cut", None)
+
+
+def test_an_array_that_others_hold_is_filled_and_no_other(tmp_path):
+    """A name for a member's array sees the restored numbers, as with any other list."""
+    with Run(tmp_path, {"it": [(board(at + 100), at) for at in range(COUNT)]}) as run:
+        run.save()
+    live = [(board(at), at) for at in range(COUNT)]
+    assert not is_held(live)
+    mine, view = live[3][0], live[4][0][1:]
+    assert is_held(live)
+    with Run(tmp_path, {"it": live}):
+        assert live[3][0] is mine
+        assert mine.tolist() == board(103).tolist()
+        assert view.tolist() == board(104)[1:].tolist()
+        assert live[9][0].tolist() == board(109).tolist()
+
+
+@pytest.mark.parametrize("where", ["row", "before", "after", "nested"])
+def test_an_array_in_two_places_stays_one(tmp_path, where):
+    """Then nothing is packed that would lose it."""
+    made = [(board(at), at) for at in range(COUNT)]
+    state = {"row": {"it": [*made, made[0]]}, "before": {"a": made[5][0], "it": made},
+             "after": {"it": made, "z": made[5][0]}, "nested": {"it": [(made, made[3][0])] * 2}}[where]  # fmt: skip
+    Store(tmp_path).save(state, step=1)
+    back = Store(tmp_path).load()
+    assert spelled(back) == spelled(state)
+    if where == "row":
+        assert back["it"][-1][0] is back["it"][0][0]
+    elif where == "nested":
+        assert back["it"][0][1] is back["it"][1][1] is back["it"][0][0][3][0]
+    else:
+        assert back["a" if where == "before" else "z"] is back["it"][5][0]
+
+
+def test_what_is_appended_alone_is_written_anew(tmp_path):
+    """Rows that did not change keep their file from the third save on."""
+    made = [(np.full((64, 8), at), at) for at in range(4000)]
+    store = Store(tmp_path)
+    for step in range(1, 6):
+        made.extend((np.full((64, 8), step), at) for at in range(10))
+        store.save({"it": made}, step=step)
+    written = [
+        sum(file.size_bytes for file in store[step].manifest.files.values() if not file.links) for step in range(1, 6)
+    ]
+    assert written[4] < written[0] / 3
+    assert spelled(store.load()["it"]) == spelled(made)
+
+
+def test_the_commands_name_the_columns(tmp_path):
+    """`show` lists them by rows and fields, and `diff` the one that differs."""
+    store = Store(tmp_path)
+    for step in (1, 2):
+        store.save({"it": [(board(at), [0.5 * step, 1.0], at) for at in range(COUNT)]}, step=step)
+    assert f"it/0-{COUNT}.0" in invoke("show", tmp_path / "checkpoints/step-000000001").stdout
+    found = invoke("diff", *(tmp_path / f"checkpoints/step-00000000{step}" for step in (1, 2)))
+    assert f"it/0-{COUNT}.1._" in found.stdout
+    assert f"it/0-{COUNT}.0" not in found.stdout
+    assert invoke("verify", tmp_path).exit_code == 0
+
+
+def test_short_rows_and_rows_without_arrays_are_saved_as_before(tmp_path):
+    """Version 1, to the byte."""
+    short, plain = [(board(at), at) for at in range(rows.LEAST_ROWS - 1)], [(at, [0.5 * at]) for at in range(5000)]
+    Store(tmp_path).save({"short": short, "plain": plain}, step=1)
+    assert (tmp_path / "checkpoints/step-000000001/manifest.json").read_bytes().startswith(b'{"holdfast": 1,')
+
+
+def test_too_many_for_the_live_deque_is_a_mismatch(tmp_path):
+    """Before anything is changed."""
+    with Run(tmp_path, {"it": deque(map(board, range(COUNT)))}) as run:
+        run.save()
+    live: Any = deque([1], maxlen=COUNT - 1)
+    with pytest.raises(Mismatch, match="maxlen"):
+        Run(tmp_path, {"it": live}).__enter__()
+    assert list(live) == [1]
+    with pytest.raises(Mismatch, match="a deque in the checkpoint, a list here"):
+        Run(tmp_path, {"it": []}).__enter__()
+
+
+HOSTILE: list[Any] = [
+    3, [3], [[1]], [[-1, {"leaf": "a"}]], [[2, {"leaf": "a"}]], [[3, {"nosuch": 1}]], [[3, {}]], [["3", {"leaf": "a"}]],
+    [[3, {"floats": {"leaf": "b"}}]], [[3, {"same": {"leaf": "a"}}]], [[10**15, {"same": 1}]], [[3, {"leaf": 3}]],
+    [[3, {"list": [10**12, {"same": 1}]}]], [[3, {"list": [-1, {"same": 1}]}]], [[3, {"list": 1}]],
+    [[3, {"tuple": 3}]], [[3, {"dict": []}]], [[3, {"namedtuple": ["os.system", []]}]], [[3, {"nodes": [1]}]],
+    [[3, {"kinds": [{"leaf": "a"}, []]}]], [[3, {"kinds": [{"leaf": "b"}, [{"same": 1}]]}]], [[None, 3]],
+    [[3, {"ints": 1}]],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("around", ["list", "tuple", "deque"])
+@pytest.mark.parametrize("content", HOSTILE, ids=str)
+def test_hostile_rows_are_damage(content, around):
+    """With one line and little memory."""
+    node = {"packed": content}
+    node = {"list": node, "tuple": {"tuple": node}, "deque": {"deque": [None, node]}}[around]
+    leaves = {"a": np.zeros((3, 2)), "b": np.array([0, 1, 9])}
+    with pytest.raises((Damaged, UsageError)):  # the latter names a class that is not at hand
+        tree.unflatten(node, leaves.__getitem__)
