@@ -12,11 +12,12 @@ from ..doctor import copies, files, mess, repair, scheduler, versions
 from ..doctor import run as runs
 from ..doctor.check import Check, problem, warning
 from ..doctor.mess import LEAVE, LEFT, REMOVE, REPLACE, START, WILL, Mess
-from ..errors import NotFound, UsageError
+from ..errors import DiskError, NotFound, UsageError
 from ..run import settings
 from ..run.settings import PURGE_DAYS
 from ..store.claiming import strangers
 from ..store.locate import is_mirror, run_of
+from ..store.refusal import all_barred
 from ..supervise import leftovers
 from . import measured, options
 from .shown import echo, echo_json
@@ -70,6 +71,7 @@ def examine(run: str | None, partition: str | None, days: float | None = None) -
     yield from versions.examine()
     if known is not None:
         yield from runs.examine(known, found)
+        yield from runs.rights(known.run)
         yield from runs.ageing(known.run, days)
         for each in _messes(known.directory):
             todo = TODO.get(each.cure, f"holdfast doctor --repair {run}")
@@ -90,6 +92,8 @@ def _repaired(directory: Path) -> list[Mess]:
     if is_mirror(directory):
         return copies.repair(directory)
     root = _root(directory)
+    for bar in () if root is None else all_barred(root):
+        raise DiskError(f"{root}: cannot be repaired: {bar.what}; {bar.todo}")
     done = [] if root is None else repair.repair(root)
     found = [_left(path) for path in leftovers.remove(directory)]
     if root is None and not found and not leftovers.is_theirs(directory):

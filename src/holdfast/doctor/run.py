@@ -18,6 +18,7 @@ from ..run import unsound
 from ..run.pace import chosen_in
 from ..run.room import purged
 from ..store.locate import locate
+from ..store.refusal import all_barred
 from ..store.shelf import Shelf
 from ..young_daly import Chosen
 from .check import Check, ok, problem, warning
@@ -34,6 +35,12 @@ def ageing(run: Path, days: float | None) -> Iterator[Check]:
     else:
         what, _, todo = told.partition("; ")
         yield warning("purge", what, todo)
+
+
+def rights(run: Path) -> Iterator[Check]:
+    """Check that this user may move and remove what a start and a prune have to, also what other users have made."""
+    for bar in all_barred(run):
+        yield problem("rights", bar.what, bar.todo)
 
 
 class Known(NamedTuple):

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
+import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from .. import disk
 from ..errors import DiskError, NoSpace, StoreError
@@ -36,9 +40,59 @@ def refused(root: Path, what: str, error: OSError) -> StoreError:
             f"{root}: cannot {what}: its checkpoints lie on another file system than its attempts, and are "
             "moved between the two; link the run's whole directory there instead"
         )
+    names = [Path(os.fsdecode(name)) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
+    if error.errno in (errno.EACCES, errno.EPERM) and (bar := next(filter(None, map(barred, names)), None)) is not None:
+        return DiskError(f"{root}: cannot {what}: {os.strerror(error.errno)}: {bar.what}; {bar.todo}")
     where = error.filename2 or error.filename or root
     advice = _ADVICE.get(error.errno or 0, "committed checkpoints are unchanged; put that right and try again")
     return DiskError(f"{root}: cannot {what}: {os.strerror(error.errno or 0)} ({os.fsdecode(where)}); {advice}")
+
+
+class Barred(NamedTuple):
+    """A directory out of which this user may move and remove nothing, and what mends it."""
+
+    what: str
+    todo: str
+
+
+def barred(path: Path) -> Barred | None:
+    """Return why this user may not take `path` out of its directory: what a claim, a commit or a prune does.
+
+    The mode of the directory says so, not that of the file. A directory that is moved must be writable itself.
+    """
+    folder = path.parent
+    facts, own = _stat(folder), _stat(path)
+    if facts is None:
+        return None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return _barred(folder, facts, "nothing can be moved out of or removed from", "g+w")
+    if facts.st_mode & stat.S_ISVTX and os.geteuid() not in (0, facts.st_uid, own.st_uid if own else -1):
+        return _barred(folder, facts, "its sticky bit keeps others from moving and removing what lies in", "-t")
+    if own is not None and stat.S_ISDIR(own.st_mode) and not os.access(path, os.W_OK | os.X_OK):
+        return _barred(path, own, "nothing can be moved out of or removed from", "g+w")
+    return None
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return os.lstat(path)
+    except OSError:
+        return None
+
+
+def _barred(folder: Path, facts: os.stat_result, what: str, change: str) -> Barred:
+    of = f"of user {facts.st_uid}, {stat.filemode(facts.st_mode)}"
+    return Barred(f"{what} {folder} ({of})", f"that user, or root, writes: chmod {change} {shlex.quote(str(folder))}")
+
+
+def all_barred(root: Path) -> Iterator[Barred]:
+    """Yield the directories of a run out of which this user may not move or remove what a start or a prune has to."""
+    for folder in ("attempts", "checkpoints", "history", "quarantine", "attempts/*", "checkpoints/step-*"):
+        for place in sorted(root.glob(folder)):
+            inside = sorted(place.iterdir()) if os.access(place, os.R_OK | os.X_OK) else []
+            found = next(filter(None, map(barred, [*inside, place / "new"])), None)
+            if found is not None and place.is_dir():
+                yield found
 
 
 def _room(root: Path) -> str:
