@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
 from holdfast import Every, Run, Store
 from holdfast.errors import Damaged, Mismatch, UsageError
@@ -51,7 +52,17 @@ ROWS: dict[str, Any] = {
     "sets": lambda at: (board(at), {at}),
     "big ones": lambda at: (np.zeros(5000, "f8"), at) if at < 20 else (board(at), at),
 }
-PACKED = set(ROWS) - {"dates", "an array of none", "a number as an array", "Fortran's order", "sets"}
+ROWS |= {
+    "tensors": lambda at: Step(torch.full((1, 4), float(at)), [0.5], torch.tensor([at % 2])),
+    "a last one is None": lambda at: (torch.arange(3.0) + at, None if at % 5 == 0 else torch.ones(2), at),
+    "tensors in bf16": lambda at: [torch.full((3,), at, dtype=torch.bfloat16), np.ones(2)],
+    "tensors in dicts": lambda at: {"obs": torch.full((3,), at)},
+    "with gradients": lambda at: (torch.full((3,), float(at), requires_grad=True), at),
+    "views": lambda at: (torch.arange(9.0)[3:6], at),
+}
+PACKED = set(ROWS) - {"dates", "an array of none", "a number as an array", "Fortran's order", "sets"} - {
+    "tensors in dicts", "with gradients", "views"
+}  # fmt: skip
 
 
 def spelled(value: Any) -> Any:
@@ -59,6 +70,9 @@ def spelled(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         owns = getattr(value, "base", None) is None
         return type(value), value.dtype, value.shape, np.asarray(value).tobytes("A"), owns
+    if isinstance(value, torch.Tensor):
+        bits = value.detach().contiguous().view(torch.uint8).tolist()
+        return type(value), value.dtype, value.shape, value.stride(), value.requires_grad, bits
     if isinstance(value, float):
         return struct.pack(">d", value)
     if isinstance(value, dict):
@@ -84,10 +98,10 @@ def test_rows_come_back_as_they_were(tmp_path, name, kind):
     store.save(state, step=1)
     assert spelled(state) == spelled(store.load(types=[Step]))
     assert spelled(state) == spelled(whole(store[1].handles(types=[Step])))
-    assert tree.types_in(state) == ({Step} if name == "named tuples" else set())
+    assert tree.types_in(state) == ({Step} if name in ("named tuples", "tensors") else set())
 
 
-@pytest.mark.parametrize("name", ["a history", "dicts", "of any length"])
+@pytest.mark.parametrize("name", ["a history", "dicts", "of any length", "tensors"])
 @pytest.mark.parametrize("first", [0, 3, COUNT + 50])
 def test_a_run_goes_on_with_its_rows(tmp_path, name, first):
     """Whatever the live sequence holds at the start; it comes back as it was saved."""
@@ -95,7 +109,9 @@ def test_a_run_goes_on_with_its_rows(tmp_path, name, first):
     def train(path, cut):
         history = deque(map(ROWS[name], range(first)), maxlen=COUNT + 100)
         luck = random.Random(0)
-        with Run(path, {"luck": luck, "history": [history]}, every=Every(steps=1), background=False) as run:
+        with Run(
+            path, {"luck": luck, "history": [history]}, types=[Step], every=Every(steps=1), background=False
+        ) as run:
             for step in run.steps(8):
                 if step == cut:
                     raise Cut
@@ -139,6 +155,27 @@ def test_an_array_in_two_places_stays_one(tmp_path, where):
         assert back["it"][0][1] is back["it"][1][1] is back["it"][0][0][3][0]
     else:
         assert back["a" if where == "before" else "z"] is back["it"][5][0]
+
+
+def test_tensors_that_share_memory_go_on_sharing_it(tmp_path):
+    """A tensor of a row, and another one over the same memory elsewhere."""
+    made = [(torch.full((3,), float(at)), at) for at in range(COUNT)]
+    Store(tmp_path).save({"it": made, "other": made[5][0].view(3, 1), "same": made[6][0]}, step=1)
+    back = Store(tmp_path).load()
+    back["other"] += 1
+    assert back["it"][5][0].tolist() == [6.0] * 3
+    assert back["same"] is back["it"][6][0]
+
+
+def test_modules_in_a_long_list_are_restored_by_themselves(tmp_path):
+    """The state of each is its adapter's, and not a row."""
+    live = [torch.nn.Linear(2, 1) for _ in range(COUNT)]
+    saved = [each.weight.tolist() for each in live]
+    with Run(tmp_path, {"it": live}) as run:
+        run.save()
+    again = [torch.nn.Linear(2, 1) for _ in range(COUNT)]
+    with Run(tmp_path, {"it": again}):
+        assert saved == [each.weight.tolist() for each in again]
 
 
 def test_what_is_appended_alone_is_written_anew(tmp_path):

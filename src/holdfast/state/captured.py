@@ -117,10 +117,15 @@ def _is_held(level: list[Any]) -> bool:
         held = [each for each in level if type(each) not in ATOMS]
         if not held:
             return False
-        if max(map(sys.getrefcount, held)) > _ALONE or any(getattr(each, "base", None) is not None for each in held):
+        if max(map(sys.getrefcount, held)) > _ALONE or any(map(_shows_other_memory, held)):
             return True
         level = list(chain.from_iterable(each for each in held if type(each) in (list, tuple)))
     return True
+
+
+def _shows_other_memory(value: Any) -> bool:
+    """Whether it is a view, or a tensor: of one nothing is known here."""
+    return getattr(value, "base", None) is not None or type(value).__module__ == "torch"
 
 
 def _blocks(values: Iterable[Any]) -> Iterator[list[Any]]:

@@ -14,7 +14,7 @@ when the first such object comes. They have the same functions:
     fill(pairs) -> None                  live leaves take the bytes of stored ones, read or not
     span(live) -> (start, stop)          the addresses between which a live leaf lies
     lives(live) -> call                  whether anybody still holds its memory, when the caller does not any more
-    forms(rows), stacked(rows), unstacked(array)  see `rows`; a module without them has no columns
+    forms(rows), identities(rows), stacked(rows), unstacked(array)  see `rows`; a module without them has no columns
     refill(live, stored) -> bool         a live generator goes on as the stored one; False: they are of two kinds
 
 A module of which no value is fit to be filled in place needs no `fill`, `span` or `lives`.

@@ -127,6 +127,10 @@ def _is_plain(dtype: Any) -> bool:
     return dtype.name in PLAIN and dtype.isnative
 
 
+def identities(arrays: list[Any]) -> list[Any]:
+    return list(map(id, arrays))
+
+
 def column(values: list[Any], dtype: str | None) -> Any:
     return np.array(values, dtype)
 

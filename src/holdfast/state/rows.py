@@ -82,11 +82,12 @@ def _inside(value: Any) -> Any:
 
 
 class Packer:
-    """Makes columns of rows. `leaf` and `walk` make nodes; `arrays` are those in the columns made so far, by id."""
+    """Makes columns of rows. `leaf` and `walk` make nodes; `arrays` are those in the columns so far, by identity."""
 
     def __init__(self, leaf: Leaf, walk: Callable[[Any], Any]) -> None:
         self._leaf, self._walk = leaf, walk
-        self.arrays: dict[int, Any] = {}
+        self.arrays: dict[Any, Any] = {}
+        self._in_dicts = False
         self.types: set[type] = set()
 
     def pack(self, rows: list[Any], name: str, depth: int = 0) -> dict[str, Any]:
@@ -137,6 +138,7 @@ class Packer:
             raise _Unfit
         if not all(type(key) is str and is_text(key) for key in keys):
             raise _Unfit
+        self._in_dicts = True
         fields = {key: self.pack([row[key] for row in rows], f"{name}.{quoted(key)}", depth + 1) for key in keys}
         return {"dict": fields}
 
@@ -170,7 +172,9 @@ class Packer:
         if forms.count(forms[0]) != len(forms):
             return self._mixed(rows, forms, name, depth)
         if is_array(kind):
-            ids = dict(zip(map(id, rows), rows, strict=True))
+            if framework == "torch" and self._in_dicts:  # a module's state, perhaps, which its adapter reads
+                raise _Unfit
+            ids = dict(zip(codec.adapter(framework).identities(rows), rows, strict=True))
             if len(ids) != len(rows) or rows[0].nbytes > _MOST_BYTES or not self.arrays.keys().isdisjoint(ids):
                 raise _Unfit
             self.arrays |= ids

@@ -64,7 +64,9 @@ def flatten(state: Any, weights: Collection[int] = ()) -> Flat:
 def _walked(state: Any, weights: Collection[int] = ()) -> tuple[_Flattener, Any]:
     flattener = _Flattener(weights, packs=True)
     try:
-        return flattener, flattener.walk(state)
+        tree = flattener.walk(state)
+        flattener.require_apart()
+        return flattener, tree
     except _RepeatedError:  # an array of a row stands elsewhere, too: it has to come back as one
         flattener = _Flattener(weights)
         return flattener, flattener.walk(state)
@@ -130,7 +132,7 @@ class _RepeatedError(Exception):
 class _Flattener:
     def __init__(self, weights: Collection[int] = (), *, packs: bool = False) -> None:
         self._packs = packs
-        self._packed: dict[int, Any] = {}  # arrays in columns, by id
+        self._packed: dict[Any, Any] = {}  # arrays in columns, by identity
         self._columns: dict[int, Any] = {}  # and the columns, which nothing changes
         self.types: set[type] = set()
         self._weights = weights
@@ -182,8 +184,6 @@ class _Flattener:
         if self.hashing:
             self.refuse(value, "it stands in a set or in a mapping's key")
         node = self._nodes.get(id(value))
-        if id(value) in self._packed:
-            raise _RepeatedError
         if node is None:
             node = {"leaf": ""}
             self._add(value, kind, self._key or "value", node)
@@ -244,6 +244,13 @@ class _Flattener:
                 return {"packed": packed}
         return [self.walk(value, index) for index, value in enumerate(values)]
 
+    def require_apart(self) -> None:
+        """Require that no packed array stands elsewhere too, or shares its memory with another one."""
+        for kind, found in self._found.items() if self._packed else ():
+            identities = getattr(codec.adapter(kind), "identities", None) if kind in codec.LEAVES else None
+            if identities is not None and not self._packed.keys().isdisjoint(identities(found.values)):
+                raise _RepeatedError
+
     def _weights_in(self, values: Iterable[Any]) -> bool:
         return bool(self._weights) and any(id(value) in self._weights for value in values)
 
@@ -260,7 +267,7 @@ class _Flattener:
 
             packer = rows.Packer(leaf, self.walk)
             column = rows.packed(values[start:stop], f"{start}-{stop}", packer)
-            if column is None or not self._nodes.keys().isdisjoint(packer.arrays):
+            if column is None:
                 if not found:  # the others are probably like the first ones
                     return None
                 found.append([None, [self.walk(value, start + at) for at, value in enumerate(values[start:stop])]])

@@ -256,6 +256,35 @@ def span(live: Any) -> tuple[int, int]:
     return held.data_ptr(), held.data_ptr() + (_span_bytes(held) if held.numel() else 0)
 
 
+def forms(rows: list[Any]) -> list[Any] | None:
+    return [(each.dtype, each.shape) for each in rows] if all(map(_can_be_stacked, rows)) else None
+
+
+def _can_be_stacked(tensor: Any) -> bool:
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and tensor.ndim > 0
+        and tensor.is_contiguous()
+        and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+        and 0 < tensor.nbytes == tensor.untyped_storage().nbytes()
+    )
+
+
+def identities(tensors: list[Any]) -> list[Any]:
+    """Of their memory: two tensors may share it."""
+    return [("torch", pieces.local(each).untyped_storage().data_ptr()) for each in tensors]
+
+
+def stacked(rows: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(rows)
+
+
+def unstacked(tensor: torch.Tensor) -> list[torch.Tensor]:
+    return [each.clone() for each in tensor.unbind()]
+
+
 def lives(live: Any) -> Callable[[], bool]:
     from torch.multiprocessing.reductions import StorageWeakRef
 
