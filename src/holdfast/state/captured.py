@@ -93,14 +93,16 @@ def is_plain(values: Iterable[Any]) -> bool:
 
 
 def _is_plain(level: list[Any]) -> bool:
+    kinds = set(map(type, level))
     for _ in range(_LEVELS):
-        kinds = set(map(type, level))
         inner = kinds & {list, tuple}
         if not all(kind in ATOMS or kind in inner or is_array(kind) for kind in kinds):
             return False
         if not inner:
             return True
-        level = list(chain.from_iterable(level if inner == kinds else (each for each in level if type(each) in inner)))
+        held = level if inner == kinds else [each for each in level if type(each) in inner]
+        kinds = set(map(type, chain.from_iterable(held)))
+        level = list(chain.from_iterable(held)) if kinds & {list, tuple} else []
     return False
 
 
@@ -114,9 +116,9 @@ def is_held(values: Iterable[Any]) -> bool:
 
 def _is_held(level: list[Any]) -> bool:
     for _ in range(_LEVELS):
-        held = [each for each in level if type(each) not in ATOMS]
-        if not held:
+        if ATOMS.issuperset(map(type, level)):
             return False
+        held = [each for each in level if type(each) not in ATOMS]
         if max(map(sys.getrefcount, held)) > _ALONE or any(map(_shows_other_memory, held)):
             return True
         level = list(chain.from_iterable(each for each in held if type(each) in (list, tuple)))
