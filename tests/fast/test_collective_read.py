@@ -308,9 +308,9 @@ def test_show_tells_who_wrote_what(run):
 
 
 def test_ls_and_verify_know_all_files(run, path):
-    """Sizes count every rank's files; verify names the damaged one."""
+    """Sizes count every rank's files and the manifest; verify names the damaged one."""
     row = json.loads(told("ls", run, "--json"))["checkpoints"][0]
-    size = sum(each.stat().st_size for each in path.iterdir() if each.name != MANIFEST)
+    size = sum(each.stat().st_size for each in path.iterdir())
     assert (3, size, size) == (row["ranks"], row["size_bytes"], row["disk_bytes"])
     assert "of 3 ranks" in told("ls", run)
     told("verify", run, "--cold")

@@ -304,7 +304,7 @@ def test_ls_shows_what_a_checkpoint_takes_on_the_disk_and_who_shares(tmp_path):
     rows, copied = (listed(tmp_path / name) for name in ("run", "copy"))
     assert [[], [], ["step-000000002"], ["step-000000002"]] == [row["shares_with"] for row in rows]
     assert [row["size_bytes"] for row in rows[:2]] == [row["disk_bytes"] for row in rows[:2]]
-    assert rows[3]["disk_bytes"] < 0.05 * rows[3]["size_bytes"]
+    assert rows[3]["disk_bytes"] < 0.06 * rows[3]["size_bytes"]  # most of it is the manifest
     assert [row["size_bytes"] for row in copied] == [row["disk_bytes"] for row in copied]
     shown = invoke("ls", tmp_path / "run").output
     assert "ON DISK" in shown

@@ -88,7 +88,10 @@ def _captured(value: Any, own: Own, known: dict[int, tuple[Any, Any]]) -> Any:
 
 
 def is_plain(values: Iterable[Any]) -> bool:
-    """Whether tuples and lists of text, numbers and arrays are all that is inside. It takes no step for each value."""
+    """Whether tuples and lists of text, numbers and NumPy's arrays are all that is inside.
+
+    It takes no step for each value. Tensors are looked at one by one: a parameter among them is a weight.
+    """
     return all(map(_is_plain, _blocks(values)))
 
 
@@ -96,7 +99,7 @@ def _is_plain(level: list[Any]) -> bool:
     kinds = set(map(type, level))
     for _ in range(_LEVELS):
         inner = kinds & {list, tuple}
-        if not all(kind in ATOMS or kind in inner or is_array(kind) for kind in kinds):
+        if not all(kind in ATOMS or kind in inner or (is_array(kind) and kind.__module__ == "numpy") for kind in kinds):
             return False
         if not inner:
             return True
