@@ -255,6 +255,26 @@ def test_a_constant_beside_a_place_that_can_be_set_is_never_refused(before, tmp_
     assert whole == attempt(OfAConstant(before), tmp_path / "cut", None)
 
 
+def test_a_second_block_counts_from_the_first_one(tmp_path):
+    """A fresh process begins with the first objects: what the first block bound anew is noted in the second, too."""
+
+    def train(cut):
+        case = OfNames(np.ones(3))
+        random.seed(0)
+        run = Run(tmp_path, case.state, every=Every(steps=1), background=False)
+        for total in (3, 8):
+            with run:
+                for step in run.steps(total):
+                    if step == cut:
+                        raise Cut
+                    case.step(run, step)
+        return case.result(run), case.first.tolist()
+
+    with pytest.raises(Cut):
+        train(6)
+    assert train(None)[1] == [1.0] * 3
+
+
 def test_a_place_that_was_never_bound_anew_is_filled(tmp_path):
     """Other code that holds the memory, a view's base too, sees the restored numbers."""
 

@@ -60,7 +60,9 @@ class Tracked:
         self._cold: dict[str, Any] = {}  # state of reducers that do not exist yet
 
     def begin(self) -> None:
-        """Note which objects stand in which places, before anything is restored."""
+        """Note which objects stand in which places, before anything is restored. A second block changes nothing."""
+        if self.places is not None:
+            return
         given = {f"run.vars.{name}": each for name, each in self.variables.given().items()}
         self.places = Places(OBJECTS, OBJECTS.places, self._roots, given)
 
