@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+import holdfast
 from holdfast import Every, Run, Store
 from holdfast.errors import Damaged, Mismatch, UsageError
-from holdfast.state import nodes, rows, tree
+from holdfast.state import codec, nodes, rows, tree
 from holdfast.state.captured import is_held
 from holdfast.state.fill import whole
 from stores import invoke
@@ -33,6 +34,26 @@ def board(number: int, dtype: Any = "i8") -> Any:
 
 
 NAN = struct.unpack(">d", bytes.fromhex("7ff80000deadbeef"))[0]
+
+
+class Genes(np.ndarray):
+    """An individual as DEAP makes them: an array of a class of its own, with a fitness."""
+
+    fitness: Any = None
+
+
+def decoded(saved: Any) -> Any:
+    made = saved[0].view(Genes)
+    made.fitness = saved[1]
+    return made
+
+
+def individual(at: int) -> Any:
+    made = np.full(5, 0.5 * at).view(Genes)
+    made.fitness = (float(at),) if at % 3 else None
+    return made
+
+
 ROWS: dict[str, Any] = {
     "a history": lambda at: (board(at), [0.1 * at, -0.0, NAN, math.inf], at % 3 - 1),
     "arrays alone": board,
@@ -123,6 +144,29 @@ def test_a_run_goes_on_with_its_rows(tmp_path, name, first):
         with pytest.raises(Cut):
             train(tmp_path / "cut", cut)
     assert reference == train(tmp_path / "cut", None)
+
+
+def test_a_population_of_a_registered_class_is_packed(tmp_path, monkeypatch):
+    """What the registered function returns is in the columns; an error of the other function is told as one."""
+    monkeypatch.setattr(codec, "REGISTERED", {})
+    holdfast.register(Genes, lambda genes: (np.array(genes), genes.fitness), decoded)
+    population = [individual(at) for at in range(COUNT)]
+    assert len(tree.flatten(population).leaves) < 5
+    with Run(tmp_path, {"it": population}) as run:
+        run.save()
+    again = [individual(0)]
+    with Run(tmp_path, {"it": again}):
+        assert [(type(each), each.tolist(), each.fitness) for each in again] == [
+            (Genes, each.tolist(), each.fitness) for each in population
+        ]
+    assert f"it/0-{COUNT}.0" in invoke("show", tmp_path).stdout
+    holdfast.register(Genes, lambda genes: (np.array(genes), genes.fitness), lambda saved: saved[9])
+    with pytest.raises(UsageError, match="decode function registered for"):
+        Store(tmp_path).load()
+    codec.REGISTERED.clear()
+    with pytest.raises(UsageError, match="register"):
+        Run(tmp_path, {"it": []}).__enter__()
+    assert not list(tmp_path.glob("quarantine/*"))
 
 
 def test_an_array_that_others_hold_is_filled_and_no_other(tmp_path):

@@ -189,6 +189,8 @@ def _columns(name: str, column: Any, depth: int = 0) -> dict[str, Any]:
         inner = [(f"{name}.{at}", each) for at, each in enumerate(content)]
     elif tag == "namedtuple":
         inner = [(f"{name}.{at}", each) for at, each in enumerate(content[1])]
+    elif tag == "custom":
+        inner = [(name, content[1])]
     elif tag == "dict":
         inner = [(f"{name}.{quoted(key)}", each) for key, each in content.items()]
     elif tag in ("list", "tuples"):

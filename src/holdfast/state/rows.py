@@ -8,6 +8,7 @@ A column is a node with one key:
     {"same": node}                 one text, number or None in every row
     {"tuple": [column, ...]}       tuples of one length
     {"namedtuple": [name, [column, ...]]}
+    {"custom": [name, column]}     what the function returned that the user registered
     {"dict": {key: column}}        dicts with these keys, in this order
     {"list"|"tuples": [length, column]}  of any length (a number, or a leaf of numbers), one after another in a column
     {"kinds": [leaf, [column, ...]]}     for each row, which of the columns has it
@@ -53,6 +54,8 @@ def may_pay(values: Iterable[Any]) -> bool:
 def _has_array(value: Any, depth: int) -> bool:
     if is_array(type(value)):
         return True
+    if (registered := _registered(type(value))) is not None:
+        return depth < _DEEPEST and _has_array(registered.encode(value), depth + 1)
     return (
         isinstance(value, list | tuple | dict)
         and depth < _DEEPEST
@@ -99,6 +102,9 @@ class Packer:
         kind = kinds[0]
         if depth > _DEEPEST:
             raise _Unfit
+        if (registered := _registered(kind)) is not None:
+            encoded = [registered.encode(row) for row in rows]
+            return {"custom": [codec.type_name(kind), self.pack(encoded, name, depth + 1)]}
         if kind in _NUMBERS:
             return self._numbers(rows, kind, name)
         if kind in ATOMS:
@@ -107,7 +113,7 @@ class Packer:
             return {"list": self._joined(rows, name, depth)}
         if kind is dict:
             return self._dicts(rows, name, depth)
-        if issubclass(kind, tuple) and codec.type_name(kind) not in codec.REGISTERED:
+        if issubclass(kind, tuple):
             return self._tuples(rows, kind, name, depth)
         return self._arrays(rows, kind, name, depth)
 
@@ -221,7 +227,9 @@ class Packed:
 class Unpacker:
     """Makes rows of columns. `leaf` returns the array under a key, `read` the value of a node."""
 
-    def __init__(self, leaf: Callable[[Any], Any], read: Callable[[Any], Any], named: Callable[[str], Any]) -> None:
+    def __init__(
+        self, leaf: Callable[[Any], Any], read: Callable[[Any], Any], named: Callable[[str, Any], Any]
+    ) -> None:
         self._leaf, self._read, self._named = leaf, read, named
 
     def rows(self, column: Any, count: int) -> list[Any]:
@@ -271,8 +279,12 @@ class Unpacker:
 
     def _named_tuples(self, content: Any, count: int) -> list[Any]:
         name, columns = _pair(content)
-        make = self._named(name)
+        make = self._named("namedtuple", name)
         return [make(list(row)) for row in self._fields(columns, count)]
+
+    def _customs(self, content: Any, count: int) -> list[Any]:
+        name, column = _pair(content)
+        return list(map(self._named("custom", name), self.rows(column, count)))
 
     def _dicts(self, content: Any, count: int) -> list[Any]:
         _require(type(content) is dict)
@@ -303,6 +315,7 @@ class Unpacker:
         "same": _same,
         "tuple": lambda self, columns, count: list(self._fields(columns, count)),
         "namedtuple": _named_tuples,
+        "custom": _customs,
         "dict": _dicts,
         "list": partial(_joined, kind=list),
         "tuples": partial(_joined, kind=tuple),
@@ -319,6 +332,11 @@ def _pair(content: Any) -> Any:
 def _require(holds: bool) -> None:
     if not holds:
         raise Damaged("the tree's rows contradict themselves")
+
+
+def _registered(kind: type) -> codec.Registered | None:
+    found = codec.REGISTERED.get(codec.type_name(kind)) if codec.REGISTERED else None
+    return found if found is not None and found.kind is kind else None
 
 
 def _array(values: list[Any], dtype: str | None = None) -> Any:

@@ -201,18 +201,18 @@ class _Unflattener:
                 raise Damaged(f"the tree refers to a leaf as {_shown(key)}")
             return arrays[key]
 
-        unpacker = Unpacker(leaf, self.read, lambda name: partial(_restored, "namedtuple", self._named(name)))
+        unpacker = Unpacker(leaf, self.read, self._named)
         with _sound("packed"), codec.uncollected():
             return [row for part in parts for row in self._part(unpacker, part)]
 
     def _part(self, unpacker: Unpacker, part: Any) -> list[Any]:
         return self.items(part[1]) if part[0] is None else unpacker.rows(part[1], _count(part))
 
-    def _named(self, name: Any) -> Any:
-        found = _find(self.types, "namedtuple", name) if type(name) is str else None
+    def _named(self, tag: str, name: Any) -> Callable[[Any], Any]:
+        found = _find(self.types, tag, name) if type(name) is str else None
         if found is None:
             raise Damaged(f"the tree calls a type {_shown(name)}")
-        return found
+        return partial(_custom, found) if tag == "custom" else partial(_restored, tag, found)
 
     def hashed(self, node: Any) -> Any:
         """Return a key, or a member of a set: it has no leaf inside."""
