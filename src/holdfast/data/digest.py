@@ -65,7 +65,7 @@ def _fixed(batch: Any) -> Any:
 
 def _add(found: xxhash.xxh3_128, value: Any, depth: int) -> None:
     try:
-        flat = flatten(value)
+        flat = flatten(value, first=True)
     except UsageError:
         _add_parts(found, value, depth)
         return

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..errors import UsageError
 from ..state.captured import Attributes, captured
 from ..state.tree import flatten
 from .objects import OBJECTS, is_generator
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .tracked import Tracked
 
 MOST_RUNS = 8
+MOST_MEMBERS = 1000
 MOST_BYTES = 1 << 20  # of a container that is kept alive until the next block
 _CONTAINERS = (dict, list)  # they take no weak references; nor do NumPy's generators
 
@@ -94,7 +96,10 @@ def _held(value: Any, *, bare: bool) -> Callable[[], Any] | None:
 
 
 def _is_small(value: Any) -> bool:
-    leaves = flatten({"value": captured(value, OBJECTS)}).leaves.values()
+    try:
+        leaves = flatten({"value": captured(value, OBJECTS)}).leaves.values()
+    except UsageError:  # a defaultdict, whose factory cannot be saved: the live one keeps it
+        return len(value) <= MOST_MEMBERS
     return sum(block.data.nbytes for block in leaves) <= MOST_BYTES
 
 

@@ -47,22 +47,23 @@ class Flat(NamedTuple):
     viewed: frozenset[str] = frozenset()  # leaves that have views
 
 
-def flatten(state: Any, weights: Collection[int] = ()) -> Flat:
+def flatten(state: Any, weights: Collection[int] = (), *, first: bool = False) -> Flat:
     """Flatten `state`; blocks share memory with its tensors and arrays where their layout allows.
 
-    `weights`: ids of leaves in it that are parameters, or moments of optimizers.
+    `weights`: ids of leaves in it that are parameters, or moments of optimizers. `first`: as version 1 has it, for
+    digests that older checkpoints hold.
 
     Raises:
         UsageError: something in it cannot be saved; the message names its place.
     """
     with enough_stack(), codec.uncollected():
-        flattener, tree = _walked(state, weights)
+        flattener, tree = _walked(state, weights, first=first)
         leaves = flattener.blocks()
         return Flat(tree, leaves, frozenset(flattener.viewed))
 
 
-def _walked(state: Any, weights: Collection[int] = ()) -> tuple[_Flattener, Any]:
-    flattener = _Flattener(weights, packs=True)
+def _walked(state: Any, weights: Collection[int] = (), *, first: bool = False) -> tuple[_Flattener, Any]:
+    flattener = _Flattener(weights, packs=not first, first=first)
     try:
         tree = flattener.walk(state)
         flattener.require_apart()
@@ -130,8 +131,8 @@ class _RepeatedError(Exception):
 
 
 class _Flattener:
-    def __init__(self, weights: Collection[int] = (), *, packs: bool = False) -> None:
-        self._packs = packs
+    def __init__(self, weights: Collection[int] = (), *, packs: bool = False, first: bool = False) -> None:
+        self._packs, self.first = packs, first
         self._packed: dict[Any, Any] = {}  # arrays in columns, by identity
         self._columns: dict[int, Any] = {}  # and the columns, which nothing changes
         self.types: set[type] = set()
@@ -289,7 +290,7 @@ class _Flattener:
 
     def set_of(self, values: set[Any]) -> Any:
         """Return the members in the order of their JSON; of numbers also the table, unless a new set has it."""
-        table = tables.table_of(values) if tables.is_steady(values) else None
+        table = tables.table_of(values) if not self.first and tables.is_steady(values) else None
         if table is None:
             return {"set": self.members(values)}
         nodes = [self.hashed(value, index) for index, value in enumerate(values)]
@@ -391,7 +392,7 @@ def _walk_defaultdict(flattener: _Flattener, value: defaultdict[Any, Any]) -> An
 
 def _walk_str(flattener: _Flattener, value: str) -> Any:
     """Long text is a leaf, so that the manifest stays small. In keys and sets, which have no leaf, it stays itself."""
-    if len(value) > LONG_TEXT and not flattener.hashing:
+    if len(value) > LONG_TEXT and not flattener.hashing and not flattener.first:
         return {"long_str": flattener.leaf(value.encode("utf-8", "surrogatepass"), "bytes")}
     return value if is_text(value) else _walk_odd_str(flattener, value)
 
