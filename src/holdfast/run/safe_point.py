@@ -11,7 +11,7 @@ from ..terminal import say
 from . import drilled, first_step, unproven, unsound
 from .ranks import GOOD_BYE_S, parting
 from .session import Session
-from .tracked import RESERVED, framework_modules
+from .tracked import RESERVED
 from .windows import Order, Windows
 
 
@@ -84,9 +84,6 @@ def passed(session: Session) -> None:
                 raise UsageError(unsound.NOTHING_KNOWN)
             held = {**state, RESERVED: {"vars": session.tracked.captured_variables()}}
             session.saves.prepare(flatten(held).leaves.values())
-            for module in framework_modules():
-                for name, line in module.untracked(session.tracked.inside(), held):
-                    session.tell(line, kind="untracked_parameters", name=name)
         elif new:
             flatten({RESERVED: {"vars": new}})
     except UsageError as error:
@@ -97,6 +94,8 @@ def passed(session: Session) -> None:
     if number == 3 or number & (number - 1) == 0:
         for lost in session.watch.lost():
             session.tell(lost.line, kind=lost.kind, name=lost.name)
+    for lost in session.forgotten.look(session, number):
+        session.tell(lost.line, kind=lost.kind, name=lost.name)
 
 
 def save_asked(session: Session) -> None:

@@ -25,6 +25,7 @@ from ..terminal import Progress as Display
 from ..terminal import say, speak_for, warn
 from . import fingerprint, settings
 from .alive import Alive
+from .forgotten import Forgotten
 from .metrics import Metrics
 from .objects import STEERED, adapter_for, model_facts
 from .options import Options
@@ -56,6 +57,7 @@ class Session:
         self.options, self.tracked, self.vars = options, tracked, variables
         tracked.begin()
         self.watch = Watch(tracked, variables)
+        self.forgotten = Forgotten(tracked)
         self.ranks = here()
         speak_for(self.ranks.rank)
         self.origin, self.progress, self.alive = Origin(), Progress(options.seed), Alive()

@@ -10,10 +10,27 @@ from torch import initial_seed
 from .modules import still
 from .ranks import ranks
 from .reducer import Reducers
-from .untracked import alone, untracked
+from .stepping import Steps
+from .untracked import alone, forgotten, held_by, learned, place, saves_alone, stepped_in, untracked
 from .workers import sheltered
 
-__all__ = ["Reducers", "alone", "facts", "initial_seed", "ranks", "sheltered", "still", "untracked"]
+__all__ = [
+    "Reducers",
+    "Steps",
+    "alone",
+    "facts",
+    "forgotten",
+    "held_by",
+    "initial_seed",
+    "learned",
+    "place",
+    "ranks",
+    "saves_alone",
+    "sheltered",
+    "stepped_in",
+    "still",
+    "untracked",
+]
 
 
 def facts() -> dict[str, Any]:

@@ -1,46 +1,114 @@
-"""Untracked: what torch can say of values that a run tracks and a loop does not use."""
+"""Untracked: what torch can say of values that a run and a loop do not share: optimizers, parameters, copies."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import nn
+from torch.amp import GradScaler
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
+from .stepping import Steps
 from .stored import storage
 
 
-def untracked(objects: Mapping[str, Any], captured: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Name and line of each optimizer that steps another model than the tracked one.
+def places(captured: Iterable[Any]) -> set[int]:
+    """The memory of all tensors in captured states, modules and optimizers' states excepted."""
+    return {place for value in captured for place in _places(value)}
 
-    That is certain when no tracked object holds any of its parameters, and there is a tracked model with parameters of
-    the same shapes, none of which a tracked optimizer steps. `captured`: the state of all objects, and
-    what run.vars holds.
+
+def held_by(objects: Mapping[str, Any], captured: Mapping[str, Any]) -> set[int]:
+    """The memory of all tensors that the run saves, besides the moments of its optimizers.
+
+    `captured`: the state of all objects, and what run.vars holds.
+    """
+    optimizers = {name for name, each in objects.items() if isinstance(each, Optimizer)}
+    models = [each for each in objects.values() if isinstance(each, nn.Module)]
+    parts = [value for part, value in captured.items() if part not in optimizers]
+    return places(parts) | {storage(each) for model in models for each in model.parameters()}
+
+
+def untracked(
+    objects: Mapping[str, Any], held: set[int], more_held: set[int], steps: Steps
+) -> Iterator[tuple[str, str]]:
+    """Name and line of each tracked optimizer that steps parameters which no tracked object holds.
+
+    `more_held`: the memory of tensors that a tracked object reaches, and may save in its own way.
     """
     optimizers = {name: each for name, each in objects.items() if isinstance(each, Optimizer)}
-    models = {name: each for name, each in objects.items() if isinstance(each, nn.Module)}
-    if not optimizers or not models:
-        return
-    held = {place for part, value in captured.items() if part not in optimizers for place in _places(value)}
-    held |= {storage(parameter) for model in models.values() for parameter in model.parameters()}
-    stepped = {storage(parameter) for optimizer in optimizers.values() for parameter in _parameters(optimizer)}
     for name, optimizer in optimizers.items():
-        parameters = [each for each in _parameters(optimizer) if each.numel()]
-        if not parameters or not held.isdisjoint(map(storage, parameters)):
-            continue
-        for model_name, model in models.items():
-            own = [each for each in model.parameters() if each.numel()]
-            if _shapes(own) == _shapes(parameters) and stepped.isdisjoint(map(storage, own)):
-                line = (
-                    f"state[{name!r}] steps parameters that no tracked object holds, and none of those of "
-                    f"state[{model_name!r}], a model of the same shapes: the model that learns is not saved. "
-                    "Give the run the model whose parameters the optimizer was made with"
-                )
-                yield name, line
-                break
+        known = [each for each in _parameters(optimizer) if each.numel()]
+        stepped = steps.parameters_of(optimizer)
+        own = [each for each in known if storage(each) in stepped or (each.requires_grad and each in optimizer.state)]
+        lost = [each for each in own if storage(each) not in held and storage(each) not in more_held]
+        if lost and len(lost) == len(own):
+            others = [each for other, one in optimizers.items() if other != name for each in _parameters(one)]
+            yield name, _line(name, known, objects, lost, {storage(each) for each in others})
+        elif lost:
+            yield name, _line(name, [], {}, lost, set())
+
+
+def _line(
+    name: str, parameters: list[torch.Tensor], objects: Mapping[str, Any], lost: list[torch.Tensor], stepped: set[int]
+) -> str:
+    for model_name, model in objects.items():
+        own = [each for each in model.parameters() if each.numel()] if isinstance(model, nn.Module) else []
+        if own and _shapes(own) == _shapes(parameters) and stepped.isdisjoint(map(storage, own)):
+            return (
+                f"state[{name!r}] steps parameters that no tracked object holds, and none of those of "
+                f"state[{model_name!r}], a model of the same shapes: the model that learns is not saved. "
+                "Give the run the model whose parameters the optimizer was made with"
+            )
+    first = f"of shape {tuple(lost[0].shape)}"
+    many = f"a parameter {first}" if len(lost) == 1 else f"{len(lost)} parameters, the first {first},"
+    return (
+        f"state[{name!r}] steps {many} that no tracked object holds: a resume loses what was learned there. "
+        "Give the run the module, or the tensor itself, beside the model: dict(model=model, criterion=criterion, ...)"
+    )
+
+
+def forgotten(steps: Steps, held: set[int], kept: Mapping[int, Any], captured: Any) -> Iterator[tuple[Any, str]]:
+    """Each optimizer that steps what the run saves, is not in `kept`, and whose state no captured state has."""
+    saved: set[int] | None = None
+    for optimizer, what in steps.untracked(held, kept):
+        saved = places([captured]) if saved is None else saved
+        own = places([dict(optimizer.state)])
+        if not own or not own <= saved:
+            yield optimizer, what
+
+
+def saves_alone(value: Any) -> bool:
+    """Whether it is torch's own kind of object: its state_dict() has nothing of the objects that it refers to."""
+    method = getattr(type(value), "state_dict", None)
+    homes = (nn.Module.state_dict, Optimizer.state_dict, LRScheduler.state_dict, GradScaler.state_dict)
+    return method in homes and type(value).__dict__.get("get_extra_state") is None
+
+
+def learned(module: nn.Module, held: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The parameters and buffers of a module outside of `held`; not those in which batch norm counts."""
+    for name, each in module.named_modules():
+        buffers = [] if isinstance(each, _NormBase) else each.named_buffers(recurse=False)
+        for key, one in chain(each.named_parameters(recurse=False), buffers):
+            if not is_lazy(one) and storage(one) not in held:
+                yield f"{name}.{key}", one
+
+
+def stepped_in(value: Any, steps: Steps) -> bool:
+    """Whether it is a module that an optimizer steps: what is to be said of that is said of the optimizer."""
+    stepped = steps.stepped() if isinstance(value, nn.Module) else set()
+    return bool(stepped) and any(storage(each) in stepped for each in value.parameters())
+
+
+def place(tensor: Any) -> int:
+    """Identify a tensor's memory; 0 for anything else."""
+    return storage(tensor) if isinstance(tensor, torch.Tensor) else 0
 
 
 def alone(value: Any) -> bool:
@@ -64,7 +132,7 @@ def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
 
 
 def _shapes(parameters: Iterable[torch.Tensor]) -> Counter[tuple[int, ...]]:
-    return Counter(tuple(each.shape) for each in parameters)
+    return Counter(tuple(each.shape) for each in parameters if each.numel())
 
 
 def _places(value: Any) -> Iterator[int]:

@@ -1,0 +1,118 @@
+"""Contents: what an object holds, to be compared at a few steps: numbers, texts, and a sample of each array."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+from weakref import ReferenceType, ref
+
+from ..state.captured import ATOMS
+from .objects import OBJECTS, is_generator
+from .tracked import framework_modules
+from .visible import is_array, is_module
+
+MOST_ARRAYS = 64  # of one object
+SAMPLE = 64  # numbers of one row; three rows of an array are read
+MOST_ITEMS = 1000  # of one object's containers
+
+
+class Seen:
+    """One object, at the looks of one kind."""
+
+    def __init__(self, value: Any) -> None:
+        self._ref: ReferenceType[Any] | None = None
+        with suppress(TypeError):  # it knows no weak references
+            self._ref = ref(value)
+        self._value = value if self._ref is None else None
+        self.changes = 0
+        self.is_set = False  # whether the script sets it, so that nothing is carried
+        self._content: Any = None
+        self._basis: Any = None
+
+    @property
+    def value(self) -> Any:
+        return self._value if self._ref is None else self._ref()
+
+    def is_of(self, value: Any) -> bool:
+        return self.value is value
+
+    def now(self, content: Any) -> Seen:
+        basis = _basis(self.value)
+        if self._content is not None:
+            self.changes += content != self._content
+            self.is_set = self.is_set or basis != self._basis
+        self._content, self._basis = content, basis
+        return self
+
+
+def _basis(value: Any) -> Any:
+    """What stays the same while an object is only carried on: a generator's seed, a scheduler's lead.
+
+    A scheduler that is given the epoch, as in `scheduler.step(epoch + i / n)`, counts its calls apart from it.
+    """
+    if is_array(type(value), "Generator") and callable(getattr(value, "initial_seed", None)):
+        return value.initial_seed()
+    own = getattr(value, "__dict__", {})
+    count, last = own.get("_step_count"), own.get("last_epoch")
+    return count - last if isinstance(count, int) and isinstance(last, int | float) else None
+
+
+def is_random(value: Any) -> bool:
+    return is_generator(value) or (type(value).__name__ == "Generator" and OBJECTS.has(value))
+
+
+def content_of(value: Any, saved: set[int]) -> Any:
+    """The numbers and texts of an object, and samples of its arrays; not those in the memory `saved`."""
+    if is_random(value):
+        return _of_generator(value)
+    left = [MOST_ARRAYS]
+    if is_module(value):
+        return _of_module(value, saved, left)
+    return [(name, _part(each, saved, left, 3)) for name, each in vars(value).items()]
+
+
+def _of_generator(value: Any) -> Any:
+    if not is_generator(value):
+        return value.get_state().tolist()
+    return repr(value.get_state(legacy=False) if hasattr(value, "get_state") else OBJECTS.capture(value))[-4000:]
+
+
+def _of_module(value: Any, saved: set[int], left: list[int]) -> Any:
+    parts = (part for module in framework_modules() for part in module.learned(value, saved))
+    return [(name, _part(each, saved, left, 1)) for name, each in parts]
+
+
+def _part(value: Any, saved: set[int], left: list[int], depth: int) -> Any:
+    if type(value) in ATOMS:
+        return repr(value)
+    if is_array(type(value)):
+        apart = not any(module.place(value) in saved for module in framework_modules())
+        left[0] -= 1
+        return _sample(value) if apart and left[0] >= 0 else None
+    if is_module(value):
+        return _of_module(value, saved, left)
+    if depth and isinstance(value, dict | list | tuple | set) and len(value) <= MOST_ITEMS:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return [(repr(key)[:80], _part(each, saved, left, depth - 1)) for key, each in items]
+    return None
+
+
+def _sample(array: Any) -> Any:
+    """A few numbers of the first row, of the middle one, and of the last."""
+    array = array.detach() if hasattr(array, "detach") else array
+    rows = [array]
+    while rows[0].ndim > 1:
+        rows = [row[at] for row in rows for at in sorted({0, len(row) // 2, len(row) - 1}) if len(row)][:3]
+        if not rows:
+            return None
+    return repr([row[:SAMPLE].tolist() if row.ndim else row.tolist() for row in rows])
+
+
+def is_copy(value: Any, objects: Mapping[str, Any]) -> bool:
+    """Whether it is a module with the numbers of a tracked one: it is copied from there again and again."""
+    if not is_module(value):
+        return False
+    mine = [part for _, part in _of_module(value, set(), [MOST_ARRAYS])]
+    others = [each for each in objects.values() if is_module(each)]
+    return any(mine == [part for _, part in _of_module(each, set(), [MOST_ARRAYS])] for each in others)

@@ -1,0 +1,249 @@
+"""Forgotten: objects that the script's loop changes from step to step, and that no tracked object holds.
+
+Optimizers are seen by torch's own hook while the first steps are made. Schedulers, gradient scalers, averaged models
+and random generators are found among the variables that the loop's frames reach, at a few safe points. Their content
+is compared, by a sample of each array. Nothing of the script is called. Each object is told once. The loops of
+trainers are not watched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from ..state.captured import ATOMS, Attributes
+from .contents import MOST_ITEMS, Seen, content_of, is_copy, is_random
+from .objects import is_generator
+from .tracked import RESERVED, Tracked, framework_modules
+from .visible import Variable, frames, has_own_state, is_module, variables, within
+from .watch import Lost
+
+if TYPE_CHECKING:
+    from .session import Session
+
+LAST_POINT = 32  # the hooks are removed there
+LOOKS = {"step": (1, 2, 4), "end": (1, 2, 3)}  # the safe points, by kind, at which contents are compared
+MOST_OBJECTS = 20_000  # that are visited to find what tracked objects reach
+DEEPEST = 6
+
+
+class Forgotten:
+    """What one attempt's loop leaves out. `look` is called at each safe point."""
+
+    def __init__(self, tracked: Tracked) -> None:
+        self._tracked = tracked
+        self._steps: list[tuple[Any, Any]] = []  # a framework's module, and its steps that are seen
+        self._seen: dict[str, dict[int, Seen]] = {kind: {} for kind in LOOKS}
+        self._ends = 0
+        self._told: set[int] = set()  # ids of objects
+        self._told_names: set[tuple[str, str]] = set()
+
+    def look(self, session: Session, number: int) -> Iterator[Lost]:
+        """Tell what is lost. `number`: of the safe point, in this attempt."""
+        if "loop" in session.progress.walks.kinds:
+            return
+        ended = session.position.phase == "end"
+        self._ends += ended
+        kind, count = ("end", self._ends) if ended else ("step", number - self._ends)
+        if number == 1:
+            self._steps = [(module, module.Steps()) for module in framework_modules()]
+            for _, steps in self._steps:
+                steps.begin()
+                session.around.callback(steps.end)
+        if number in (1, 3, 4, 8, 16, LAST_POINT):
+            yield from self._optimizers()
+        for _, steps in self._steps if number <= LAST_POINT else ():
+            steps.at(number)
+            if number == LAST_POINT:
+                steps.end()
+        if count in LOOKS[kind]:
+            yield from self._changing(session, kind, last=count == LOOKS[kind][-1])
+
+    def _optimizers(self) -> Iterator[Lost]:
+        """Tracked optimizers that step what nobody holds, and optimizers that nobody tracks."""
+        for module, steps in self._steps:
+            inside, captured = self._tracked.inside(), {**self._tracked.capture(), RESERVED: self._variables()}
+            held, reached = module.held_by(inside, captured), _Reached(module, self._tracked)
+            for name, line in module.untracked(inside, held, reached, steps):
+                yield from self._once(Lost("untracked_parameters", name, line))
+            kept = {id(each) for each in inside.values()} | self._told
+            for optimizer, what in module.forgotten(steps, held, kept, captured):
+                if not reached.holds(optimizer):
+                    self._told.add(id(optimizer))
+                    yield from self._once(_forgotten_optimizer(optimizer, what))
+
+    def _once(self, lost: Lost) -> Iterator[Lost]:
+        """One word for each name: an optimizer that each epoch makes anew has one."""
+        if (lost.kind, lost.name) not in self._told_names:
+            self._told_names.add((lost.kind, lost.name))
+            yield lost
+
+    def _variables(self) -> dict[str, Any]:
+        return {"vars": self._tracked.variables.state_dict()}
+
+    def _changing(self, session: Session, kind: str, *, last: bool) -> Iterator[Lost]:
+        """Objects whose content was another one at each look of this kind."""
+        objects = self._tracked.objects | self._tracked.inside()
+        held = {id(value): name for name, value in objects.items()}
+        before, self._seen[kind] = self._seen[kind], {}
+        modules = framework_modules()
+        saved = set[int]().union(*(each.held_by(self._tracked.inside(), self._tracked.capture()) for each in modules))
+        for variable in _candidates(held):
+            value = variable.value
+            with suppress(Exception):  # a script's objects may raise anything
+                content = content_of(value, saved)
+                seen = before.get(id(value))
+                if seen is None or not seen.is_of(value):
+                    seen = Seen(value)
+                self._seen[kind][id(value)] = seen.now(content)
+        if last:
+            yield from self._told_of(session, kind, objects)
+            self._seen[kind].clear()
+
+    def _told_of(self, session: Session, kind: str, objects: dict[str, Any]) -> Iterator[Lost]:
+        always = [seen for seen in self._seen[kind].values() if seen.changes >= 2 and not seen.is_set]
+        suspects = {id(seen.value): seen.value for seen in always if seen.value is not None}
+        for each in self._told | _drawn_by_loaders(session):
+            suspects.pop(each, None)
+        if not suspects:
+            return
+        reached = [_Reached(module, self._tracked) for module in framework_modules()]
+        for variable in _candidates({id(value): name for name, value in objects.items()}):
+            value = suspects.pop(id(variable.value), None)
+            if value is None or any(each.holds(value) for each in reached) or is_copy(value, objects):
+                continue
+            if any(module.stepped_in(value, steps) for module, steps in self._steps):
+                continue
+            self._told.add(id(value))
+            yield _forgotten_object(variable.path.rpartition(":")[2], value)
+
+
+def _forgotten_object(name: str, value: Any) -> Lost:
+    does = "is drawn from in each step" if is_random(value) else "changes from step to step"
+    line = f"{does}, and is not tracked: a resume begins it anew. {_line(name, 'it', value)}"
+    return Lost("forgotten", name, f"{name} ({_kind(value)}) {line}")
+
+
+def _forgotten_optimizer(optimizer: Any, what: str) -> Lost:
+    name = _name_of(optimizer)
+    line = (
+        f"{name or 'an optimizer'} ({_kind(optimizer)}) steps what the run saves, and is not tracked: a resume loses "
+        f"{what} and goes on with other weights. {_line(name, 'optimizer', optimizer)}"
+    )
+    return Lost("forgotten", name or "optimizer", line)
+
+
+def _candidates(held: dict[int, str]) -> Iterator[Variable]:
+    """Variables that the loop carries, which are schedulers, scalers, modules, or random generators."""
+    found = variables({}, held).variables
+    in_loaders = {
+        id(each.value) for one in found if _is_loader(one.value) for each in within(one) if is_random(each.value)
+    }
+    reseeds = any("seed" in frame.f_code.co_names for frame in frames())
+    for variable in found:
+        value, owner = variable.value, variable.owner
+        if id(value) in held or not variable.live or (owner is not None and is_module(owner)):
+            continue
+        if is_random(value):
+            if id(value) not in in_loaders and not (reseeds and is_generator(value)):
+                yield variable
+        elif (is_module(value) or has_own_state(value)) and not _is_optimizer(value):
+            yield variable
+
+
+def _is_optimizer(value: Any) -> bool:
+    return "param_groups" in getattr(value, "__dict__", {})
+
+
+def _is_loader(value: Any) -> bool:
+    return hasattr(type(value), "__iter__") and hasattr(value, "__dict__") and not is_module(value)
+
+
+def _drawn_by_loaders(session: Session) -> set[int]:
+    loaders = [source.loader for source in session.progress.sources.values()]
+    return {id(each.value) for loader in loaders for each in within(Variable("loader", loader))}
+
+
+class _Reached:
+    """The objects that tracked objects hold in attributes and containers, by ids, and the memory of their arrays.
+
+    A tracked object with a state_dict() of its own may save any of them.
+    """
+
+    def __init__(self, module: Any, tracked: Tracked) -> None:
+        self._module, self._tracked = module, tracked
+        self._objects: dict[int, Any] = {}
+        self._places: set[int] = set()
+
+    def holds(self, value: Any) -> bool:
+        return id(value) in self._walked() or self._is_too_large
+
+    def __contains__(self, place: object) -> bool:
+        """Whether it is the memory of an array that one of them is."""
+        self._walked()
+        return place in self._places or self._is_too_large
+
+    @property
+    def _is_too_large(self) -> bool:
+        return len(self._objects) >= MOST_OBJECTS
+
+    def _walked(self) -> dict[int, Any]:
+        waiting = [] if self._objects else [(each, DEEPEST) for each in self._tracked.objects.values()]
+        while waiting and not self._is_too_large:
+            value, depth = waiting.pop()
+            if type(value) in ATOMS or isinstance(value, type) or id(value) in self._objects:
+                continue
+            self._objects[id(value)] = value
+            self._places.add(self._module.place(value))
+            if depth and not self._module.saves_alone(value):
+                waiting += [(each, depth - 1) for each in _members(value)]
+        return self._objects
+
+
+def _members(value: Any) -> list[Any]:
+    if isinstance(value, Attributes):
+        return [*value.values().values(), value.target]
+    if isinstance(value, dict):
+        return [*value.values()]
+    if isinstance(value, list | tuple | set):
+        return [*value]
+    try:
+        own = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return []
+    return [*own.values()] if isinstance(own, dict) and not callable(getattr(value, "__code__", None)) else []
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__
+
+
+def _name_of(wanted: Any) -> str:
+    """The name by which the script's frames know an object: `optimizer`, `agent.optimizer`, `optimizers[0]`."""
+    for frame in reversed(frames()):
+        for names in (frame.f_locals, frame.f_globals):
+            for name, value in list(names.items()):
+                if value is wanted:
+                    return name
+            for name, value in list(names.items()):
+                if inner := "" if name.startswith("__") else _inside(value, wanted):
+                    return f"{name}{inner}"
+    return ""
+
+
+def _inside(value: Any, wanted: Any) -> str:
+    if isinstance(value, list | tuple | dict) and len(value) <= MOST_ITEMS:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return next((f"[{key!r}]" for key, each in items if each is wanted), "")
+    try:
+        own = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return ""
+    return next((f".{key}" for key, each in own.items() if each is wanted), "") if type(own) is dict else ""
+
+
+def _line(name: str, otherwise: str, value: Any) -> str:
+    key = name.rpartition(".")[2].partition("[")[0] or otherwise
+    how = f"Write Run(..., dict(..., {key}={name or otherwise}))"
+    return how if name or not _is_optimizer(value) else f"{how}, and make it before the run"

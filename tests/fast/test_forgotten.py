@@ -1,0 +1,41 @@
+"""What a loop changes and nobody tracks is told once, with the line to write; right scripts stay silent."""
+
+import pytest
+import torch
+from torch.optim import optimizer as of_optimizers
+
+from forgotten_scripts import FORGETFUL, RIGHT
+from toy import events
+
+pytestmark = [
+    pytest.mark.usefixtures("no_syncs"),
+    pytest.mark.filterwarnings("ignore:.*lr_scheduler.*", "ignore:.*epoch parameter.*"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+
+
+def told(path):
+    return [(event["kind"], event["name"]) for event in events(path, "told") if "kind" in event]
+
+
+@pytest.mark.parametrize("script", RIGHT, ids=lambda script: script.__name__)
+def test_a_right_script_is_told_nothing(tmp_path, script):
+    """Whatever it does with optimizers, models and generators of its own, as long as a resume loses nothing."""
+    script(tmp_path)
+    assert [] == told(tmp_path)
+    assert not of_optimizers._global_optimizer_post_hooks
+
+
+@pytest.mark.parametrize(("script", "kind", "name"), FORGETFUL, ids=[script.__name__ for script, _, _ in FORGETFUL])
+def test_what_is_forgotten_is_told_once_with_the_line_to_write(tmp_path, capsys, script, kind, name):
+    """An optimizer, a parameter, a scheduler, a scaler, an average, a generator."""
+    script(tmp_path)
+    assert [(kind, name)] == told(tmp_path)
+    said = capsys.readouterr().err
+    assert 1 == said.count("a resume ")
+    assert "dict(" in said
+    assert not of_optimizers._global_optimizer_post_hooks
