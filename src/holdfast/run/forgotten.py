@@ -57,6 +57,8 @@ class Forgotten:
             steps.at(number)
             if number == LAST_POINT:
                 steps.end()
+        if count in LOOKS["step"] and not ended:
+            self._tracked.for_each("look")
         if count in LOOKS[kind]:
             yield from self._changing(session, kind, last=count == LOOKS[kind][-1])
 

@@ -86,6 +86,8 @@ def passed(session: Session) -> None:
             session.saves.prepare(flatten(held).leaves.values())
         elif new:
             flatten({RESERVED: {"vars": new}})
+        for lost in session.forgotten.look(session, number):
+            session.tell(lost.line, kind=lost.kind, name=lost.name)
     except UsageError as error:
         session.store.ranks.report("a save", error)  # the other ranks wait for this message
         raise
@@ -94,8 +96,6 @@ def passed(session: Session) -> None:
     if number == 3 or number & (number - 1) == 0:
         for lost in session.watch.lost():
             session.tell(lost.line, kind=lost.kind, name=lost.name)
-    for lost in session.forgotten.look(session, number):
-        session.tell(lost.line, kind=lost.kind, name=lost.name)
 
 
 def save_asked(session: Session) -> None:

@@ -138,6 +138,8 @@ class Session:
     def begin_listening(self, standing: Standing | None) -> None:
         """Handle the signals, and keep them from the workers of loaders. `standing`: the run has no block."""
         self.standing = standing
+        self.tracked.for_each("enter")
+        self.around.callback(self.tracked.for_each, "leave")
         self.alive.begin(self.ranks.rank, self.ranks.world, private=self.options.private)
         self.around.callback(self.alive.end)
         if standing is None:

@@ -100,6 +100,15 @@ class Tracked:
         with enough_stack():
             return [found for name, target in self.objects.items() for found in _self_restoring_objects(name, target)]
 
+    def for_each(self, verb: str) -> None:
+        """Let the adapters `enter` the objects as a run begins, `look` at them while it goes on, `leave` them."""
+        for each in self.inside().values():
+            adapter = adapter_for(each)
+            target = adapter.inside(each) if hasattr(adapter, "inside") else each  # a framework's wrapper around it
+            method = getattr(adapter_for(target), verb, None)
+            if method is not None:
+                method(target)
+
     def capture(self) -> dict[str, Any]:
         """Return the state of every object; tensors by reference."""
         return self._captured(self._kept())

@@ -20,7 +20,7 @@ from ..errors import UsageError
 from ..state.codec import uncollected
 from ..state.fill import whole
 from ..state.places import Members
-from . import modules, optimizers, schedulers
+from . import entered, modules, optimizers, schedulers
 from .modules import class_name, parameter_count
 from .overrides import override
 from .stored import load
@@ -30,7 +30,10 @@ __all__ = [
     "capture",
     "class_name",
     "differences",
+    "enter",
     "handles",
+    "leave",
+    "look",
     "outvoted",
     "override",
     "parameter_count",
@@ -70,6 +73,26 @@ def restore(target: Any, stored: Any) -> None:
 def places(target: Any) -> Members:
     """The buffers, by name: what a restore fills and a module can bind anew. With each, a call that gives it memory."""
     return modules.places(target) if isinstance(target, nn.Module) else {}
+
+
+def enter(target: Any) -> None:
+    """Note what the object is as its run begins, so that a change in training is known; where that matters."""
+    if isinstance(target, nn.Module):
+        modules.enter(target)
+    elif isinstance(target, Optimizer):
+        optimizers.enter(target)
+
+
+def leave(target: Any) -> None:
+    """Forget that again: the run has ended."""
+    if isinstance(target, nn.Module | Optimizer):
+        entered.forget(modules.unwrapped(target) if isinstance(target, nn.Module) else target)
+
+
+def look(target: Any) -> None:
+    """Look at buffers that may change from step to step."""
+    if isinstance(target, nn.Module):
+        modules.look(target)
 
 
 def outvoted(target: Any, stored: Any) -> list[str]:

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -23,8 +24,10 @@ from ..state.codec import is_stored
 from ..state.fill import whole
 from ..state.places import Members
 from ..state.sound import Whole, shaped
+from . import entered
+from .entered import BESIDES
 from .pieces import divided_like, is_dtensor, local
-from .stored import TensorRestore, differing, facts, load
+from .stored import TensorRestore, differing, facts, is_stored_tensor, load
 
 METADATA = ".metadata"  # no state_dict name begins with a dot: modules and tensors cannot have an empty name
 _HOOKS = ("_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
@@ -50,7 +53,34 @@ def capture(module: nn.Module) -> dict[str, Any]:
         for name, version in getattr(state, "_metadata", {}).items()
         if _is_under(name, customised)
     }
-    return tree | ({METADATA: versions} if versions else {})
+    besides = _besides(root, tree, plain, customised)
+    return tree | ({METADATA: versions} if versions else {}) | ({BESIDES: besides} if besides else {})
+
+
+def enter(module: nn.Module) -> None:
+    """Note the structure that a run begins with."""
+    root = unwrapped(module)
+    entered.note(root, entries(root))
+
+
+def look(module: nn.Module) -> None:
+    """Look at the buffers that the state_dict() leaves out, to tell those that change from those that are made once."""
+    root = unwrapped(module)
+    known = entered.of_module(root)
+    if known is not None:
+        known.look(entered.apart(root))
+
+
+def _besides(root: nn.Module, tree: Mapping[str, Any], plain: Callable[[str], str], own: set[str]) -> dict[str, Any]:
+    """What training has added to a module: names of buffers, and buffers that its state_dict() leaves out."""
+    known = entered.of_module(root)
+    if known is None:
+        return {}
+    buffers = {plain(name) for name, _ in root.named_buffers(remove_duplicate=False)}
+    passed = {name for name in known.shapes.keys() | tree.keys() if _is_under(name, {plain(each) for each in own})}
+    late = known.late(tree, buffers - passed, passed, class_name(root))
+    apart = known.changed(entered.apart(root))
+    return ({"late": late} if late else {}) | ({"apart": apart} if apart else {})
 
 
 def differences(module: nn.Module, stored: Any) -> list[str]:
@@ -66,12 +96,43 @@ def differences(module: nn.Module, stored: Any) -> list[str]:
     plain = _plain_name(state)
     live = {plain(name): value for name, value in state.items()}
     own = {plain(name) for name in customised_prefixes(root)}
-    there = {name: value for name, value in stored.items() if name != METADATA}
-    lines = [f"{name}: missing in the checkpoint" for name in live if name not in there and not _is_under(name, own)]
+    there = tensors(stored)
+    late = {name for name in besides(stored).late if name in there}
+    lines = [*_homeless(root, {*late, *besides(stored).apart})]
+    there = {name: value for name, value in there.items() if name not in late}
+    live = {name: value for name, value in live.items() if name not in late}
+    lines += [f"{name}: missing in the checkpoint" for name in live if name not in there and not _is_under(name, own)]
     lines += [f"{name}: only in the checkpoint" for name in there if name not in live and not _is_under(name, own)]
     for name, value in there.items():
         lines += differing(name, value, live.get(name))
     return lines + _untied(there, live)
+
+
+def _homeless(root: nn.Module, names: Iterable[str]) -> Iterator[str]:
+    """Buffers of the checkpoint whose module is not here."""
+    modules = {name for name, _ in root.named_modules(remove_duplicate=False)}
+    yield from (f"{name}: only in the checkpoint" for name in names if name.rpartition(".")[0] not in modules)
+
+
+class Besides(msgspec.Struct):
+    """What training had added to a module: names of buffers, and buffers that its state_dict() leaves out."""
+
+    late: list[str] = []
+    apart: dict[str, Any] = {}
+
+
+def besides(stored: Mapping[str, Any]) -> Besides:
+    """Return what a checkpoint holds of that.
+
+    Raises:
+        Damaged: it is of another kind.
+    """
+    return shaped(Besides, stored.get(BESIDES, {}), "a module's buffers")
+
+
+def tensors(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """A module's stored state without what is no part of its state_dict()."""
+    return {name: value for name, value in stored.items() if name not in (METADATA, BESIDES)}
 
 
 class _Version(msgspec.Struct):
@@ -80,7 +141,8 @@ class _Version(msgspec.Struct):
     version: Whole | None = None
 
 
-msgspec.json.Decoder(_Version)  # here, where only one thread is: the first use of a type by two can crash msgspec
+for _kind in (_Version, Besides):
+    msgspec.json.Decoder(_kind)  # here, where only one thread is: the first use of a type by two can crash msgspec
 
 
 def require_names(stored: Mapping[str, Any]) -> None:
@@ -106,11 +168,12 @@ def restore(module: nn.Module, stored: Mapping[str, Any]) -> None:
     Raises:
         Mismatch: the module's own load_state_dict refused.
     """
-    root = unwrapped(module)
+    root, filling = unwrapped(module), TensorRestore()
+    for name, value in [*((each, stored[each]) for each in besides(stored).late), *besides(stored).apart.items()]:
+        _put_buffer(root, name, value, filling)
     state = root.state_dict()
     plain = _plain_name(state)
     customised = customised_prefixes(root)
-    filling = TensorRestore()
     for name, live in state.items():
         if not _is_under(name, customised):
             filling.into(live, stored[plain(name)])
@@ -130,6 +193,24 @@ def places(module: nn.Module) -> Members:
 
 def _part(owner: nn.Module, name: str) -> None:
     setattr(owner, name, torch.empty_like(getattr(owner, name)))
+
+
+def _put_buffer(root: nn.Module, name: str, stored: Any, filling: TensorRestore) -> None:
+    """Give a module the stored buffer, in place where the live one fits."""
+    path, _, key = name.rpartition(".")
+    home = root.get_submodule(path)
+    live = dict(home.named_buffers(recurse=False)).get(key)
+    if live is not None and facts(live) == facts(stored):
+        filling.into(live, stored)
+        return
+    near = next(chain([live] if live is not None else [], root.parameters(), root.buffers()), None)
+    device = torch.device("cpu") if near is None else near.device
+    tensor = filling.fresh(stored, device) if is_stored_tensor(stored) else stored.to(device)
+    if key in home._buffers:  # noqa: SLF001  None, or another tensor
+        setattr(home, key, tensor)
+    else:
+        vars(home).pop(key, None)
+        home.register_buffer(key, tensor)
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
@@ -247,7 +328,7 @@ def _own_state(
     theirs = {
         raw.get(name, name): value
         for name, value in stored.items()
-        if name != METADATA and (name not in raw or _is_under(raw[name], customised))
+        if name not in (METADATA, BESIDES) and (name not in raw or _is_under(raw[name], customised))
     }
     given = OrderedDict({name: value for name, value in state.items() if not _is_under(name, customised)})
     for name, value in whole(theirs).items():

@@ -11,16 +11,19 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Any
 
+import msgspec
 import torch
 from torch.optim import LBFGS, Optimizer
 
 from ..state.codec import LeafReader
 from ..state.fill import whole
-from ..state.sound import is_plain
+from ..state.sound import is_plain, shaped
+from . import entered
+from .entered import BESIDES
 from .modules import is_torchs_own
 from .pieces import is_dtensor
 from .stored import TensorRestore, facts, is_stored_tensor, load, storage
-from .trial import require_moments, require_optimizers
+from .trial import is_torchs, require_moments, require_optimizers
 
 _HOOKS = (
     "_optimizer_state_dict_pre_hooks",
@@ -31,12 +34,85 @@ _HOOKS = (
 
 
 def capture(optimizer: Optimizer) -> Any:
-    """Return its state_dict, tensors by reference."""
-    return optimizer.state_dict()
+    """Return its state_dict, tensors by reference; besides, what training has changed, and optimizers that it holds.
+
+    Raises:
+        UsageError: it has other groups than when its run was entered.
+    """
+    state = optimizer.state_dict()
+    known = entered.of_optimizer(optimizer)
+    besides: dict[str, Any] = {}
+    if known is not None:
+        known.require_same_groups(optimizer)
+        if moved := known.moved(optimizer):
+            besides["moved"] = moved
+    if held := {name: capture(each) for name, each in _held(optimizer).items()}:
+        besides["held"] = held
+    return {**state, BESIDES: besides} if besides and isinstance(state, dict) else state
+
+
+def enter(optimizer: Optimizer) -> None:
+    """Note the groups and options that a run begins with."""
+    entered.note(optimizer)
+
+
+class _Besides(msgspec.Struct):
+    """What a checkpoint holds of an optimizer beside its state_dict()."""
+
+    moved: list[dict[str, Any]] = []  # by group, the first values of options that the script itself has changed
+    held: dict[str, Any] = {}  # the states of optimizers that it holds, by their places in it
+
+
+msgspec.json.Decoder(_Besides)  # here, where only one thread is: the first use of a type by two can crash msgspec
+
+
+def _apart(stored: Any) -> tuple[Any, _Besides]:
+    """
+    Raises:
+        Damaged: what is beside its state_dict() is of another kind.
+    """
+    if not isinstance(stored, Mapping) or BESIDES not in stored:
+        return stored, _Besides()
+    rest = {key: value for key, value in stored.items() if key != BESIDES}
+    return rest, shaped(_Besides, stored[BESIDES], "what an optimizer holds")
+
+
+def _held(optimizer: Optimizer) -> dict[str, Optimizer]:
+    """The optimizers in the attributes of one that is not torch's and does not save them by a state_dict() of its own.
+
+    One that shares the state of this one is saved with it.
+    """
+    if is_torchs(optimizer) or type(optimizer).state_dict is not Optimizer.state_dict:
+        return {}
+    places = [
+        place
+        for name, value in vars(optimizer).items()
+        for place in [(name, value), *((f"{name}/{key}", each) for key, each in _items(value))]
+    ]
+    return {
+        name: each
+        for name, each in places
+        if isinstance(each, Optimizer) and each is not optimizer and each.state is not optimizer.state
+    }
+
+
+def _items(value: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, list | tuple) else ()
 
 
 def differences(optimizer: Optimizer, stored: Any) -> list[str]:
     """Return one line for each group, option or moment that does not fit; changes nothing."""
+    stored, besides = _apart(stored)
+    here = _held(optimizer)
+    lines = [f"{name}: only in the checkpoint" for name in besides.held if name not in here]
+    for name, each in here.items():
+        lines += [f"{name}/{line}" for line in differences(each, besides.held[name])] if name in besides.held else []
+    return lines + _own_differences(optimizer, stored)
+
+
+def _own_differences(optimizer: Optimizer, stored: Any) -> list[str]:
     if _loads_itself(optimizer):
         return []
     if not isinstance(stored, dict) or not {"state", "param_groups"} <= stored.keys():
@@ -52,7 +128,7 @@ def differences(optimizer: Optimizer, stored: Any) -> list[str]:
 
 
 _NUMBERS = (int, float, tuple)
-_CHOSEN = ("weight_decay", "momentum", "betas", "eps", "dampening", "nesterov", "amsgrad")
+_CHOSEN = entered.OPTIONS[1:]  # all but the rate
 
 
 def outvoted(optimizer: Optimizer, stored: Any) -> list[str]:
@@ -61,17 +137,23 @@ def outvoted(optimizer: Optimizer, stored: Any) -> list[str]:
     Its first word is the option's name.
     """
     lines: list[str] = []
+    stored, besides = _apart(stored)
     groups = stored.get("param_groups") if isinstance(stored, dict) else None
     if not isinstance(groups, list) or not all(isinstance(old, dict) for old in groups):
         return lines  # its own load_state_dict knows what that is
-    for group, old in zip(optimizer.param_groups, groups, strict=False):
+    for number, (group, old) in enumerate(zip(optimizer.param_groups, groups, strict=False)):
+        first = besides.moved[number] if number < len(besides.moved) else {}
         base = "initial_lr" if "initial_lr" in old else "lr"  # the present rate may be a schedule's
         pairs = {name: (group.get(name), old.get(name)) for name in _CHOSEN if "max_momentum" not in old}
         pairs["lr"] = group.get(base, group["lr"]), old.get(base)
         lines += [
             f"{name} is {here} here and {there} in the checkpoint"
             for name, (here, there) in pairs.items()
-            if isinstance(here, _NUMBERS) and isinstance(there, _NUMBERS) and here != there and is_plain(there)
+            if isinstance(here, _NUMBERS)
+            and isinstance(there, _NUMBERS)
+            and here != there
+            and is_plain(there)
+            and not (name in first and is_plain(first[name]) and here == first[name])
         ]
     return list(dict.fromkeys(lines))
 
@@ -82,11 +164,22 @@ def restore(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:
     Raises:
         Mismatch: the optimizer's own load_state_dict refused.
     """
+    stored, besides = _apart(stored)
     if _loads_itself(optimizer):
         state = whole(stored)
         load(optimizer, state)
         _undo_casts(optimizer, state)
-        return
+    else:
+        _restore_own(optimizer, stored)
+    for name, each in _held(optimizer).items():
+        if name in besides.held:
+            restore(each, besides.held[name])
+    known = entered.of_optimizer(optimizer)
+    if known is not None:
+        known.begin(optimizer, besides.moved)
+
+
+def _restore_own(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:
     parameters = dict(_numbered(optimizer, stored["param_groups"]))
     place = _Placement(parameters.values())
     for group, old in zip(optimizer.param_groups, stored["param_groups"], strict=True):

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..errors import UsageError
+from . import entered
 
 
 def override(optimizer: Optimizer, changes: Mapping[str, Any], schedulers: Iterable[object] = ()) -> list[str]:
@@ -34,6 +35,9 @@ def override(optimizer: Optimizer, changes: Mapping[str, Any], schedulers: Itera
                 line = f"{option} {_shown(group.get(option))} -> {_shown(new)}"
                 _set(group, option, new)
             lines.append(f"group {number}: {line}")
+    known = entered.of_optimizer(optimizer)
+    if known is not None and planned:
+        known.begin(optimizer, [])
     return lines
 
 

@@ -1,8 +1,9 @@
 """LR schedulers: their own state_dict and load_state_dict, without objects that belong to the script.
 
-Functions, methods, partials, classes, weak references, and references to an optimizer, a scheduler or a module belong
-to the script: they are not stored, and the live ones stay in place. Anything else that cannot be encoded raises a
-UsageError at the save, since dropping it could lose state silently.
+A scheduler that another one holds is stored as a part of it, and restored into the live one. Functions, methods,
+partials, classes, weak references, and references to an optimizer or a module belong to the script: they are not
+stored, and the live ones stay in place. Anything else that cannot be encoded raises a UsageError at the save, since
+dropping it could lose state silently.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from ..state.fill import whole
 from .stored import load
 from .trial import is_torchs, require_kinds, require_schedulers
 
+_Parts = list[tuple[LRScheduler, Any]]  # schedulers inside of another one, and their stored states
+
 _SCRIPTS_OWN = (
     types.FunctionType,
     types.MethodType,
@@ -28,14 +31,13 @@ _SCRIPTS_OWN = (
     weakref.ReferenceType,
     type,
     Optimizer,
-    LRScheduler,
     nn.Module,
 )
 
 
 def capture(scheduler: LRScheduler) -> Any:
     """Return its state_dict without objects that belong to the script."""
-    return _storable(scheduler.state_dict())
+    return _storable(scheduler.state_dict(), (scheduler,))
 
 
 def differences(scheduler: LRScheduler, stored: Any) -> list[str]:
@@ -46,7 +48,9 @@ def differences(scheduler: LRScheduler, stored: Any) -> list[str]:
     """
     lines = _state_differences("", scheduler, stored)
     if not lines:
-        require_schedulers(scheduler, _completed(whole(stored), scheduler.state_dict()))
+        parts: _Parts = []
+        require_schedulers(scheduler, _completed(whole(stored), scheduler.state_dict(), parts))
+        lines += [line for part, old in parts for line in differences(part, old)]
     return lines
 
 
@@ -56,29 +60,55 @@ def restore(scheduler: LRScheduler, stored: Any) -> None:
     Raises:
         Mismatch: the scheduler's own load_state_dict refused.
     """
-    load(scheduler, _completed(whole(stored), scheduler.state_dict()))
+    parts: _Parts = []
+    completed = _completed(whole(stored), scheduler.state_dict(), parts)
+    for part, old in parts:
+        restore(part, old)
+    load(scheduler, completed)
 
 
-def _storable(value: Any) -> Any:
+def _storable(value: Any, around: tuple[Any, ...]) -> Any:
+    """`around`: the schedulers that hold it; what refers to one of them is the script's own."""
+    if isinstance(value, LRScheduler):
+        return _storable(value.state_dict(), (*around, value))
     if type(value) is dict:
-        return {key: _storable(item) for key, item in value.items() if not _is_scripts_own(item)}
-    return [_storable(item) for item in value] if type(value) is list else value
+        return {key: _storable(item, around) for key, item in value.items() if not _is_scripts_own(item, around)}
+    return [_storable(item, around) for item in value] if type(value) in (list, tuple) and _holds(value) else value
 
 
-def _is_scripts_own(value: Any) -> bool:
+def _holds(value: Any) -> bool:
+    """Whether a list holds others, so that it is stored item by item. A tuple does if a scheduler is in it."""
+    return type(value) is list or any(isinstance(item, LRScheduler) for item in value)
+
+
+def _is_scripts_own(value: Any, around: tuple[Any, ...] = ()) -> bool:
     if type(value) in (list, tuple) and value:
-        return all(map(_is_scripts_own, value))
-    return isinstance(value, _SCRIPTS_OWN)
+        return all(_is_scripts_own(item, around) for item in value)
+    return isinstance(value, _SCRIPTS_OWN) or any(value is each for each in around)
 
 
-def _completed(stored: Any, live: Any) -> Any:
-    """Return `stored` with the script's own objects taken from `live`."""
+def _completed(stored: Any, live: Any, parts: _Parts) -> Any:
+    """Return `stored` with the script's own objects taken from `live`.
+
+    `parts` gets the schedulers inside, each with its stored state.
+    """
+    if isinstance(live, LRScheduler):
+        parts += [(live, stored)]
+        return live
     if type(live) is dict and type(stored) is dict:
-        known = {key: _completed(value, live.get(key)) for key, value in stored.items()}
-        return known | {key: value for key, value in live.items() if key not in stored and _is_scripts_own(value)}
-    if type(live) is list and type(stored) is list and len(live) == len(stored):
-        return [_completed(there, here) for there, here in zip(stored, live, strict=True)]
+        known = {key: _completed(value, live.get(key), parts) for key, value in stored.items()}
+        only_here = {key: value for key, value in live.items() if key not in stored}
+        return known | {key: value for key, value in only_here.items() if _is_scripts_own(value) or _is_part(value)}
+    if type(live) in (list, tuple) and type(stored) is list and len(live) == len(stored) and _holds(live):
+        return type(live)(_completed(there, here, parts) for there, here in zip(stored, live, strict=True))
     return stored
+
+
+def _is_part(value: Any) -> bool:
+    """Whether it is a scheduler, or a list of such."""
+    return isinstance(value, LRScheduler) or (
+        type(value) in (list, tuple) and bool(value) and all(isinstance(each, LRScheduler) for each in value)
+    )
 
 
 def _state_differences(path: str, scheduler: Any, stored: Any) -> list[str]:

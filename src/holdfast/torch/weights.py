@@ -56,4 +56,4 @@ def read_matching(model: nn.Module, stored: Mapping[str, Any], rename: Mapping[s
 
 
 def _renamed(stored: Mapping[str, Any], rename: Mapping[str, str]) -> dict[str, Any]:
-    return {moved(name, rename): value for name, value in stored.items() if name != modules.METADATA}
+    return {moved(name, rename): value for name, value in modules.tensors(stored).items()}
