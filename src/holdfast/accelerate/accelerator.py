@@ -43,6 +43,8 @@ def members(target: object) -> Attributes | None:
 class Members(Attributes):
     """The objects of an Accelerator, which restore themselves, and the rest."""
 
+    keeps_gradients = True
+
     def __init__(self, accelerator: Any) -> None:
         super().__init__(accelerator, ("models", "optimizers", "schedulers", "scalers", "objects", "rest"))
         self._rest = Rest(accelerator)

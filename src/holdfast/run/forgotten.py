@@ -8,7 +8,7 @@ trainers are not watched.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ class Forgotten:
         self._steps: list[tuple[Any, Any]] = []  # a framework's module, and its steps that are seen
         self._seen: dict[str, dict[int, Seen]] = {kind: {} for kind in LOOKS}
         self._ends = 0
+        self._at_each: list[Callable[[], Any]] = []  # an adapter's acts at each safe point
         self._told: set[int] = set()  # ids of objects
         self._told_names: set[tuple[str, str]] = set()
 
@@ -51,6 +52,10 @@ class Forgotten:
             for _, steps in self._steps:
                 steps.begin()
                 session.around.callback(steps.end)
+            self._at_each = [] if self._tracked.keeps_gradients else self._tracked.each("at_safe_point")
+        for act in self._at_each:
+            if act() and session.saves.count:
+                session.saves.ask()  # the newest checkpoint lacks what is read
         if number in (1, 3, 4, 8, 16, LAST_POINT):
             yield from self._optimizers()
         for _, steps in self._steps if number <= LAST_POINT else ():

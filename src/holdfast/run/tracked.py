@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -100,14 +101,25 @@ class Tracked:
         with enough_stack():
             return [found for name, target in self.objects.items() for found in _self_restoring_objects(name, target)]
 
-    def for_each(self, verb: str) -> None:
-        """Let the adapters `enter` the objects as a run begins, `look` at them while it goes on, `leave` them."""
+    def each(self, verb: str) -> list[Callable[[], Any]]:
+        """What the adapters do with the objects: `enter` as a run begins, `look`, `at_safe_point`, and `leave`."""
+        found: list[Callable[[], Any]] = []
         for each in self.inside().values():
             adapter = adapter_for(each)
             target = adapter.inside(each) if hasattr(adapter, "inside") else each  # a framework's wrapper around it
             method = getattr(adapter_for(target), verb, None)
             if method is not None:
-                method(target)
+                found.append(partial(method, target))
+        return found
+
+    def for_each(self, verb: str) -> None:
+        for act in self.each(verb):
+            act()
+
+    @property
+    def keeps_gradients(self) -> bool:
+        """Whether an object among them saves gradients itself, as accelerate's Accelerator."""
+        return any(getattr(type(each), "keeps_gradients", False) for each in self.objects.values())
 
     def capture(self) -> dict[str, Any]:
         """Return the state of every object; tensors by reference."""

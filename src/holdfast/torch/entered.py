@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from ..errors import UsageError
 from ..state.codec import encode_leaf
 from ..store.format import digest
+from .gradients import Carried
 
 BESIDES = ".besides"  # no state_dict name begins with a dot, and no optimizer's part
 OPTIONS = ("lr", "weight_decay", "momentum", "betas", "eps", "dampening", "nesterov", "amsgrad")
@@ -70,6 +71,7 @@ class OfOptimizer:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._sizes = _sizes(optimizer)
+        self.carried = Carried(optimizer)
         self.begin(optimizer, [])
 
     def begin(self, optimizer: Optimizer, moved: Iterable[Mapping[str, Any]]) -> None:
@@ -122,6 +124,7 @@ def of_optimizer(optimizer: Optimizer) -> OfOptimizer | None:
 def note(target: nn.Module | Optimizer, state: Mapping[str, Any] | None = None) -> None:
     """Note what a module or an optimizer is now. `state`: the module's, by plain names."""
     if isinstance(target, Optimizer):
+        forget(target)
         _OPTIMIZERS[target] = OfOptimizer(target)
     else:
         _MODULES[target] = OfModule(state or {}, apart(target))
@@ -129,7 +132,10 @@ def note(target: nn.Module | Optimizer, state: Mapping[str, Any] | None = None) 
 
 def forget(target: Any) -> None:
     """Know nothing of it any more: its run has ended."""
-    _OPTIMIZERS.pop(target, None) if isinstance(target, Optimizer) else _MODULES.pop(target, None)
+    if not isinstance(target, Optimizer):
+        _MODULES.pop(target, None)
+    elif (known := _OPTIMIZERS.pop(target, None)) is not None:
+        known.carried.end()
 
 
 def apart(root: nn.Module) -> dict[str, torch.Tensor]:

@@ -27,6 +27,7 @@ from .stored import load
 from .trial import require_generators, require_scalers
 
 __all__ = [
+    "at_safe_point",
     "capture",
     "class_name",
     "differences",
@@ -93,6 +94,11 @@ def look(target: Any) -> None:
     """Look at buffers that may change from step to step."""
     if isinstance(target, nn.Module):
         modules.look(target)
+
+
+def at_safe_point(target: Any) -> bool:
+    """Return whether something is saved from here on that was not: the gradients which the loop leaves."""
+    return isinstance(target, Optimizer) and optimizers.at_safe_point(target)
 
 
 def outvoted(target: Any, stored: Any) -> list[str]:

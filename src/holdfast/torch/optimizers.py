@@ -18,7 +18,7 @@ from torch.optim import LBFGS, Optimizer
 from ..state.codec import LeafReader
 from ..state.fill import whole
 from ..state.sound import is_plain, shaped
-from . import entered
+from . import entered, gradients
 from .entered import BESIDES
 from .modules import is_torchs_own
 from .pieces import is_dtensor
@@ -46,6 +46,9 @@ def capture(optimizer: Optimizer) -> Any:
         known.require_same_groups(optimizer)
         if moved := known.moved(optimizer):
             besides["moved"] = moved
+        pending = gradients.capture(optimizer) if known.carried.is_saved else {}
+        if pending or known.carried.is_read:
+            besides["gradients"] = pending
     if held := {name: capture(each) for name, each in _held(optimizer).items()}:
         besides["held"] = held
     return {**state, BESIDES: besides} if besides and isinstance(state, dict) else state
@@ -56,11 +59,18 @@ def enter(optimizer: Optimizer) -> None:
     entered.note(optimizer)
 
 
+def at_safe_point(optimizer: Optimizer) -> bool:
+    """Return whether its loop has shown, as the first time, that it reads the gradients which its steps leave."""
+    known = entered.of_optimizer(optimizer)
+    return known is not None and known.carried.at_safe_point(optimizer)
+
+
 class _Besides(msgspec.Struct):
     """What a checkpoint holds of an optimizer beside its state_dict()."""
 
     moved: list[dict[str, Any]] = []  # by group, the first values of options that the script itself has changed
     held: dict[str, Any] = {}  # the states of optimizers that it holds, by their places in it
+    gradients: dict[str, Any] | None = None  # by the numbers of their parameters, if the loop reads what a step leaves
 
 
 msgspec.json.Decoder(_Besides)  # here, where only one thread is: the first use of a type by two can crash msgspec
@@ -109,7 +119,8 @@ def differences(optimizer: Optimizer, stored: Any) -> list[str]:
     lines = [f"{name}: only in the checkpoint" for name in besides.held if name not in here]
     for name, each in here.items():
         lines += [f"{name}/{line}" for line in differences(each, besides.held[name])] if name in besides.held else []
-    return lines + _own_differences(optimizer, stored)
+    lines += _own_differences(optimizer, stored)
+    return lines or [*gradients.differences(optimizer, besides.gradients or {})]
 
 
 def _own_differences(optimizer: Optimizer, stored: Any) -> list[str]:
@@ -177,6 +188,10 @@ def restore(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:
     known = entered.of_optimizer(optimizer)
     if known is not None:
         known.begin(optimizer, besides.moved)
+        if besides.gradients is not None:
+            known.carried.knows()
+    if besides.gradients is not None:
+        gradients.put(gradients.parameters(optimizer), besides.gradients)
 
 
 def _restore_own(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:

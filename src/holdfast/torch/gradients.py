@@ -1,0 +1,164 @@
+"""Gradients that a loop leaves at a safe point for its next step, as inside of a group that it accumulates by itself.
+
+They are saved where a step was seen to add to what the step before had left. Until then they are saved after a step in
+which the optimizer did not step, unless such gradients were seen to be thrown away. A loop that zeroes them before its
+first backward reads nothing of them, and nothing is saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from .stored import TensorRestore, differing, is_stored_tensor
+
+_LOOKS, _THEN_EACH = 8, 16  # steps at which numbers are read that were zero so far
+
+
+class Carried:
+    """Whether a loop reads the gradients that its steps leave to one optimizer. Two hooks see it, until that is known.
+
+    One parameter stands for all, the smallest one: its last gradient lives as long as is needed to compare.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.is_read = False
+        self._may_be_read = False  # at this safe point
+        self._is_lost = False  # whether gradients that no step had used were thrown away
+        self._stepped = False  # whether the optimizer has stepped since the last safe point
+        self._used: tuple[torch.Tensor, int] | None = None  # the probe's gradient and its version at the last step
+        self._probe: torch.Tensor | None = None
+        self._left: torch.Tensor | None = None  # its gradient at the last safe point
+        self._version = 0
+        self._reads = False  # whether this step has added to it so far
+        self._first = False  # whether no backward has come since the safe point
+        self._zeros = 0  # steps that began with zeros
+        self._steps: Any = optimizer.register_step_post_hook(self._after_step)
+        self._hook: Any = None
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether the gradients belong to the state."""
+        return self.is_read or self._may_be_read
+
+    def at_safe_point(self, optimizer: Optimizer) -> bool:
+        """Return whether this step has shown, as the first one, that the loop reads what the steps leave."""
+        if self.is_read:
+            return False
+        left = self._left
+        if self._reads and left is not None and left._version > self._version:  # noqa: SLF001
+            self.knows()
+            return True
+        self._watch(optimizer)
+        fresh = self._left is not None and not self._is_used(self._left)
+        self._may_be_read = fresh and not self._stepped and not self._is_lost
+        self._reads = self._stepped = False
+        return False
+
+    def knows(self) -> None:
+        """The run that is resumed had seen it."""
+        self.is_read = True
+        self.end()
+
+    def end(self) -> None:
+        """Remove the hooks."""
+        for hook in (self._steps, self._hook):
+            if hook is not None:
+                hook.remove()
+        self._steps = self._hook = self._probe = self._left = self._used = None
+
+    def _watch(self, optimizer: Optimizer) -> None:
+        if self._probe is None or self._probe.grad is None:
+            found = _with_gradients(optimizer)
+            if found and found[0] is not self._probe:
+                if self._hook is not None:
+                    self._hook.remove()
+                self._probe, self._used = found[0], None
+                self._hook = found[0].register_hook(self._before)  # type: ignore[no-untyped-call]
+        self._left = None if self._probe is None else self._probe.grad
+        if self._left is not None and self._stepped and self._used is None:  # before the probe was known
+            self._used = self._left, self._left._version  # noqa: SLF001
+        if self._left is not None:
+            self._first, self._version = True, self._left._version  # noqa: SLF001
+
+    def _is_used(self, gradient: torch.Tensor) -> bool:
+        used = self._used
+        return used is not None and used[0] is gradient and used[1] == gradient._version  # noqa: SLF001
+
+    def _after_step(self, *_: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        self._stepped = True
+        if self._probe is not None and self._probe.grad is not None:
+            self._used = self._probe.grad, self._probe.grad._version  # noqa: SLF001
+
+    def _before(self, _: torch.Tensor) -> None:
+        """Called before a backward adds to the probe's gradient."""
+        left, first = self._left, self._first
+        if torch.compiler.is_compiling() or left is None or self._probe is None:
+            return
+        self._first = False
+        if self._probe.grad is not left or (first and left._version != self._version):  # noqa: SLF001
+            self._is_lost = self._is_lost or (first and self._may_be_read)
+            self._reads = False
+        elif first:
+            self._reads = self._is_filled(left)
+        elif self._reads:
+            self._reads = bool(left.any())
+
+    def _is_filled(self, left: torch.Tensor) -> bool:
+        """Zeros are no gradient that is read. A loop that leaves zeros is not asked in each step."""
+        if self._zeros >= _LOOKS and self._zeros % _THEN_EACH:
+            self._zeros += 1
+            return False
+        filled = bool(left.any())
+        self._zeros += not filled
+        return filled
+
+
+def capture(optimizer: Optimizer) -> dict[str, torch.Tensor]:
+    """The gradients by the numbers of their parameters, by reference; none if all are zero."""
+    found = of(parameters(optimizer))
+    return found if any(bool(each.any()) for each in found.values()) else {}
+
+
+def of(those: Iterable[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The gradients of these parameters by their numbers: wrappers change names."""
+    found = ((number, each.grad) for number, each in enumerate(those))
+    return {str(number): each for number, each in found if each is not None and each.layout == torch.strided}
+
+
+def differences(optimizer: Optimizer, stored: Mapping[str, Any]) -> Iterator[str]:
+    """One line for each stored gradient that no parameter here can have."""
+    here = {str(number): each for number, each in enumerate(parameters(optimizer))}
+    for number, each in stored.items():
+        if number in here:
+            yield from differing(f"gradients/{number}", each, here[number])
+        else:
+            yield f"gradients/{number}: only in the checkpoint"
+
+
+def put(those: Iterable[torch.Tensor], stored: Mapping[str, Any]) -> None:
+    """Give these parameters the stored gradients, and the others none."""
+    filling = TensorRestore()
+    for number, parameter in enumerate(those):
+        each = stored.get(str(number))
+        if is_stored_tensor(each):
+            parameter.grad = filling.fresh(each, parameter.device, parameter)
+        else:
+            parameter.grad = None if each is None else each.to(parameter.device)
+    filling.run()
+
+
+def parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    """Its parameters, in the order of their numbers."""
+    return (each for group in optimizer.param_groups for each in group["params"])
+
+
+def _with_gradients(optimizer: Optimizer) -> list[torch.Tensor]:
+    """The smallest first."""
+    those = [each for each in parameters(optimizer) if each.requires_grad and each.is_leaf]
+    return sorted((each for each in those if of([each])), key=torch.Tensor.numel)
