@@ -7,10 +7,11 @@ resumed run differ. `loss` cannot: each pass assigns it before reading it.
 from __future__ import annotations
 
 import dis
+from enum import Enum
 from functools import lru_cache
 from itertools import pairwise
-from types import CodeType
-from typing import NamedTuple
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple
 
 _END = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD")  # no next instruction
 _VARIABLES = ("FAST", "NAME", "DEREF", "GLOBAL", "CLASSDEREF")
@@ -113,3 +114,46 @@ def _live(steps: list[_Step], reached: list[int]) -> dict[int, frozenset[str]]:
             if now != live[number]:
                 live[number], changed = now, True
     return live
+
+
+class Uses(Enum):
+    """How the methods of a class use an attribute."""
+
+    CARRIED = "carried"  # one reads it before it is set
+    SET = "set"  # each sets it first, or only others than the step read it
+    UNSEEN = "unseen"  # none names it
+
+
+_STEPS = ("forward", "__call__", "step")  # methods that a step calls
+
+
+@lru_cache(maxsize=4096)
+def uses_of(kind: type, name: str) -> Uses:
+    """Return how the methods of `kind` use the attribute `name`; "": attributes whose names they compute."""
+    methods = [_inside(each) for base in kind.__mro__ for each in vars(base).values() if isinstance(each, FunctionType)]
+    methods = [each for each in methods if str(each.__module__).partition(".")[0] != "torch"]
+    if not name:
+        return Uses.CARRIED if any("setattr" in each.__code__.co_names for each in methods) else Uses.UNSEEN
+    found = {each: _accesses(each.__code__, name) for each in methods if isinstance(each, FunctionType)}
+    stored = any("STORE" in each for each in found.values())
+    for method, accesses in found.items():
+        reads_first = accesses[:1] == ("LOAD",)
+        renews = "clear" in method.__code__.co_names or (not stored and method.__name__ not in _STEPS)
+        if reads_first and not renews and ("STORE" in accesses or method.__name__ in _STEPS):
+            return Uses.CARRIED
+    return Uses.SET if any(found.values()) else Uses.UNSEEN
+
+
+def _inside(method: Any) -> Any:
+    """The function that a wrapper stands for, as around each `step` of torch's optimizers."""
+    while hasattr(method, "__wrapped__"):
+        method = method.__wrapped__
+    return method
+
+
+@lru_cache(maxsize=4096)
+def _accesses(code: CodeType, name: str) -> tuple[str, ...]:
+    """LOAD and STORE of an attribute, in the order of the code."""
+    words = (each.opname.partition("_")[0] for each in dis.get_instructions(code) if each.argval == name)
+    inner = (word for each in code.co_consts if isinstance(each, CodeType) for word in _accesses(each, name))
+    return (*(word for word in words if word in ("LOAD", "STORE")), *inner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -69,7 +70,7 @@ def content_of(value: Any, saved: set[int]) -> Any:
     left = [MOST_ARRAYS]
     if is_module(value):
         return _of_module(value, saved, left)
-    return [(name, _part(each, saved, left, 3)) for name, each in vars(value).items()]
+    return [(name, part_of(each, saved, left, 3)) for name, each in vars(value).items()]
 
 
 def _of_generator(value: Any) -> Any:
@@ -80,10 +81,13 @@ def _of_generator(value: Any) -> Any:
 
 def _of_module(value: Any, saved: set[int], left: list[int]) -> Any:
     parts = (part for module in framework_modules() for part in module.learned(value, saved))
-    return [(name, _part(each, saved, left, 1)) for name, each in parts]
+    return [(name, part_of(each, saved, left, 1)) for name, each in parts]
 
 
-def _part(value: Any, saved: set[int], left: list[int], depth: int) -> Any:
+def part_of(value: Any, saved: set[int], left: list[int], depth: int) -> Any:
+    """Texts and samples of a value; None for what is not read. `left`: how many arrays still are."""
+    if is_random(value):
+        return _of_generator(value)
     if type(value) in ATOMS:
         return repr(value)
     if is_array(type(value)):
@@ -92,9 +96,9 @@ def _part(value: Any, saved: set[int], left: list[int], depth: int) -> Any:
         return _sample(value) if apart and left[0] >= 0 else None
     if is_module(value):
         return _of_module(value, saved, left)
-    if depth and isinstance(value, dict | list | tuple | set) and len(value) <= MOST_ITEMS:
+    if depth and isinstance(value, dict | list | tuple | set | deque) and len(value) <= MOST_ITEMS:
         items = value.items() if isinstance(value, dict) else enumerate(value)
-        return [(repr(key)[:80], _part(each, saved, left, depth - 1)) for key, each in items]
+        return [(repr(key)[:80], part_of(each, saved, left, depth - 1)) for key, each in items]
     return None
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..state.captured import ATOMS, Attributes
 from .contents import MOST_ITEMS, Seen, content_of, is_copy, is_random
+from .left_out import LeftOut
 from .objects import is_generator
 from .tracked import RESERVED, Tracked, framework_modules
 from .visible import Variable, frames, has_own_state, is_module, variables, within
@@ -35,6 +36,7 @@ class Forgotten:
         self._tracked = tracked
         self._steps: list[tuple[Any, Any]] = []  # a framework's module, and its steps that are seen
         self._seen: dict[str, dict[int, Seen]] = {kind: {} for kind in LOOKS}
+        self._left_out = {kind: LeftOut(tracked) for kind in LOOKS}
         self._ends = 0
         self._at_each: list[Callable[[], Any]] = []  # an adapter's acts at each safe point
         self._told: set[int] = set()  # ids of objects
@@ -96,6 +98,7 @@ class Forgotten:
         before, self._seen[kind] = self._seen[kind], {}
         modules = framework_modules()
         saved = set[int]().union(*(each.held_by(self._tracked.inside(), self._tracked.capture()) for each in modules))
+        self._left_out[kind].look(saved)
         for variable in _candidates(held):
             value = variable.value
             with suppress(Exception):  # a script's objects may raise anything
@@ -105,6 +108,8 @@ class Forgotten:
                     seen = Seen(value)
                 self._seen[kind][id(value)] = seen.now(content)
         if last:
+            for lost in self._left_out[kind].told():
+                yield from self._once(lost)
             yield from self._told_of(session, kind, objects)
             self._seen[kind].clear()
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import initial_seed
 
+from .left_out import left_out, saves_nothing
 from .modules import still
 from .ranks import ranks
 from .reducer import Reducers
@@ -23,9 +24,11 @@ __all__ = [
     "held_by",
     "initial_seed",
     "learned",
+    "left_out",
     "place",
     "ranks",
     "saves_alone",
+    "saves_nothing",
     "sheltered",
     "stepped_in",
     "still",

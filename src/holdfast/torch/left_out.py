@@ -1,0 +1,59 @@
+"""Left out: attributes of modules and optimizers that their state_dict() does not have, and that a script may carry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import SGD, Optimizer
+
+from ..run.carried import Uses, uses_of
+
+_OF_MODULES = frozenset(vars(nn.Module()))
+
+
+@lru_cache(maxsize=1)
+def _of_optimizers() -> frozenset[str]:
+    """`step` is what a scheduler puts in the place of the method."""
+    return frozenset(vars(SGD([torch.zeros(1)]))) | {"step", "_opt_called", "_step_count", "fused"}
+
+
+def left_out(target: Any) -> Iterator[tuple[str, Any, str]]:
+    """Yield path of the part, the part, and the name of each attribute that the next step may read."""
+    if isinstance(target, Optimizer):
+        if not _is_torchs(target) and type(target).state_dict is Optimizer.state_dict:
+            yield from (("", target, name) for name in vars(target) if _may_be_carried(target, name, _of_optimizers()))
+        return
+    for path, part in target.named_modules() if isinstance(target, nn.Module) else ():
+        if _is_torchs(part):
+            continue
+        if saves_nothing(part):
+            yield from ((path, part, name) for name in vars(part) if name not in _OF_MODULES)
+        elif type(part).state_dict is nn.Module.state_dict and type(part).get_extra_state is nn.Module.get_extra_state:
+            yield from ((path, part, name) for name in vars(part) if _may_be_carried(part, name, _OF_MODULES))
+
+
+def saves_nothing(part: Any) -> bool:
+    """Whether its class has a state_dict() of its own, which is empty: a metric whose states are not persistent."""
+    if not isinstance(part, nn.Module) or type(part).state_dict is nn.Module.state_dict:
+        return False
+    return hasattr(part, "persistent") and not part.state_dict()
+
+
+def _is_torchs(part: Any) -> bool:
+    return type(part).__module__.partition(".")[0] == "torch"
+
+
+def _may_be_carried(part: Any, name: str, known: frozenset[str]) -> bool:
+    """Whether a method reads the attribute before it is set, as far as their code says.
+
+    A value that each step sets before it is read, for somebody to look at, is not carried.
+    """
+    if name in known:
+        return False
+    kind: Any = type(part)
+    found = uses_of(kind, name)
+    return found is Uses.CARRIED or (found is Uses.UNSEEN and uses_of(kind, "") is Uses.CARRIED)
