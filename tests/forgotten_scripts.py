@@ -275,6 +275,21 @@ def copied_in_each_epoch(path):
             shown.eval()(torch.randn(2, 3)), best(torch.randn(2, 3))
 
 
+def weights_in_a_list(path):
+    """Lists of the parameters, of their copies, and of gradients that each step makes anew."""
+    model = net()
+    optimizer = adam(model)
+    parameters = list(model.parameters())
+    copies = [each.detach().clone() for each in parameters]
+    with entered(path, {"model": model, "optimizer": optimizer}) as run:
+        for _ in run.steps(STEPS):
+            learn(model, optimizer)
+            for one, other in zip(copies, parameters, strict=True):
+                one.copy_(other.detach())
+            gradients = [each.grad.clone() for each in parameters if each.grad is not None]
+            assert len(gradients) == len(copies)
+
+
 def functional(path):
     model = nn.Linear(3, 1)
     parameters = {name: each.detach().clone() for name, each in model.named_parameters()}
@@ -464,6 +479,7 @@ def only_calls_of_safe_point(path):
 RIGHT: list[Any] = [
     plain, maml, reptile, lbfgs_inside, gan, teacher, compiled, two_runs, inside_a_tracked_object, lists_and_dicts,
     fields_of_an_agent, stateless_sgd, foreach_and_fused, at_test_time, optimizer_per_epoch, copied_in_each_epoch,
+    weights_in_a_list,
     functional, wrapped_in_ddp, wrapped_as_apex_does, average_made_anew, by_the_epochs_number, rate_by_formula,
     evaluation_generator, loaders_generator, partly_frozen, ema_tracked, without_a_block, another_programs_loop,
     only_calls_of_safe_point,
@@ -647,6 +663,35 @@ def ema_object(path):
             ema.update()
 
 
+class Plain:
+    """A trainer without a state_dict()."""
+
+    def __init__(self):
+        self.model = net()
+        self.optimizer = adam(self.model)
+        self.average = {name: each.clone() for name, each in self.model.state_dict().items()}
+
+
+def ema_in_a_dict(path):
+    """A dict of tensors, in an attribute of the trainer."""
+    agent = Plain()
+    with entered(path, {"model": agent.model, "optimizer": agent.optimizer}) as run:
+        for _ in run.steps(STEPS):
+            learn(agent.model, agent.optimizer)
+            for name, each in agent.model.state_dict().items():
+                agent.average[name].copy_(0.9 * agent.average[name] + 0.1 * each)
+
+
+def ema_in_a_list(path):
+    model = net()
+    optimizer, averages = adam(model), [each.detach().clone() for each in model.parameters()]
+    with entered(path, {"model": model, "optimizer": optimizer}) as run:
+        for _ in run.steps(STEPS):
+            learn(model, optimizer)
+            for one, other in zip(averages, model.parameters(), strict=True):
+                one.lerp_(other.detach(), 0.1)
+
+
 def _draws(draw):
     def script(path, make):
         model, rng = net(), make()
@@ -657,6 +702,23 @@ def _draws(draw):
                 learn(model, optimizer)
 
     return script
+
+
+class Environment:
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+
+
+def generator_of_an_environment(path):
+    """The script seeds the global generators, which says nothing of this one."""
+    random.seed(0)
+    np.random.seed(0)
+    model, env = net(), Environment()
+    optimizer = adam(model)
+    with entered(path, {"model": model, "optimizer": optimizer}) as run:
+        for _ in run.steps(STEPS):
+            env.rng.normal()
+            learn(model, optimizer)
 
 
 def torch_generator(path):
@@ -691,6 +753,9 @@ FORGETFUL: list[tuple[Any, str, str]] = [
     (swa_forgotten, "forgotten", "averaged"),
     (ema_by_hand, "forgotten", "smooth"),
     (ema_object, "forgotten", "ema"),
+    (ema_in_a_dict, "forgotten", "agent.average"),
+    (ema_in_a_list, "forgotten", "averages"),
+    (generator_of_an_environment, "forgotten", "env.rng"),
     (torch_generator, "forgotten", "rng"),
     (numpy_generator, "forgotten", "rng"),
     (random_state, "forgotten", "rng"),

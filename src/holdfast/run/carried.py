@@ -116,6 +116,13 @@ def _live(steps: list[_Step], reached: list[int]) -> dict[int, frozenset[str]]:
     return live
 
 
+@lru_cache(maxsize=1024)
+def names_member(code: CodeType, name: str, member: str) -> bool:
+    """Whether `code` says `name.member`."""
+    words = pairwise(each.argval for each in dis.get_instructions(code) if each.opname not in ("CACHE", "PUSH_NULL"))
+    return any(one == name and other == member for one, other in words)
+
+
 class Uses(Enum):
     """How the methods of a class use an attribute."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 from weakref import ReferenceType, ref
@@ -70,6 +70,8 @@ def content_of(value: Any, saved: set[int]) -> Any:
     left = [MOST_ARRAYS]
     if is_module(value):
         return _of_module(value, saved, left)
+    if arrays_of(value):
+        return part_of(value, saved, left, 1)
     return [(name, part_of(each, saved, left, 3)) for name, each in vars(value).items()]
 
 
@@ -113,10 +115,23 @@ def _sample(array: Any) -> Any:
     return repr([row[:SAMPLE].tolist() if row.ndim else row.tolist() for row in rows])
 
 
+def arrays_of(value: Any) -> list[Any]:
+    """The members of a container that holds nothing but arrays, at least two."""
+    if not isinstance(value, dict | list | tuple) or not 2 <= len(value) <= MOST_ITEMS:
+        return []
+    members = [*value.values()] if isinstance(value, dict) else [*value]
+    return members if all(is_array(type(each)) for each in members) else []
+
+
+def shapes(arrays: Iterable[Any]) -> list[tuple[int, ...]]:
+    return sorted(tuple(each.shape) for each in arrays)
+
+
 def is_copy(value: Any, objects: Mapping[str, Any]) -> bool:
-    """Whether it is a module with the numbers of a tracked one: it is copied from there again and again."""
-    if not is_module(value):
-        return False
-    mine = [part for _, part in _of_module(value, set(), [MOST_ARRAYS])]
+    """Whether it has the numbers of a tracked module: it is copied from there again and again."""
     others = [each for each in objects.values() if is_module(each)]
-    return any(mine == [part for _, part in _of_module(each, set(), [MOST_ARRAYS])] for each in others)
+    if is_module(value):
+        mine = [part for _, part in _of_module(value, set(), [MOST_ARRAYS])]
+        return any(mine == [part for _, part in _of_module(each, set(), [MOST_ARRAYS])] for each in others)
+    samples = {_sample(each) for each in arrays_of(value)[:MOST_ARRAYS]}
+    return bool(samples) and any(samples <= {_sample(each) for each in one.state_dict().values()} for one in others)

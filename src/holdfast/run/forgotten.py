@@ -8,14 +8,14 @@ trainers are not watched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..state.captured import ATOMS, Attributes
-from .contents import MOST_ITEMS, Seen, content_of, is_copy, is_random
+from .carried import names_member
+from .contents import MOST_ITEMS, Seen, arrays_of, content_of, is_copy, is_random, shapes
 from .left_out import LeftOut
-from .objects import is_generator
 from .tracked import RESERVED, Tracked, framework_modules
 from .visible import Variable, frames, has_own_state, is_module, variables, within
 from .watch import Lost
@@ -94,12 +94,12 @@ class Forgotten:
     def _changing(self, session: Session, kind: str, *, last: bool) -> Iterator[Lost]:
         """Objects whose content was another one at each look of this kind."""
         objects = self._tracked.objects | self._tracked.inside()
-        held = {id(value): name for name, value in objects.items()}
         before, self._seen[kind] = self._seen[kind], {}
         modules = framework_modules()
-        saved = set[int]().union(*(each.held_by(self._tracked.inside(), self._tracked.capture()) for each in modules))
+        inside, captured = self._tracked.inside(), self._tracked.capture()
+        saved = {place for each in modules for place in each.held_by(inside, captured)}
         self._left_out[kind].look(saved)
-        for variable in _candidates(held):
+        for variable in _candidates(objects):
             value = variable.value
             with suppress(Exception):  # a script's objects may raise anything
                 content = content_of(value, saved)
@@ -121,7 +121,7 @@ class Forgotten:
         if not suspects:
             return
         reached = [_Reached(module, self._tracked) for module in framework_modules()]
-        for variable in _candidates({id(value): name for name, value in objects.items()}):
+        for variable in _candidates(objects):
             value = suspects.pop(id(variable.value), None)
             if value is None or any(each.holds(value) for each in reached) or is_copy(value, objects):
                 continue
@@ -146,21 +146,30 @@ def _forgotten_optimizer(optimizer: Any, what: str) -> Lost:
     return Lost("forgotten", name or "optimizer", line)
 
 
-def _candidates(held: dict[int, str]) -> Iterator[Variable]:
-    """Variables that the loop carries, which are schedulers, scalers, modules, or random generators."""
+def _candidates(objects: Mapping[str, Any]) -> Iterator[Variable]:
+    """Variables that the loop carries: schedulers, scalers, modules, random generators, and averages of a model.
+
+    These are containers of arrays with the shapes of a tracked module's. `objects`: the tracked ones.
+    """
+    held = {id(value): name for name, value in objects.items()}
+    modules = [each for each in objects.values() if is_module(each)]
+    trained = [shapes(each.parameters()) for each in modules] + [shapes(each.state_dict().values()) for each in modules]
     found = variables({}, held).variables
     in_loaders = {
         id(each.value) for one in found if _is_loader(one.value) for each in within(one) if is_random(each.value)
     }
-    reseeds = any("seed" in frame.f_code.co_names for frame in frames())
+    codes = {frame.f_code for frame in frames()}
     for variable in found:
         value, owner = variable.value, variable.owner
         if id(value) in held or not variable.live or (owner is not None and is_module(owner)):
             continue
         if is_random(value):
-            if id(value) not in in_loaders and not (reseeds and is_generator(value)):
+            name = variable.path.replace(":", ".").rpartition(".")[2]
+            if id(value) not in in_loaders and not any(names_member(code, name, "seed") for code in codes):
                 yield variable
-        elif (is_module(value) or has_own_state(value)) and not _is_optimizer(value):
+        elif ((is_module(value) or has_own_state(value)) and not _is_optimizer(value)) or (
+            (arrays := arrays_of(value)) and shapes(arrays) in trained
+        ):
             yield variable
 
 

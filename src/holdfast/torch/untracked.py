@@ -101,9 +101,13 @@ def learned(module: nn.Module, held: set[int]) -> Iterator[tuple[str, torch.Tens
 
 
 def stepped_in(value: Any, steps: Steps) -> bool:
-    """Whether it is a module that an optimizer steps: what is to be said of that is said of the optimizer."""
-    stepped = steps.stepped() if isinstance(value, nn.Module) else set()
-    return bool(stepped) and any(storage(each) in stepped for each in value.parameters())
+    """Whether an optimizer steps the parameters of a module, or the tensors of a container.
+
+    What is to be said of these is said of the optimizer.
+    """
+    stepped = steps.stepped()
+    tensors = value.parameters() if isinstance(value, nn.Module) else ()
+    return bool(stepped) and not stepped.isdisjoint({*map(storage, tensors), *_places(value)})
 
 
 def place(tensor: Any) -> int:
