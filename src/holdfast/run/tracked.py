@@ -107,9 +107,9 @@ class Tracked:
         for each in self.inside().values():
             adapter = adapter_for(each)
             target = adapter.inside(each) if hasattr(adapter, "inside") else each  # a framework's wrapper around it
-            method = getattr(adapter_for(target), verb, None)
-            if method is not None:
-                found.append(partial(method, target))
+            adapter = adapter_for(target)
+            if hasattr(adapter, "changes_in_training") and adapter.changes_in_training(target):
+                found.append(partial(getattr(adapter, verb), target))  # of a generator, each reference counts: Watch
         return found
 
     def for_each(self, verb: str) -> None:

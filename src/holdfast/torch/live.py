@@ -29,6 +29,7 @@ from .trial import require_generators, require_scalers
 __all__ = [
     "at_safe_point",
     "capture",
+    "changes_in_training",
     "class_name",
     "differences",
     "enter",
@@ -76,18 +77,19 @@ def places(target: Any) -> Members:
     return modules.places(target) if isinstance(target, nn.Module) else {}
 
 
-def enter(target: Any) -> None:
-    """Note what the object is as its run begins, so that a change in training is known; where that matters."""
-    if isinstance(target, nn.Module):
-        modules.enter(target)
-    elif isinstance(target, Optimizer):
-        optimizers.enter(target)
+def changes_in_training(target: Any) -> bool:
+    """Whether more than its numbers may change, so that it is to be entered, looked at and left."""
+    return isinstance(target, nn.Module | Optimizer)
+
+
+def enter(target: nn.Module | Optimizer) -> None:
+    """Note what the object is as its run begins, so that a change in training is known."""
+    _kind(target).enter(target)
 
 
 def leave(target: Any) -> None:
     """Forget that again: the run has ended."""
-    if isinstance(target, nn.Module | Optimizer):
-        entered.forget(modules.unwrapped(target) if isinstance(target, nn.Module) else target)
+    entered.forget(modules.unwrapped(target) if isinstance(target, nn.Module) else target)
 
 
 def look(target: Any) -> None:
