@@ -127,6 +127,11 @@ def shapes(arrays: Iterable[Any]) -> list[tuple[int, ...]]:
     return sorted(tuple(each.shape) for each in arrays)
 
 
+def of_module(module: Any) -> list[Any]:
+    """The arrays in a module's state_dict()."""
+    return [each for each in module.state_dict().values() if is_array(type(each))]
+
+
 def is_copy(value: Any, objects: Mapping[str, Any]) -> bool:
     """Whether it has the numbers of a tracked module: it is copied from there again and again."""
     others = [each for each in objects.values() if is_module(each)]
@@ -134,4 +139,4 @@ def is_copy(value: Any, objects: Mapping[str, Any]) -> bool:
         mine = [part for _, part in _of_module(value, set(), [MOST_ARRAYS])]
         return any(mine == [part for _, part in _of_module(each, set(), [MOST_ARRAYS])] for each in others)
     samples = {_sample(each) for each in arrays_of(value)[:MOST_ARRAYS]}
-    return bool(samples) and any(samples <= {_sample(each) for each in one.state_dict().values()} for one in others)
+    return bool(samples) and any(samples <= {_sample(each) for each in of_module(one)} for one in others)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..state.captured import ATOMS, Attributes
 from .carried import names_member
-from .contents import MOST_ITEMS, Seen, arrays_of, content_of, is_copy, is_random, shapes
+from .contents import MOST_ITEMS, Seen, arrays_of, content_of, is_copy, is_random, of_module, shapes
 from .left_out import LeftOut
 from .tracked import RESERVED, Tracked, framework_modules
 from .visible import Variable, frames, has_own_state, is_module, variables, within
@@ -153,7 +153,9 @@ def _candidates(objects: Mapping[str, Any]) -> Iterator[Variable]:
     """
     held = {id(value): name for name, value in objects.items()}
     modules = [each for each in objects.values() if is_module(each)]
-    trained = [shapes(each.parameters()) for each in modules] + [shapes(each.state_dict().values()) for each in modules]
+    trained = [
+        shapes(each) for module in modules for each in ([*module.parameters()], of_module(module)) if _have_shapes(each)
+    ]
     found = variables({}, held).variables
     in_loaders = {
         id(each.value) for one in found if _is_loader(one.value) for each in within(one) if is_random(each.value)
@@ -171,6 +173,10 @@ def _candidates(objects: Mapping[str, Any]) -> Iterator[Variable]:
             (arrays := arrays_of(value)) and shapes(arrays) in trained
         ):
             yield variable
+
+
+def _have_shapes(arrays: list[Any]) -> bool:
+    return not any("Uninitialized" in type(each).__name__ for each in arrays)  # lazy parameters
 
 
 def _is_optimizer(value: Any) -> bool:
