@@ -198,7 +198,10 @@ def version_of(text: bytes) -> int:
     return NEWEST if any(mark in text for mark in _SINCE_6) else VERSION
 
 
-_SINCE_6 = (b',"bound_anew":[', b'{"defaultdict_of":', b'{"set_table":', b'{"long_str":', b'{"packed":')
+_SINCE_6 = (
+    *(b',"bound_anew":[', b'{"defaultdict_of":', b'{"set_table":', b'{"long_str":', b'{"packed":'),
+    b'".besides":',
+)
 
 
 def require_short(text: bytes) -> None:
