@@ -107,6 +107,23 @@ def test_other_objects_are_restored(tmp_path):
     assert run is not None
 
 
+def test_an_object_that_an_attribute_holds_may_be_another_one(tmp_path):
+    """A model of a trainer that a cell has made anew is restored, too."""
+
+    class Trainer:
+        model = Toy()
+
+    trainer = Trainer()
+    values = []
+    for total in (2, 2, 2):
+        with Run(tmp_path, {"trainer": Fields(trainer, "model")}) as run:
+            values.append(trainer.model.value)
+            [trainer.model.learn(step) for step in run.steps(total)]
+            values.append(trainer.model.value)
+        trainer.model = Toy()
+    assert values[1] == values[2] == values[3] == values[4] != values[0]
+
+
 def test_a_save_of_another_process_goes_before(tmp_path):
     box = [0]
     run = block(tmp_path, {"box": box}, 2)

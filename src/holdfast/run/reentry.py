@@ -55,7 +55,7 @@ def note_end(session: Session) -> None:
     else:  # the checkpoint may lie beyond the end of this block's loops
         return
     inside = {path.partition("/")[0] for path in session.tracked.inside() if "/" in path}
-    objects = {name: _held(each, bare=name not in inside) for name, each in session.tracked.objects.items()}
+    objects = {name: _held(each, bare=name not in inside) for name, each in _all(session.tracked).items()}
     while len(_ended) >= MOST_RUNS:
         del _ended[next(iter(_ended))]
     _ended[_key(session.path)] = Ended(str(session.here), attempt, objects)
@@ -64,13 +64,19 @@ def note_end(session: Session) -> None:
 def take(path: str | os.PathLike[str], tracked: Tracked, *, same_run: bool) -> Reentry | None:
     """Return, once, how the last block at `path` ended; None if there is none, or it tracked other objects."""
     ended = _ended.pop(_key(path), None)
-    if ended is None or ended.objects.keys() != tracked.objects.keys() or not (same_run or ended.objects):
+    now = _all(tracked)
+    if ended is None or ended.objects.keys() != now.keys() or not (same_run or ended.objects):
         return None
-    pairs = [(held, tracked.objects[name]) for name, held in ended.objects.items() if held is not None]
+    pairs = [(held, now[name]) for name, held in ended.objects.items() if held is not None]
     if not all(_is_same(held(), each) for held, each in pairs):
         return None
     unknown = next((name for name, held in ended.objects.items() if held is None), "")
     return Reentry(ended, same_run, "" if same_run else unknown)
+
+
+def _all(tracked: Tracked) -> dict[str, Any]:
+    """What is tracked, with the objects that containers and attributes hold: a script may put another one there."""
+    return {**tracked.inside(), **tracked.objects}
 
 
 def _key(path: str | os.PathLike[str]) -> tuple[str, int]:
