@@ -54,9 +54,35 @@ def by_break(run, toy):
     return step
 
 
+def by_closure(run, toy):
+    history = None
+    for step in run.steps(3):
+        toy.learn(step)
+        history = [step]
+    return (lambda: history)()
+
+
+def by_names_of_comprehensions(run, toy):
+    kept = 0
+    for step in run.steps(3):
+        toy.learn(step)
+        x = step
+        passed = x
+        kept_too = [kept for kept in (passed, x)]  # noqa: F841
+    return [[x for x in range(n)] for n in range(3)], {x: x for x in range(2)}, kept
+
+
 @pytest.mark.parametrize(
     ("loop", "told"),
-    [(by_epochs, "best, total"), (by_steps, "result"), (by_batches, "x"), (right, ""), (by_break, "step")],
+    [
+        (by_epochs, "best, total"),
+        (by_steps, "result"),
+        (by_batches, "x"),
+        (right, ""),
+        (by_break, "step"),
+        (by_closure, "history"),
+        (by_names_of_comprehensions, ""),
+    ],
 )
 def test_the_names_that_only_the_body_sets_are_told(tmp_path, capsys, loop, told):
     """What the code behind the loop reads. Nothing on the first start, nor where it reads what the run keeps."""

@@ -14,7 +14,8 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 _END = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD")  # no next instruction
-_VARIABLES = ("FAST", "NAME", "DEREF", "GLOBAL", "CLASSDEREF")
+_VARIABLES = ("FAST", "NAME", "DEREF", "GLOBAL", "CLASSDEREF", "CLOSURE")
+_HIDES = "LOAD_FAST_AND_CLEAR"  # since 3.12: a comprehension of the same code begins, with a variable of its own
 
 
 class Carried(NamedTuple):
@@ -65,19 +66,38 @@ def _steps(code: CodeType, at: int) -> tuple[list[_Step], int]:
     found = [each for each in dis.get_instructions(code) if each.opname != "CACHE"]
     number_of = {each.offset: number for number, each in enumerate(found)}
     steps = []
+    hidden = _hidden(found, number_of)
     for number, each in enumerate(found):
         follows = [] if each.opname in _END or each.opname.startswith("JUMP_BACKWARD") else [number + 1]
         if each.opcode in dis.hasjrel or each.opcode in dis.hasjabs:
             follows.append(number_of.get(each.argval, number + 1))
         reads, writes = _touched(each)
-        steps.append(_Step(reads, writes, tuple(follow for follow in follows if follow < len(found))))
+        own = hidden.get(number, frozenset())
+        steps.append(_Step(reads - own, writes - own, tuple(follow for follow in follows if follow < len(found))))
     while at > 0 and at not in number_of:  # since 3.12 a frame may point into the cache behind its instruction
         at -= 1
     return steps, number_of.get(at, 0)
 
 
+def _hidden(found: list[dis.Instruction], number_of: dict[int, int]) -> dict[int, frozenset[str]]:
+    """Return the variables that are a comprehension's own, by the numbers of its instructions.
+
+    The comprehension puts the values of those names aside, and puts them back behind its loop.
+    """
+    hidden: dict[int, frozenset[str]] = {}
+    for number, each in enumerate(found):
+        if each.opname != _HIDES:
+            continue
+        loop = next((at for at in range(number, len(found)) if found[at].opname == "FOR_ITER"), len(found) - 1)
+        behind = number_of.get(found[loop].argval, number)
+        back = (at for at in range(behind, len(found)) if each.argval in _touched(found[at])[1])
+        for at in range(number, next(back, number) + 1):
+            hidden[at] = hidden.get(at, frozenset()) | {each.argval}
+    return hidden
+
+
 def _touched(each: dis.Instruction) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the variables that an instruction reads, and those that it assigns.
+    """Return the variables that an instruction reads before it assigns them, and those that it assigns.
 
     Newer Pythons fuse two instructions into one: LOAD_FAST_LOAD_FAST, STORE_FAST_LOAD_FAST.
     """
@@ -85,8 +105,9 @@ def _touched(each: dis.Instruction) -> tuple[frozenset[str], frozenset[str]]:
     words = pairwise(each.opname.split("_"))
     verbs = [verb for verb, kind in words if verb in ("LOAD", "STORE", "DELETE") and kind in _VARIABLES]
     found = [(verb, name) for verb, name in zip(verbs, names, strict=False) if isinstance(name, str)]
+    writes = frozenset(name for verb, name in found if verb != "LOAD")
     reads = frozenset(name for verb, name in found if verb == "LOAD")
-    return reads, frozenset(name for verb, name in found if verb != "LOAD")
+    return (reads - writes if verbs[:1] == ["STORE"] else reads), writes
 
 
 def _reached(steps: list[_Step], begin: int) -> list[int]:
