@@ -151,6 +151,17 @@ def test_right_loaders_are_saved_everywhere_and_nothing_is_told(tmp_path, capsys
             assert sum(not each.endswith("end") for each in names(tmp_path / name)) >= 2
 
 
+def test_a_save_that_a_known_loader_defers_waits_for_the_epochs_end(tmp_path):
+    """Behind the last batch of the first loader a save moves on; the next safe point lies inside an unknown one."""
+    with new_run(tmp_path, Toy(), every=Every(steps=4)) as run:
+        for _ in run.epochs(2):
+            for _ in run.batches([1, 2, 3, 4], name="known"):
+                pass
+            for _ in run.batches(Prefetch([1, 2, 3, 4]), name="unknown"):
+                pass
+    assert ["step-000000008-end", "step-000000016-end"] == names(tmp_path)
+
+
 def test_a_stop_inside_such_an_epoch_saves_nothing_and_the_next_start_is_exact(tmp_path, capsys):
     """The second stop in a row without an epoch's end saves: a run gets on whose attempts are short."""
     stop = lambda run: run._session.stop.hear("SIGTERM") if run.step % 6 == 3 else None

@@ -116,9 +116,10 @@ class Saves:
         session = self._session
         if session.aim is not None:
             return found
-        if found in (None, *PERIODIC) and self._wanted is None:
+        if found in (None, *PERIODIC):
             now = session.progress.mark(epoch)
             found = self.waiting.decide(found, now, at_end=now.at_end)
+            self._wanted = self._wanted and found  # while it waits for an epoch's end, that is remembered there
         if found == "due" and session.progress.last_batch.save_waits(session):
             self._wanted, found = found, None
         return found
