@@ -1,9 +1,11 @@
 """Gradients that a loop leaves at a safe point and reads in the next step belong to the state; others do not."""
 
 from itertools import product
+from multiprocessing.reduction import ForkingPickler
 
 import pytest
 import torch
+import torch.multiprocessing  # it knows how a tensor goes to another process
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -230,3 +232,18 @@ def test_gradients_that_a_step_reads_are_saved_and_no_hook_stays(tmp_path):
     ran(tmp_path / "more", zeroes_first)
     assert not opt._optimizer_step_post_hooks
     assert not any(each._backward_hooks for each in model.parameters())
+
+
+def test_a_parameter_with_its_hook_goes_to_another_process_without_a_word(tmp_path, recwarn):
+    """torch warns of hooks that stay behind; of one that the script did not add, it must not."""
+    state, model, opt = made()
+    with entered(tmp_path, state) as run:
+        for _ in run.steps(3):
+            opt.zero_grad()
+            backward(model)
+            opt.step()
+        hooked = [each for each in model.parameters() if each._backward_hooks]
+        for each in hooked:
+            ForkingPickler.dumps(each)
+    assert hooked
+    assert not [each for each in recwarn if "hook" in str(each.message)]

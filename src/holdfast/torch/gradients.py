@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
+from torch.utils.hooks import unserializable_hook
 
 from .stored import TensorRestore, differing, is_stored_tensor
 
@@ -95,6 +96,7 @@ class Carried:
         if self._probe is not None and self._probe.grad is not None:
             self._used = self._probe.grad, self._probe.grad._version  # noqa: SLF001
 
+    @unserializable_hook  # type: ignore[untyped-decorator]  # a parameter that goes to another process has no run there
     def _before(self, _: torch.Tensor) -> None:
         """Called before a backward adds to the probe's gradient."""
         left, first = self._left, self._first

@@ -50,7 +50,7 @@ class Steps:
 
     def stepped(self) -> set[int]:
         """The memory of all parameters that were stepped."""
-        return {place for each in self._seen.values() for place in each.parameters}
+        return set[int]().union(*(each.parameters for each in list(self._seen.values())))
 
     def untracked(self, held: set[int], kept: Mapping[int, Any]) -> Iterator[tuple[Optimizer, str]]:
         """Yield each optimizer outside of `kept` that carries something from step to step for a parameter in `held`.
