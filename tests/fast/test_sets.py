@@ -55,6 +55,19 @@ def test_a_set_goes_on_as_the_one_that_was_saved(seed, count, spread, in_place):
     assert tree.flatten(found) == tree.flatten(saved) or not found
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_of_two_numbers_that_collide_the_first_stays_the_first(in_place):
+    """Both sets fill the same slots, and only one of them is walked in the order of its members' JSON."""
+    for saved in (set([261, 637]), set([637, 261])):  # noqa: C405  a literal is made in another order
+        flat = tree.flatten(saved)
+        found = tree.unflatten(flat.tree, lambda key, flat=flat: bytes(flat.leaves[key].data))
+        if in_place:
+            found, stored = {1}, found
+            tables.refill(found, stored)
+        assert list(found) == list(saved)
+        assert found.pop() == saved.pop()
+
+
 @pytest.mark.parametrize("how", ["state", "list", "vars"])
 def test_a_search_that_takes_from_a_set_ends_as_an_uninterrupted_one(tmp_path, how):
     """A frontier of numbers and one of pairs, killed twice."""

@@ -40,6 +40,11 @@ def table_of(members: set[Any]) -> Table | None:
     return _read(members) if _CAN_READ else None
 
 
+def has(made: set[Any], members: list[Any], table: Table) -> bool:
+    """Whether a set has this table, with these members in its order; of two that collide either may come first."""
+    return table_of(made) == table and list(made) == members
+
+
 def is_steady(members: Iterable[Any]) -> bool:
     """Whether every process gives these members the same hashes."""
     kinds = set(map(type, members))
@@ -66,7 +71,7 @@ def rebuilt(members: list[Any], table: Table) -> set[Any]:
 def _fill(target: set[Any], members: list[Any], table: Table | None) -> None:
     target.clear()  # equal members may still differ, as 1 and True do
     target.update(members)
-    if table is None or not is_steady(members) or table_of(target) in (None, table):
+    if table is None or table_of(target) is None or not is_steady(members) or has(target, members, table):
         return
     if not _rebuild(target, members, table):
         target.clear()
@@ -118,7 +123,8 @@ def _rebuild(target: set[Any], members: list[Any], table: Table) -> bool:
     for each in removed:  # not all at once: that would make the table anew
         target.discard(each)
     made = _read(target)
-    return made is not None and made.slots == table.slots and (made.finger - table.finger) % size == 0
+    at_finger = made is not None and made.slots == table.slots and (made.finger - table.finger) % size == 0
+    return at_finger and list(target) == members
 
 
 def _point(target: set[Any], finger: int) -> None:

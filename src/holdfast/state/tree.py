@@ -295,7 +295,7 @@ class _Flattener:
             return {"set": self.members(values)}
         nodes = [self.hashed(value, index) for index, value in enumerate(values)]
         ordered = sorted(zip(map(msgspec.json.encode, nodes), nodes, values, strict=True), key=lambda each: each[0])
-        if table == tables.table_of({value for _, _, value in ordered}):
+        if tables.has({value for _, _, value in ordered}, list(values), table):
             return {"set": [node for _, node, _ in ordered]}
         return {"set_table": [nodes, table.finger, self.walk(table.slots)]}
 
