@@ -16,7 +16,7 @@ from holdfast.data import promise
 from holdfast.errors import Mismatch, Stopped
 from holdfast.run.unproven import prove, proven
 from subjects import asked_of
-from toy import Cut, Toy, events, names, new_run
+from toy import Cut, Toy, events, launch, names, new_run, script
 
 
 class Prefetch:
@@ -177,6 +177,25 @@ def test_a_stop_inside_such_an_epoch_saves_nothing_and_the_next_start_is_exact(t
             trained(tmp_path / "short", make, body=stop)
     assert names(tmp_path / "short") == ["step-000000004"]
     assert "a resume from there may be refused. To skip as many" in capsys.readouterr().err
+
+
+def test_a_run_gets_on_that_is_killed_in_each_of_its_epochs(tmp_path):
+    """The attempt after one that was killed before it saved anything saves at the second save that is due."""
+    body = """
+        class Loader:
+            def __iter__(self):
+                yield from range(20)
+
+        with new_run(RUN, toy, every=Every(steps=2), background=False) as run:
+            for _ in run.epochs(2):
+                for number in run.batches(Loader()):
+                    if number == 6:
+                        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    started = script(tmp_path, body)
+    for expected in ([], ["step-000000004"]):
+        launch(started)
+        assert expected == names(tmp_path / "run")
 
 
 def test_a_stream_of_one_epoch_is_saved_all_the_same_and_says_what_a_resume_needs(tmp_path, capsys):

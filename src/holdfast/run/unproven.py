@@ -72,6 +72,7 @@ class Waiting:
         self._session = session
         self._told: set[str | tuple[str, str]] = set()
         self.since: Mark | None = None  # when the first of them was due
+        self._is_short = False  # it waits for the next one that is due, and no longer
 
     def done(self) -> None:
         """Note that a save has begun, and tell of a checkpoint from which no start may be able to go on."""
@@ -90,10 +91,11 @@ class Waiting:
             return reason
         if self.since is None:
             self.since = now
+            session = self._session
+            idle = session.ranks.lead("a save", lambda: b"yes" if _was_idle(session, "killed") else b"")
+            self._is_short = bool(idle) or not (self._by_steps and session.position.several_epochs)
             return None
-        if self._session.position.several_epochs and now.step - self.since.step < LEAST_STEPS and self._by_steps:
-            return None
-        return reason
+        return reason if self._is_short or now.step - self.since.step >= LEAST_STEPS else None
 
     @property
     def _by_steps(self) -> bool:
@@ -158,8 +160,13 @@ def stops_unsaved(session: Session) -> bool:
         saved = session.saves.saved
         if saved is not None and saved.phase != "end":
             return b""
-        before = next(reversed(session.earlier_logs), None)
-        idle = before is not None and before.last.get("event") == "stop" and not any(before.newest("saved"))
-        return b"" if idle and not session.saves.count else b"yes"
+        return b"" if _was_idle(session, "stop") and not session.saves.count else b"yes"
 
     return bool(session.ranks.lead("a stop", wanted))
+
+
+def _was_idle(session: Session, how: str) -> bool:
+    """Whether the attempt before ended this way, and has saved nothing. Rank 0 knows."""
+    before = next(reversed(session.earlier_logs), None)
+    ended = before is not None and (before.last.get("event") if before.closed else "killed") == how
+    return before is not None and ended and not any(before.newest("saved"))
