@@ -27,6 +27,20 @@ def evaluates(run, loader, valid):
             total += len(batch)
 
 
+def measures(run, loader, valid):
+    class Metric:
+        update = validation_step = test_step = staticmethod(len)
+
+    metric = Metric()
+    for _ in run.epochs(2):
+        train_step([])
+        for batch in valid:
+            metric.update(batch)
+        for batch in valid:
+            metric.validation_step(batch)
+            metric.test_step(batch)
+
+
 def of_lists(run, loader, valid):
     for _ in run.epochs(2):
         for batch in [1, 2, 3]:
@@ -70,7 +84,7 @@ def test_a_loader_that_no_run_walks_is_told_once(tmp_path, capsys):
 
 def test_right_scripts_stay_silent(tmp_path):
     """Also those that evaluate over a loader, or have one batch an epoch."""
-    for script in (right_ones, evaluates, of_lists, of_one):
+    for script in (right_ones, evaluates, measures, of_lists, of_one):
         assert told(tmp_path / script.__name__, script)[1] == []
 
 

@@ -12,7 +12,8 @@ from ..data.facts import known_length
 from .session import Session
 from .visible import frames
 
-_TRAINS = re.compile(r"(^|_)(step|backward|update|train|learn|fit)(s|_|$)")  # a name in the body of a loop that trains
+# a name in the body of a loop that trains; a metric has an update(), too
+_TRAINS = re.compile(r"(?!val|eval|test|predict)(.*_)?(step|backward|train|learn|fit)(s|_|$)")
 
 
 class _Loop(NamedTuple):
@@ -55,7 +56,7 @@ def _loops(code: Any, at: int, values: Mapping[str, Any]) -> Iterator[_Loop]:
         line = each.positions.lineno if each.positions else None
         head = [one for one in inside[:number] if one.positions and one.positions.lineno == line]
         body = [one for one in inside if each.offset < one.offset < each.argval]
-        if any(_TRAINS.search(name) for one in body for name in _names(one)):
+        if any(_TRAINS.match(name) for one in body for name in _names(one)):
             for name in (name for one in head for name in _names(one)):
                 count = known_length(values.get(name)) if _is_loader(values.get(name)) else None
                 if count is not None and count > 1:
