@@ -1,5 +1,6 @@
 """Files that a drilled script writes itself: what a killed attempt has left in them is found."""
 
+import os
 import sqlite3
 from contextlib import closing
 
@@ -64,6 +65,8 @@ def test_rows_of_a_database_are_counted_by_table(tmp_path):
 
 
 def test_what_cannot_be_read_is_left_out(tmp_path):
+    """A pipe, too: nobody writes to it, and a read would wait for ever."""
+    os.mkfifo(tmp_path / "pipe")
     (tmp_path / "broken.db").write_bytes(b"SQLite format 3\x00 and no more")
     (tmp_path / "place").mkdir()
-    assert {} == files.read([str(tmp_path / name) for name in ("broken.db", "place", "nothing")])
+    assert {} == files.read([str(tmp_path / name) for name in ("broken.db", "place", "nothing", "pipe")])

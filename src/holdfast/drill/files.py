@@ -38,19 +38,25 @@ class FileDifference(NamedTuple):
 
 
 def read(paths: Iterable[str]) -> dict[str, FileContent]:
-    """Return what these files hold; those that are gone or cannot be read are left out."""
+    """Return what these files hold; those that are gone or cannot be read, and pipes, are left out."""
     found = {}
-    for path in paths:
+    for path in map(Path, paths):
         with suppress(OSError, sqlite3.Error):
-            found[path] = _read(Path(path))
+            if path.is_file():  # a pipe has no end
+                found[str(path)] = _read(path)
     return found
 
 
 def _read(path: Path) -> FileContent:
-    data = path.read_bytes()
-    if data.startswith(_SQLITE):
-        return FileContent(format.digest(data), b"", _rows(path))
-    return FileContent(format.digest(data), data if len(data) <= MOST_BYTES else b"", {})
+    digest = format.hasher()()
+    with path.open("rb") as file:
+        data = file.read(MOST_BYTES + 1)
+        digest.update(data)
+        while more := file.read(MOST_BYTES):  # no more of a long file is in memory at once
+            digest.update(more)
+    is_database = data.startswith(_SQLITE)
+    text = b"" if is_database or len(data) > MOST_BYTES else data
+    return FileContent(digest.hexdigest(), text, _rows(path) if is_database else {})
 
 
 def _rows(path: Path) -> dict[str, int]:
