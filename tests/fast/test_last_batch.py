@@ -12,7 +12,7 @@ import pytest
 from holdfast import Best, Every, Last, Run, Stopped, Store
 from holdfast.run import last_batch
 from run_ranks import Part, among_threads
-from toy import Toy, events, launch, names, new_run, script
+from toy import Cut, Toy, events, launch, names, new_run, script
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
@@ -360,3 +360,32 @@ def test_itertools_does_not_hide_the_loop(tmp_path, capsys):
     with pytest.raises(UnboundLocalError):
         go(again=True)
     assert "which sets loss" in capsys.readouterr().err
+
+
+def test_code_between_two_loops_of_an_epoch_is_code_behind_the_first(tmp_path, capsys):
+    """Resumed inside the second: the error is no dead end, and what the first one's body sets is named."""
+
+    def trained(cut, fail=False):
+        with new_run(tmp_path, Toy(), background=False) as run:
+            for _ in run.epochs(2):
+                for batch in run.batches([1, 2], name="first"):
+                    last = batch
+                assert fail or last  # before a loop in the epoch's body
+                for _ in run.batches([1, 2, 3], name="second"):
+                    if fail:
+                        raise OSError
+                    if run.step == cut:
+                        raise Cut
+
+    with pytest.raises(Cut):
+        trained(3)
+    assert [step(1), step(3)] == names(tmp_path)
+    with pytest.raises(OSError):
+        trained(None, fail=True)
+    with pytest.raises(UnboundLocalError):
+        trained(None)
+    said = capsys.readouterr().err
+    assert "resumes behind the last batch of epoch 0" in said
+    assert "which sets last: keep that in run.vars" in said
+    assert f"the next start goes on from {step(1)}" in said
+    trained(None)

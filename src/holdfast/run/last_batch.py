@@ -62,8 +62,11 @@ class LastBatch:
         """Whether this safe point may be behind an epoch's last batch: it is, or the loader has no length."""
         return _may_be_here(session) and (self._is_behind or session.progress.batches_left is None)
 
-    def skip_body(self, session: Session) -> None:
-        """Tell that the loop that ends now had no batch left, so that its body did not run in this process."""
+    def skip_body(self, session: Session, name: str) -> None:
+        """Tell that the loop `name` ends without a batch, so that its body did not run in this process.
+
+        Where a later loop of the epoch goes on, that is told only if the code before it may need the body.
+        """
         if session.progress.steps_here:
             return
         self._skipped = True
@@ -76,8 +79,12 @@ class LastBatch:
         )
         if names:
             session.tell(f"{line}, which sets {', '.join(names)}: keep that in run.vars", kind="behind_last_batch")
-        else:
+        elif session.position.current == name:
             say(line)
+
+    def begin_body(self) -> None:
+        """Note that a loop's body runs in this process: the code behind an earlier one has not failed."""
+        self._skipped = False
 
     def has_failed(self, session: Session, error: BaseException) -> bool:
         """Whether the code behind the loop failed because this process began there."""

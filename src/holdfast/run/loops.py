@@ -86,18 +86,20 @@ def batches(session: Session, walk: Walk, served: BatchesArguments) -> Generator
 
 def _walk(session: Session, served: BatchesArguments) -> Generator[Any, None, None]:
     if session.position.is_done(served.name):
+        session.progress.last_batch.skip_body(session, served.name)
         return
     with closing(Serving(session, served)) as serving:
         resumed_at = serving.consumed
         try:
             for batch in serving:
+                session.progress.last_batch.begin_body()
                 yield batch if served.start is None else (served.start + serving.given - 1, batch)
                 if (group := serving.given - serving.consumed) >= served.accumulate and serving.at_rest:
                     serving.step_done(group)
             if group := serving.given - serving.consumed:
                 serving.step_done(group)
             if serving.given == resumed_at > 0:
-                session.progress.last_batch.skip_body(session)
+                session.progress.last_batch.skip_body(session, served.name)
             serving.end()
         except GeneratorExit:  # `break`: skip the rest of the epoch's batches, also after a resume
             if leave_pass(session):
