@@ -59,7 +59,7 @@ def by_closure(run, toy):
     for step in run.steps(3):
         toy.learn(step)
         history = [step]
-    return [step for step in range(3) if step != history]
+    return [step for step in range(3) if [step] != history]
 
 
 def by_names_of_comprehensions(run, toy):

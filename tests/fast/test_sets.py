@@ -37,6 +37,11 @@ def changed(luck, made, count, spread):
     return taken, list(made)
 
 
+def read_back(saved):
+    flat = tree.flatten(saved)
+    return tree.unflatten(flat.tree, lambda key: bytes(flat.leaves[key].data))
+
+
 @settings(max_examples=2 * settings.default.max_examples, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 300), st.sampled_from([5, 50, 1000, 10**9, 2**61]), st.booleans())
 def test_a_set_goes_on_as_the_one_that_was_saved(seed, count, spread, in_place):
@@ -44,8 +49,7 @@ def test_a_set_goes_on_as_the_one_that_was_saved(seed, count, spread, in_place):
     luck = random.Random(seed)
     saved: set = set()
     changed(luck, saved, count, spread)
-    flat = tree.flatten(saved)
-    found = tree.unflatten(flat.tree, lambda key: bytes(flat.leaves[key].data))
+    found = read_back(saved)
     if in_place:
         found, stored = set(range(seed % 9)), found
         tables.refill(found, stored)
@@ -59,8 +63,7 @@ def test_a_set_goes_on_as_the_one_that_was_saved(seed, count, spread, in_place):
 def test_of_two_numbers_that_collide_the_first_stays_the_first(in_place):
     """Both sets fill the same slots, and only one of them is walked in the order of its members' JSON."""
     for saved in (set([261, 637]), set([637, 261])):  # noqa: C405  a literal is made in another order
-        flat = tree.flatten(saved)
-        found = tree.unflatten(flat.tree, lambda key, flat=flat: bytes(flat.leaves[key].data))
+        found = read_back(saved)
         if in_place:
             found, stored = {1}, found
             tables.refill(found, stored)
