@@ -425,6 +425,8 @@ BY_VARIABLES = [
     (CauseFacts(loaders=LOADERS, other_batch=True, datasets=CHANGES), "dataset", 'Fields(dataset, "reads")'),
     (CauseFacts(loaders=LOADERS, other_batch=True), "order", "Track the generator"),
     (CauseFacts(told=(("rebound", "hidden", "write it so"),)), "rebound", "write it so"),
+    (tracked("model/w", told=(("forgotten", "ema", "Write so"),)), "forgotten", "Write so"),
+    (tracked("model/w", same_metrics_there=True, told=(("left_out", "opt", ""),)), "left out", "state_dict()"),
     (CauseFacts(loaders=LOADERS, iterators=("extra",)), "iterator", "takes values from extra"),
     (CauseFacts(iterators=("batches",)), "position", "batches, an iterator whose place is not restored"),
     (left("bar.loss", owner="Bar")._replace(iterators=("trainer.dl",)), "position", "Also (attributes): the resume"),
@@ -448,7 +450,7 @@ BY_LEAVES = [
     (tracked(metrics=("mean_loss",), metrics_first=True), "accumulator", "run.vars"),
     (tracked(metrics=("ema_acc",), metrics_first=True), "EMA", "add it to the tracked ones"),
     (CauseFacts(("w",), ("w",), same_metrics_there=True, loaders=LOADERS), "optimizer", "track the optimizer"),
-    (tracked("model/w", same_metrics_there=True), "update", "GradScaler"),
+    (tracked("model/w", same_metrics_there=True), "update", "what opt keeps outside of its state_dict()"),
     (tracked(same_steps=False), "steps", "run.epochs"),
     (tracked(metrics_first=True), "lines", "run.log"),
     (tracked(), "late", "after its last one"),
@@ -473,6 +475,27 @@ def test_each_fix_is_a_line_of_python():
     for fix in fixes:
         compile(f"dict({advice.keyword(fix)})", "", "eval")
     assert "ema_more" in {fix.word for fix in fixes}
+
+
+def test_members_of_one_list_share_one_line():
+    """Eight environments need one argument, not eight of them."""
+    fields = [(f"envs.envs[{at}].{name}", "E") for at in range(8) for name in ("pos", "count")]
+    found = [suspect(path, owner=owner) for path, owner in [*fields, ("team[0].score", "T")]]
+    (line,) = advice.lines(found, ())
+    expected = 'envs_envs_each=[Fields(each, "pos", "count") for each in envs.envs], team_0=Fields(team[0], "score")'
+    assert line.text == f"Track it: Run(path, dict(..., {expected}))"
+
+
+def test_an_advice_says_what_to_do_about_names_that_the_place_of_the_run_does_not_have():
+    """A local of another function is made before Run and handed on; `self` has another name there."""
+    found = [suspect("fit:rng", "generator"), suspect("run:self.best", owner="Trainer"), suspect("queue", "container")]
+    (there,) = advice.lines(found[2:], (), entered="main")
+    (away,) = advice.lines(found, (), entered="main")
+    (same,) = advice.lines(found[:1], (), entered="fit")
+    assert "The run is entered" not in there.text + same.text
+    assert "The run is entered in main(), and rng is made in fit(): make it before Run, and hand it to fit(); self" in (
+        away.text
+    )
 
 
 def test_of_several_all_are_named_and_the_most_likely_first():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from keyword import iskeyword
 from typing import NamedTuple
@@ -11,6 +12,7 @@ from .report import Fix
 from .suspects import Suspect, function_of
 
 AVERAGES = ("ema", "avg", "averag", "swa", "shadow", "teacher", "polyak")
+_MEMBER = re.compile(r"(?P<row>[^\[\]]+)(?P<index>\[\d+\])(?P<rest>[^\[\]]*)")
 _SHOWN = 6  # variables that are described one by one
 
 
@@ -78,15 +80,35 @@ def text(found: Sequence[Suspect]) -> str:
     return f"the resume did not bring back {shown}{more}"
 
 
-def lines(found: Sequence[Suspect], variables: Collection[str], state: Collection[str] = ()) -> list[Line]:
+def lines(
+    found: Sequence[Suspect], variables: Collection[str], state: Collection[str] = (), entered: str | None = None
+) -> list[Line]:
     """Return the lines to write, one for each way of keeping a variable, in the order of `found`.
 
-    `variables`: names in run.vars; `state`: names of tracked objects, which are not passed twice.
+    `variables`: names in run.vars; `state`: names of tracked objects, which are not passed twice; `entered`: the
+    function that enters the run, "" for the module, None if unknown.
     """
     groups: dict[Callable[[Sequence[Suspect], Collection[str]], Line], list[Suspect]] = {}
     for suspect in found:
         groups.setdefault(_LINES[kind_of(suspect, variables)], []).append(suspect)
-    return [line(each, state) for line, each in groups.items()]
+    return [_reachable(line(each, state), each, entered) for line, each in groups.items()]
+
+
+def _reachable(line: Line, found: Sequence[Suspect], entered: str | None) -> Line:
+    """Return the line with what to do about names that the place of Run does not have."""
+    tracks = any(fix.kind in ("track", "fields") for fix in line.fixes)
+    places = dict.fromkeys((function_of(each.path), each.root) for each in found)
+    away = [(function, name) for function, name in places if function not in ("", entered)]
+    if entered is None or not tracks or not away:
+        return line
+    where = f"{entered}()" if entered else "the module"
+    said = "; ".join(
+        f"self is the object of {function}(): write the name that it has there"
+        if name == "self"
+        else f"{name} is made in {function}(): make it before Run, and hand it to {function}()"
+        for function, name in away
+    )
+    return line._replace(text=f"{line.text}. The run is entered in {where}, and {said}")
 
 
 def _changed(suspect: Suspect) -> str:
@@ -113,7 +135,28 @@ def _track(found: Sequence[Suspect], state: Collection[str]) -> Line:
         fixes.append(Fix("fields", tuple(names), owner, _free(_word(owner), taken)))
     lacking = sorted({each.about.owner_tracked for each in found if each.about.owner_tracked})
     why = f" (what {', '.join(lacking)} saves of itself leaves them out)" if lacking else ""
-    return Line(f"Track it: Run(path, dict(..., {', '.join(map(keyword, fixes))})){why}", tuple(fixes))
+    return Line(f"Track it: Run(path, dict(..., {', '.join(_arguments(fixes))})){why}", tuple(fixes))
+
+
+def _arguments(fixes: Sequence[Fix]) -> list[str]:
+    """Return the arguments of dict() that track them. Members of one list with the same attributes share one."""
+    alike: dict[tuple[str, ...], list[Fix]] = {}
+    for fix in fixes:
+        row, index, rest = _member(fix)
+        alike.setdefault((row, rest, *fix.names) if index else (fix.word,), []).append(fix)
+    return [_of_members(each) if len(each) > 1 else keyword(each[0]) for each in alike.values()]
+
+
+def _member(fix: Fix) -> tuple[str, str, str]:
+    """Return the list, the index and the rest of the owner's name: `envs`, `[0]`, `.env`; without a list no index."""
+    found = _MEMBER.fullmatch(fix.owner)
+    return (fix.owner, "", "") if found is None else (found["row"], found["index"], found["rest"])
+
+
+def _of_members(fixes: Sequence[Fix]) -> str:
+    row, _, rest = _member(fixes[0])
+    quoted = '", "'.join(fixes[0].names)
+    return f'{_word(row + rest)}_each=[Fields(each{rest}, "{quoted}") for each in {row}]'
 
 
 def keyword(fix: Fix) -> str:

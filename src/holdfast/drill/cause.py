@@ -45,6 +45,7 @@ class CauseFacts(NamedTuple):
     persistent: tuple[str, ...] = ()  # loaders of the script with persistent workers that no run.batches walks
     seen: bool = False  # the script's variables were recorded
     datasets: Mapping[str, Mapping[str, Sequence[str]]] = {}  # by loader: what its code draws from and changes
+    entered: str | None = None  # the function that enters the run, "" for the module
 
     @property
     def optimizers(self) -> set[str]:
@@ -124,7 +125,7 @@ def gather(
     first = metrics[0].place if metrics else None
     there = parted.place if parted is not None else None
     logged = {name for line in reference.metrics if line.place == there for name in line.values}
-    told = [(each["kind"], each.get("name", ""), each.get("what", "")) for each in other.told]
+    told = [(each["kind"], each.get("name", ""), each.get("what", "")) for each in (*other.told, *reference.told)]
     shown = reference.sights.at(place)
     return CauseFacts(
         leaves=parted.leaves if parted is not None else (),
@@ -146,6 +147,7 @@ def gather(
         persistent=_persistent(reference),
         seen=any(sight.values for sight in reference.sights.all),
         datasets=shown.datasets if shown is not None else {},
+        entered=next((sight.entered for sight in reference.sights.all), None),
     )
 
 
@@ -219,7 +221,7 @@ def _own_order(facts: CauseFacts) -> Cause | None:
     """
     drawing = [each.name for each in facts.suspects if each.about.in_loader and not _is_of_samples(each.name)]
     found = advice.ranked(facts.suspects, facts.variables, data=True, options=False)
-    lines = [line.text for line in advice.lines(found, facts.variables, facts.state)]
+    lines = [line.text for line in advice.lines(found, facts.variables, facts.state, facts.entered)]
     own = any("dataset" not in loader for loader in facts.loaders.values())
     if not drawing or not (own or facts.other_batch is True):
         return None
@@ -251,10 +253,13 @@ def _not_brought_back(facts: CauseFacts) -> Cause | None:
     name = advice.kind_of(found[0], facts.variables)
     if name == "variable" and facts.only_metrics:
         name = "accumulator"
-    return Cause(name, advice.text(found), tuple(advice.lines(found, facts.variables, facts.state)))
+    lines = advice.lines(found, facts.variables, facts.state, facts.entered)
+    return Cause(name, advice.text(found), tuple(lines))
 
 
 _TOLD = {
+    "forgotten": "it changes from step to step, and is not tracked",
+    "left_out": "what changes from step to step is not in its state_dict()",
     "rebound": "a tracked value was given to the run, and the loop has bound its name to another object",
     "untracked_parameters": "an optimizer steps parameters that no tracked object holds",
     "generator_replaced": "a tracked generator was replaced by another after the run had begun",
@@ -437,8 +442,8 @@ def _weights(facts: CauseFacts) -> Cause:
         return Cause(
             "update",
             "the step began equal, logged the same and its update differed. What the update reads was not brought "
-            "back: gradients that were pending (run.batches(loader, accumulate=4) saves none in between), a GradScaler "
-            "that is not tracked, or what an optimizer of your own keeps outside of its state_dict()",
+            f"back: what {', '.join(sorted(facts.optimizers))} keeps outside of its state_dict() (counters, slow "
+            "weights, an optimizer inside), or sparse gradients that were pending",
         )
     if facts.other_batch is False or (facts.seen and not facts.loaders):
         return UNSEEN

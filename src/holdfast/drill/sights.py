@@ -24,6 +24,7 @@ class VariableRecord(NamedTuple):
     rng: Mapping[str, str]  # the global generators
     datasets: Mapping[str, Mapping[str, Sequence[str]]] = {}  # by loader: what its code "draws" with and "changes"
     state: str = ""  # only at a begin: a digest of all that is tracked
+    entered: str | None = None  # only at a begin: the function that entered the run, "" for the module
     cut: int = 0  # so many variables were read, and there were more; 0: all of them
 
 
@@ -37,8 +38,8 @@ def sights(log: Log) -> Iterable[VariableRecord]:
             values = {path: value for path, value in {**values, **event["values"]}.items() if path not in gone}
             about = {**about, **msgspec.convert(event["about"], dict[str, About])}
             more = event["batch"], values, about, event["rng"], event.get("datasets", {}), event.get("state", "")
-            cut = int(event.get("cut", 0))
-            yield VariableRecord(place_of(event), log.attempt, event["at"] == "begin", *more, cut)
+            rest = event.get("entered"), int(event.get("cut", 0))
+            yield VariableRecord(place_of(event), log.attempt, event["at"] == "begin", *more, *rest)
 
 
 class VariableRecords:

@@ -97,6 +97,7 @@ def note(session: Session, at: str) -> None:
     witness.read_by(source.loader for source in sources.values())
     facts = witness.note(roots, own) | {"datasets": {name: _read(source) for name, source in sources.items()}}
     if at == "begin":
+        facts["entered"] = session.watch.entered_in
         facts["state"] = format.digest(format.json_bytes(session.tracked.digests().of))[:16]
     session.record("visible", at=at, **facts)
 

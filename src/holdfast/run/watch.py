@@ -41,6 +41,7 @@ class Watch:
         self._state, self._given = tracked.objects, tracked.given
         self._vars = variables
         self._caller = _caller()
+        self.entered_in = "" if self._caller.module is not None else self._caller.code.co_name
         self._held_state: list[str] = []
         self._unreachable: list[str] = []  # values that only the run held from the beginning
         self._held_vars: dict[str, int] = {}  # and the ids of their values
