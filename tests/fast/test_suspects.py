@@ -3,6 +3,7 @@
 import math
 import random
 import sys
+import types
 from typing import Any
 
 import numpy as np
@@ -484,6 +485,45 @@ def test_members_of_one_list_share_one_line():
     (line,) = advice.lines(found, ())
     expected = 'envs_envs_each=[Fields(each, "pos", "count") for each in envs.envs], team_0=Fields(team[0], "score")'
     assert line.text == f"Track it: Run(path, dict(..., {expected}))"
+
+
+def test_members_that_the_loop_replaces_are_kept_by_their_list():
+    """The fields of an object that is gone restore nothing: a hall of fame keeps `keys`, not `keys[0].wvalues`."""
+    found = [suspect(f"hof.keys[{at}].wvalues", owner="Fitness", renewed=True) for at in range(2)]
+    (line,) = advice.lines([*found, suspect("team[0].score", owner="Player", renewed=True)], ())
+    assert line.text == 'Track it: Run(path, dict(..., team=team, hof=Fields(hof, "keys")))'
+
+
+def test_an_object_in_a_container_is_known_to_be_another_one():
+    """The witness compares the objects at one place; those that only change are not replaced."""
+    witness, old, new = Witness({}), Environment(), Environment()
+    hall = types.SimpleNamespace(rows=[old], kept=[old])
+    noted(witness, hall=hall)
+    hall.rows = [new]
+    about = noted(witness, hall=hall)["about"]
+    assert (
+        [path for path, each in about.items() if each.get("renewed")]
+        == [path for path in about if path.startswith("hall.rows[0].")]
+        != []
+    )
+
+
+def test_what_a_library_keeps_inside_is_no_attribute_to_track():
+    """Nobody can put back the parts of a study: it is made anew from what is kept."""
+    inside = suspect("study._storage._max", owner="Storage", installed=True)
+    own = suspect("self._pool.pos", owner="Pool")
+    assert cause.usual(CauseFacts(suspects=[inside])).name == "inside"
+    assert "study keeps that inside" in cause.usual(CauseFacts(suspects=[inside])).advice
+    assert 'Fields(self._pool, "pos")' in cause.usual(CauseFacts(suspects=[own])).advice
+
+
+def test_no_weight_depends_on_a_meter():
+    """Where weights differ and a batch's index began anew, the index is named before the averages that are shown."""
+    meters = [suspect("logger.meters['loss'].count", owner="SmoothedValue"), suspect("iter_time.count", owner="X")]
+    facts = tracked("model/w", suspects=meters, counting=("train:i",), other_batch=False)
+    assert cause.usual(facts).name == "enumerate"
+    assert "Also (attributes)" in cause.usual(facts).advice
+    assert cause.usual(facts._replace(suspects=[*meters, suspect("pool.pos", owner="Pool")])).name == "attributes"
 
 
 def test_an_advice_says_what_to_do_about_names_that_the_place_of_the_run_does_not_have():

@@ -13,6 +13,7 @@ from .suspects import Suspect, function_of
 
 AVERAGES = ("ema", "avg", "averag", "swa", "shadow", "teacher", "polyak")
 _MEMBER = re.compile(r"(?P<row>[^\[\]]+)(?P<index>\[\d+\])(?P<rest>[^\[\]]*)")
+METERS = ("meter", "metric", "logger", "smoothed", "_time", "progress", "pbar")
 _SHOWN = 6  # variables that are described one by one
 
 
@@ -37,6 +38,8 @@ def kind_of(suspect: Suspect, variables: Collection[str]) -> str:
         return _stateful(suspect)
     if about.frozen:
         return "immutable"
+    if about.owner and about.installed and "._" in suspect.owner:
+        return "inside"
     if about.owner:
         return "frozen parameters" if suspect.name.endswith(f".{TRAINED}") else "attributes"
     if suspect.name in variables:
@@ -52,6 +55,12 @@ def _stateful(suspect: Suspect) -> str:
     return "EMA" if averages else "object"
 
 
+def is_meter(suspect: Suspect) -> bool:
+    """Whether its names say that it averages or shows what others compute."""
+    words = f"{suspect.name} {suspect.about.owner}".lower()
+    return any(part in words for part in METERS)
+
+
 def ranked(found: Iterable[Suspect], variables: Collection[str], *, data: bool, options: bool) -> list[Suspect]:
     """Return the suspects, the most likely first.
 
@@ -61,11 +70,12 @@ def ranked(found: Iterable[Suspect], variables: Collection[str], *, data: bool, 
     kept = list(found)
     changed = {each.owner for each in kept if not each.unchanged_at_start} - {""}
 
-    def rank(suspect: Suspect) -> tuple[bool, bool, bool, int]:
+    def rank(suspect: Suspect) -> tuple[bool, bool, bool, bool, int]:
         name = kind_of(suspect, variables)
         sets_options = name == "scheduler" or "lr" in suspect.name.lower()
         later = suspect.unchanged_at_start and suspect.owner not in changed
-        return later, data and name not in _OF_DATA, options and not sets_options, [*_LINES].index(name)
+        of_data, of_options = not data or name in _OF_DATA, not options or sets_options
+        return later, not of_data, not of_options, is_meter(suspect), [*_LINES].index(name)
 
     owners = {each.owner for each in kept}
     whole = tuple(f"{each.name}." for each in kept if each.about.kind == "stateful")
@@ -123,7 +133,11 @@ def _track(found: Sequence[Suspect], state: Collection[str]) -> Line:
     fields: dict[str, list[str]] = {}
     for suspect in found:
         owner = _expression(suspect.owner)
-        if suspect.about.kind not in ("generator", "stateful") and owner:
+        row = _expression(suspect.owner).rpartition("[")[0] if suspect.about.renewed else ""
+        if "." in row:  # the list is kept, since its members are other objects by now
+            holder, _, name = row.rpartition(".")
+            fields.setdefault(holder, []).append(name)
+        elif suspect.about.kind not in ("generator", "stateful") and owner and not row:
             fields.setdefault(owner, []).append(suspect.name.rpartition(".")[2])
         else:
             name = _expression(suspect.root if "[" in suspect.name else suspect.name)
@@ -132,7 +146,7 @@ def _track(found: Sequence[Suspect], state: Collection[str]) -> Line:
     taken = {*whole, *state, *(each.about.owner_tracked for each in found)}
     fixes = [*whole.values()]
     for owner, names in fields.items():
-        fixes.append(Fix("fields", tuple(names), owner, _free(_word(owner), taken)))
+        fixes.append(Fix("fields", tuple(dict.fromkeys(names)), owner, _free(_word(owner), taken)))
     lacking = sorted({each.about.owner_tracked for each in found if each.about.owner_tracked})
     why = f" (what {', '.join(lacking)} saves of itself leaves them out)" if lacking else ""
     return Line(f"Track it: Run(path, dict(..., {', '.join(_arguments(fixes))})){why}", tuple(fixes))
@@ -203,6 +217,14 @@ def _trained(found: Sequence[Suspect], _: Collection[str]) -> Line:
     )
 
 
+def _inside(found: Sequence[Suspect], _: Collection[str]) -> Line:
+    roots = ", ".join(dict.fromkeys(each.root for each in found))
+    return Line(
+        f"{roots} keeps that inside, where no line of yours can put it back. Keep in run.vars what it is made from, "
+        "and make it anew from that in each pass, as docs/questions.md does for a study and a booster"
+    )
+
+
 def _immutable(found: Sequence[Suspect], _: Collection[str]) -> Line:
     root = found[0].root
     return Line(
@@ -248,6 +270,7 @@ _LINES = {  # the line for each kind of variable, the most likely kind first
     "object": _track,
     "frozen parameters": _trained,
     "attributes": _track,
+    "inside": _inside,
     "immutable": _immutable,
     "container": _track,
     "run.vars unused": _own_vars,

@@ -194,7 +194,10 @@ def usual(facts: CauseFacts) -> Cause:
     iterator, index = _own_iterator(facts), _index(facts)
     if iterator is not None and iterator.name != found.name and not facts.loaders and not facts.only_metrics:
         found = iterator.also(found)  # what it yields decides on all else
-    return found if index is None or index.name == found.name else found.also(index)
+    if index is None or index.name == found.name:
+        return found
+    shown = not facts.only_metrics and facts.suspects and all(map(advice.is_meter, facts.suspects))
+    return index.also(found) if shown else found.also(index)  # no weight depends on a meter
 
 
 # Rules by evidence, the strongest first ------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import msgspec
+
 from ..run.witness import UNREAD, About
 from .safepoint import SafePoint
 from .sights import VariableRecord, VariableRecords
@@ -72,9 +74,11 @@ def suspects(
     if begin is None or there is None or beside is None:
         return []
     before, later = _last_before(other, attempt, diverged_at), _unchanged_at_start(reference, other)
-    found = []
+    found, last = [], reference.all[-1].about
     for path, was in there.values.items():
         now, about, here = begin.values.get(path), there.about[path], begin.about.get(path)
+        if path in last and last[path].renewed:
+            about = msgspec.structs.replace(about, renewed=True)
         own = about.live and not about.tracked and not path.startswith(VARS)  # run.vars are restored anyway
         if not own or UNREAD in (was, now) or beside.values.get(path) != was:
             continue

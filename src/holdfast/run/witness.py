@@ -10,6 +10,7 @@ import datetime as dt
 import itertools
 import math
 import random
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -21,7 +22,7 @@ from ..state import rng, tree
 from ..state.captured import Attributes
 from ..store import format
 from .objects import OBJECTS, adapter_for, is_generator
-from .visible import MOST, Variable, has_own_state, is_array, is_module, variables, within
+from .visible import MOST, Variable, has_own_state, is_array, is_module, is_users, variables, within
 
 LARGEST_BYTES = 32 << 20  # most bytes of one variable; four times as much for all of them
 MOST_MEMBERS = 20_000
@@ -47,6 +48,8 @@ class About(msgspec.Struct, frozen=True, omit_defaults=True):
     clock: bool = False  # it holds a time near the present
     role: str = ""  # scheduler | scaler | optimizer | module, by what it can do
     frozen: bool = False  # it is an attribute of an object that cannot be changed in place
+    renewed: bool = False  # the member of a container that has it was another object before
+    installed: bool = False  # the class of the object that has it belongs to an installed package
     bag: str = ""  # of a container: a digest of its members in no order
 
 
@@ -61,6 +64,8 @@ class Witness:
         fields = [(name, each) for name, each in held.items() if isinstance(each, Attributes)]
         self._fields = {(id(each.target), field): name for name, each in fields for field in each.names}
         self._in_loaders: set[int] = set()
+        self._members: dict[str, int] = {}  # ids of objects in containers that have attributes, by path
+        self._renewed: set[str] = set()
         self._batches: list[str] = []
         self._last: dict[str, str] = {}
         self._about: dict[str, About] = {}
@@ -127,8 +132,16 @@ class Witness:
             clock=_is_time(value),
             role=_role(value),
             frozen=is_object and bool(getattr(getattr(type(owner), "__dataclass_params__", None), "frozen", False)),
+            renewed=is_object and self._is_renewed(variable.path.rpartition(".")[0], owner),
+            installed=is_object and _is_installed(type(owner)),
             bag=_bag(value),
         )
+
+    def _is_renewed(self, place: str, owner: Any) -> bool:
+        """Whether another object stood at this place of a container at an earlier note."""
+        if place.endswith("]") and self._members.setdefault(place, id(owner)) != id(owner):
+            self._renewed.add(place)
+        return place in self._renewed
 
 
 def _guarded(value: Any, largest: int) -> tuple[str, int]:
@@ -188,6 +201,11 @@ def _role(value: Any) -> str:
         return "scaler"
     attributes = getattr(value, "__dict__", {})
     return "scheduler" if "optimizer" in attributes else "optimizer" if "param_groups" in attributes else ""
+
+
+def _is_installed(kind: type) -> bool:
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return file is not None and not is_users(file, kind.__module__)
 
 
 def _is_time(value: Any) -> bool:
