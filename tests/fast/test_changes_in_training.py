@@ -10,6 +10,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LRSchedul
 
 from holdfast import Every, Last, Run, Store
 from holdfast.errors import UsageError
+from holdfast.torch import optimizers
 from toy import Cut, events
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
@@ -391,3 +392,24 @@ def test_a_rate_that_only_the_script_had_changed_is_told(tmp_path, capsys):
     assert 0 == rates_told(tmp_path, capsys)
     trained(tmp_path, make, lambda state, step: fit(state))
     assert 1 == rates_told(tmp_path, capsys)
+
+
+def test_a_rate_that_comes_back_to_its_first_value_has_not_moved():
+    """A resumed run saves the same as another one: a warm-up ends at the rate that the script began with."""
+
+    def begun():
+        weight = nn.Parameter(torch.zeros(2))
+        optimizer = torch.optim.SGD([weight], lr=1.0)
+        optimizers.enter(optimizer)
+        return optimizer
+
+    whole, resumed = begun(), begun()
+    whole.param_groups[0]["lr"] = 0.5
+    assert optimizers.capture(whole)[".besides"] == {"moved": [{"lr": 1.0}]}
+    optimizers.restore(resumed, optimizers.capture(whole))
+    for each in (whole, resumed):
+        each.param_groups[0]["lr"] = 1.0
+    assert optimizers.capture(resumed) == optimizers.capture(whole)
+    for each in (whole, resumed):
+        each.param_groups[0]["lr"] = 2.0
+    assert optimizers.capture(resumed) == optimizers.capture(whole)

@@ -218,9 +218,9 @@ def _trained(found: Sequence[Suspect], _: Collection[str]) -> Line:
 
 
 def _inside(found: Sequence[Suspect], _: Collection[str]) -> Line:
-    roots = ", ".join(dict.fromkeys(each.root for each in found))
+    holders = ", ".join(dict.fromkeys(each.owner.partition("._")[0] for each in found))
     return Line(
-        f"{roots} keeps that inside, where no line of yours can put it back. Keep in run.vars what it is made from, "
+        f"{holders} keeps that inside, where no line of yours can put it back. Keep in run.vars what it is made from, "
         "and make it anew from that in each pass, as docs/questions.md does for a study and a booster"
     )
 

@@ -83,11 +83,12 @@ class OfOptimizer:
     def moved(self, optimizer: Optimizer) -> list[dict[str, Any]]:
         """By group, the first values of options that the script itself has changed; [] if there are none.
 
-        Where a scheduler has left `initial_lr`, that is the first value.
+        Where a scheduler has left `initial_lr`, that is the first value. An option that is back at its first value has
+        not moved, in a resumed run as in the others.
         """
         pairs = zip(optimizer.param_groups, self._first, self._moved, strict=False)
         found = [
-            {} if "initial_lr" in group else {**_other(first, _options(group)), **known}
+            {} if "initial_lr" in group else _other({**first, **known}, _options(group))
             for group, first, known in pairs
         ]
         return found if any(found) else []
