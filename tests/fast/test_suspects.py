@@ -4,6 +4,7 @@ import math
 import random
 import sys
 import types
+from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from holdfast.drill.evidence import Trace
 from holdfast.drill.safepoint import SafePoint
 from holdfast.drill.sights import VariableRecord, VariableRecords
 from holdfast.drill.suspects import Suspect, other_batch, shifted, spelled, suspects
-from holdfast.run import datasets
+from holdfast.run import datasets, drilled
 from holdfast.run.carried import carried
 from holdfast.run.visible import is_users
 from holdfast.run.witness import UNREAD, About, Witness
@@ -200,6 +201,22 @@ def find(name):
     while frame.f_code.co_name != name:
         frame = frame.f_back
     return frame
+
+
+def test_a_part_of_a_module_is_spelled_as_code():
+    """A path goes into an advice, and that into a script: names of layers need not be Python's."""
+    model = torch.nn.Sequential(OrderedDict({"0": torch.nn.ReLU(), "4_norm": torch.nn.BatchNorm1d(2)}))
+    paths = noted(Witness({"model": model}), model=model)["values"]
+    assert 'model.get_submodule("4_norm").momentum' in paths
+    assert all(compile(path, "", "eval") for path in paths)
+
+
+def test_what_two_objects_share_is_compared_by_its_numbers():
+    """An optimizer may keep a parameter's own memory (SAM), and a resume gives it a copy of it."""
+    weight = torch.ones(2)
+    shared, parted = ({"model": {"w": weight}, "opt": {"old": each}} for each in (weight, weight.clone()))
+    assert drilled.digests_of_each(shared) == drilled.digests_of_each(parted)
+    assert "opt/old" in drilled.digests_of_each(shared)
 
 
 def test_what_a_closure_keeps_is_seen():

@@ -135,7 +135,8 @@ class Drill:
         if log.last.get("event") == "failed":  # the script ended well
             raise ChildError(
                 f"undisturbed run {number}: the command ended well, and its run did not: {log.last.get('error')}. The "
-                "run ends with its outermost loop: a loop that takes its batches by next() asks for one more in the end"
+                "run ends with its outermost loop: a loop that takes its batches by next() asks for one more in "
+                "the end, and a generator of them that has more returns there"
             )
         self._printed[root.name] = output.sections(ended.printed, finished=True)
         self._files[root.name] = files.read(leftovers.written(root.parent))

@@ -6,7 +6,7 @@ The drill compares two runs by these journal lines. To write them, nothing is dr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..store import format
@@ -70,12 +70,17 @@ def show(session: Session, epoch: int | None) -> None:
     memory = session.memory(probe=False)
     memory.pop("means", None)  # sums of metrics: a metric may be a duration, which differs between runs
     memory.pop("durations", None)
-    found = digests({**session.tracked.capture(), RESERVED: memory}).of
+    found = digests_of_each({**session.tracked.capture(), RESERVED: memory})
     at = session.position.epoch if epoch is None else epoch
     session.record("digests", epoch=at, leaves=merged(session.ranks, found))
     note(session, "point")
     session.attempt.flush()
     mark_output(session)
+
+
+def digests_of_each(captured: Mapping[str, Any]) -> dict[str, str]:
+    """Digest each object by itself: what two of them share is compared by its numbers, since a resume may part it."""
+    return {key: digest for name, each in captured.items() for key, digest in digests({name: each}).of.items()}
 
 
 def mark_output(session: Session) -> None:

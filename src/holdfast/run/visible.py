@@ -250,6 +250,11 @@ def _of_module(variable: Variable, attributes: Mapping[str, Any]) -> list[Variab
     own += [(name, attributes["_buffers"].get(name)) for name in attributes.get("_non_persistent_buffers_set", ())]
     trained = tuple(name for name, each in attributes["_parameters"].items() if getattr(each, TRAINED, False))
     flags = [(TRAINED, trained)] if any(each is not None for each in attributes["_parameters"].values()) else []
-    return [
-        variable.member(f"[{name}]" if name.isdecimal() else f".{name}", each) for name, each in own + flags + parts
-    ]
+    return [variable.member(_spelled(name), each) for name, each in own + flags + parts]
+
+
+def _spelled(name: str) -> str:
+    """Return the code by which a script reaches a part of a module."""
+    if name.isdecimal():
+        return f"[{name}]"
+    return f".{name}" if name.isidentifier() else f'.get_submodule("{name}")'
