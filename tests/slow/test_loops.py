@@ -35,13 +35,13 @@ def resumes_exactly(name, zygotes, place, record_property):
     assert found.kills_proven == 3
 
 
-@pytest.mark.parametrize("number", range(2))
-def test_a_script_of_the_page_of_questions_resumes_exactly(number, zygotes, tmp_path):
-    """A trainer that calls next(), and a loop in a second function."""
+@pytest.mark.parametrize(("number", "steps"), [(0, 15), (1, 18)])
+def test_a_script_of_the_page_of_questions_resumes_exactly(number, steps, zygotes, tmp_path):
+    """A trainer that calls next(), and a loop in a second function. The first leaves its 16th step by `return`."""
     script = tmp_path / "train.py"
     script.write_text(PREAMBLE + ANSWERS[number])
     found = drill.drill([*zygotes(*TORCH), str(script)], DrillOptions(kills=3, seed=1), quiet)
-    assert (found.verdict, found.kills_proven, found.steps) == (report.IDENTICAL, 3, 18), found
+    assert (found.verdict, found.kills_proven, found.steps) == (report.IDENTICAL, 3, steps), found
 
 
 @pytest.mark.parametrize("name", sample([*LOOPS], 4))
