@@ -13,11 +13,13 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import (
+    ChainedScheduler,
     CosineAnnealingLR,
     CosineAnnealingWarmRestarts,
     ExponentialLR,
     LambdaLR,
     ReduceLROnPlateau,
+    SequentialLR,
 )
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, TensorDataset
@@ -474,7 +476,18 @@ def only_calls_of_safe_point(path):
             run.safe_point()
 
 
+def schedulers_inside(path):
+    model = net()
+    optimizer = adam(model)
+    scheduler = ChainedScheduler([_sequence(optimizer), LambdaLR(optimizer, lambda step: 0.9**step)])
+    with entered(path, {"model": model, "optimizer": optimizer, "scheduler": scheduler}) as run:
+        for _ in run.steps(STEPS):
+            learn(model, optimizer)
+            scheduler.step()
+
+
 RIGHT: list[Any] = [
+    schedulers_inside,
     plain, maml, reptile, lbfgs_inside, gan, teacher, compiled, two_runs, inside_a_tracked_object, lists_and_dicts,
     fields_of_an_agent, stateless_sgd, foreach_and_fused, at_test_time, optimizer_per_epoch, copied_in_each_epoch,
     weights_in_a_list,
@@ -547,6 +560,33 @@ def under_a_scheduler(path):
             scheduler.step()
 
 
+def _under(make):
+    """The tracked scheduler is of a class with a state_dict() of its own, which saves nothing of the optimizer."""
+
+    def script(path):
+        model = net()
+        optimizer = adam(model)
+        scheduler = make(optimizer)
+        with entered(path, {"model": model, "schedulers": [scheduler]}) as run:
+            for _ in run.steps(STEPS):
+                learn(model, optimizer)
+                scheduler.step()
+
+    return script
+
+
+def under_a_function(path):
+    _under(lambda optimizer: LambdaLR(optimizer, lambda step: 0.9**step))(path)
+
+
+def under_a_sequence(path):
+    _under(_sequence)(path)
+
+
+def _sequence(optimizer):
+    return SequentialLR(optimizer, [ExponentialLR(optimizer, 0.9), ExponentialLR(optimizer, 0.8)], [2])
+
+
 def loss_weights(path):
     model, log_var = net(), nn.Parameter(torch.zeros(()))
     optimizer = torch.optim.Adam([*model.parameters(), log_var], 0.05)
@@ -576,6 +616,18 @@ def scheduler_forgotten(path):
         for _ in run.steps(STEPS):
             learn(model, optimizer)
             scheduler.step()
+
+
+def schedulers_in_a_list(path):
+    """Each member has the list's line: two lines for `schedulers=` could not both be written."""
+    models = [net(), net()]
+    optimizers = [adam(each) for each in models]
+    schedulers = [CosineAnnealingLR(each, 100) for each in optimizers]
+    with entered(path, {"models": models, "optimizers": optimizers}) as run:
+        for _ in run.steps(STEPS):
+            for model, optimizer, scheduler in zip(models, optimizers, schedulers, strict=True):
+                learn(model, optimizer)
+                scheduler.step()
 
 
 def scheduler_of_epochs(path):
@@ -742,9 +794,12 @@ FORGETFUL: list[tuple[Any, str, str]] = [
     (made_in_each_epoch, "forgotten", "optimizer"),
     (rate_of_stateless_sgd, "forgotten", "optimizer"),
     (under_a_scheduler, "forgotten", "optimizer"),
+    (under_a_function, "forgotten", "optimizer"),
+    (under_a_sequence, "forgotten", "optimizer"),
     (loss_weights, "untracked_parameters", "optimizer"),
     (second_group, "untracked_parameters", "optimizer"),
     (scheduler_forgotten, "forgotten", "scheduler"),
+    (schedulers_in_a_list, "forgotten", "schedulers"),
     (scheduler_of_epochs, "forgotten", "scheduler"),
     (plateau, "forgotten", "scheduler"),
     (scaler_forgotten, "forgotten", "scaler"),

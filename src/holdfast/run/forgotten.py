@@ -128,7 +128,13 @@ class Forgotten:
             if any(module.stepped_in(value, steps) for module, steps in self._steps):
                 continue
             self._told.add(id(value))
-            yield _forgotten_object(variable.path.rpartition(":")[2], value)
+            yield from self._once(_forgotten_object(_list_of(variable.path.rpartition(":")[2]), value))
+
+
+def _list_of(name: str) -> str:
+    """Return the list for one of its members: all of them have one line, and one place among the tracked objects."""
+    row, _, rest = name.rpartition("[")
+    return row if row and rest.endswith("]") else name
 
 
 def _forgotten_object(name: str, value: Any) -> Lost:

@@ -87,8 +87,9 @@ def forgotten(steps: Steps, held: set[int], kept: Mapping[int, Any], captured: A
 def saves_alone(value: Any) -> bool:
     """Whether it is torch's own kind of object: its state_dict() has nothing of the objects that it refers to."""
     method = getattr(type(value), "state_dict", None)
-    homes = (nn.Module.state_dict, Optimizer.state_dict, LRScheduler.state_dict, GradScaler.state_dict)
-    return method in homes and type(value).__dict__.get("get_extra_state") is None
+    homes = (nn.Module.state_dict, Optimizer.state_dict, GradScaler.state_dict)
+    is_schedulers = getattr(method, "__module__", "") == LRScheduler.__module__  # LambdaLR has one of its own
+    return (method in homes or is_schedulers) and type(value).__dict__.get("get_extra_state") is None
 
 
 def learned(module: nn.Module, held: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
