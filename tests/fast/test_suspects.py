@@ -531,6 +531,8 @@ def test_what_a_library_keeps_inside_is_no_attribute_to_track():
     own = suspect("self._pool.pos", owner="Pool")
     assert cause.usual(CauseFacts(suspects=[inside])).name == "inside"
     assert "study keeps that inside" in cause.usual(CauseFacts(suspects=[inside])).advice
+    both = cause.usual(CauseFacts(suspects=[inside, suspect("main:total", stored=True)]))
+    assert (both.name, len(both.lines)) == ("variable", 1)
     assert 'Fields(self._pool, "pos")' in cause.usual(CauseFacts(suspects=[own])).advice
 
 

@@ -101,6 +101,8 @@ def lines(
     groups: dict[Callable[[Sequence[Suspect], Collection[str]], Line], list[Suspect]] = {}
     for suspect in found:
         groups.setdefault(_LINES[kind_of(suspect, variables)], []).append(suspect)
+    if len(groups) > 1:  # what a library caches is of the least use, and has no line that is typed
+        groups.pop(_inside, None)
     return [_reachable(line(each, state), each, entered) for line, each in groups.items()]
 
 
@@ -270,9 +272,9 @@ _LINES = {  # the line for each kind of variable, the most likely kind first
     "object": _track,
     "frozen parameters": _trained,
     "attributes": _track,
-    "inside": _inside,
     "immutable": _immutable,
     "container": _track,
     "run.vars unused": _own_vars,
     "variable": _vars,
+    "inside": _inside,
 }
