@@ -23,6 +23,7 @@ COMMANDS = {
     "drill": "Kill a run on purpose, and prove that it resumes exactly.",
     "export": "Write a checkpoint's tensors as .safetensors, .npz or .pt.",
     "hold": "Do not restart or requeue a run.",
+    "init": "Give a script its Run, and prove each line of it.",
     "lint": "Find what a Slurm batch script does wrong.",
     "ls": "List a run's checkpoints.",
     "pin": "Keep a checkpoint for ever.",

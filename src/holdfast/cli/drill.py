@@ -11,8 +11,9 @@ import msgspec
 from .. import drill, terminal
 from ..drill.plan import SIGNALS
 from ..drill.table import COLUMNS, lines, row
-from ..errors import ChildError
+from ..errors import ChildError, UsageError
 from . import options
+from .init import mended
 from .shown import echo, echo_json, safe, table
 
 
@@ -49,9 +50,11 @@ class _Signals(click.ParamType):  # type: ignore[type-arg]  # generic in the new
 )
 @options.option("--flip/--no-flip", "damage", default=True, help="Damage checkpoints between attempts.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Leave the runs in DIR.")
+@click.option("--fix", is_flag=True, help="Add to a copy of the script what is missing, and print the diff.")
+@click.option("--write", is_flag=True, help="With --fix: write the script if the last drill says identical.")
 @options.as_json
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(as_json: bool, command: tuple[str, ...], **chosen: Any) -> None:
+def command(as_json: bool, fix: bool, write: bool, command: tuple[str, ...], **chosen: Any) -> None:
     """Run COMMAND, a script that uses holdfast.Run, twice undisturbed and once with kills; compare every bit.
 
     COMMAND itself is left as it is. HOLDFAST_RUN_DIR moves its run into a directory of the drill's. HOLDFAST_DRILL
@@ -62,11 +65,19 @@ def command(as_json: bool, command: tuple[str, ...], **chosen: Any) -> None:
 
         holdfast drill --signals RANK -- torchrun --nproc-per-node 4 train.py
 
+        holdfast drill --fix -- python train.py
+
     KILL strikes every process that COMMAND has started, RANK one of its ranks only, the others COMMAND itself.
 
     Exit 0: identical at as many distinct places as kills were asked for, or at all that COMMAND has. 1: different, or
     state identical but output differs, not proven, or not deterministic by itself. 8: COMMAND failed by itself.
     """
+    if write and not fix:
+        raise UsageError("--write goes with --fix")
+    if fix:
+        raise click.exceptions.Exit(
+            mended(command, drill.DrillOptions(**chosen), as_json=as_json, new=False, write=write)
+        )
     try:
         with terminal.Progress() as progress:
             report = drill.drill(

@@ -255,7 +255,12 @@ def _vars(found: Sequence[Suspect], _: Collection[str]) -> Line:
 
 
 def _kept(found: Sequence[Suspect]) -> tuple[Fix, ...]:
-    return tuple(Fix("vars", (each.name,), function_of(each.path)) for each in found if each.name.isidentifier())
+    """`word`: an array's name, which can be tracked as it is if the loop changes it in place only."""
+    return tuple(
+        Fix("vars", (each.name,), function_of(each.path), each.name if each.about.kind == "array" else "")
+        for each in found
+        if each.name.isidentifier()
+    )
 
 
 def _in_vars(found: Sequence[Suspect]) -> str:

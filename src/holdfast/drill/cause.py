@@ -248,7 +248,8 @@ def _is_of_samples(name: str) -> bool:
     return any(part in name for part in (".collate_fn", ".dataset", "transform"))
 
 
-def _not_brought_back(facts: CauseFacts) -> Cause | None:
+def not_brought_back(facts: CauseFacts) -> Cause | None:
+    """The script's variables that the resume did not restore."""
     had = [each for each in facts.suspects if each.now is not None or each.about.owner]
     found = advice.ranked(had, facts.variables, data=facts.other_batch is True, options=bool(facts.options))
     if all(each.unchanged_at_start for each in found):
@@ -360,7 +361,7 @@ def _seeded(facts: CauseFacts) -> tuple[Fix, ...]:
     return (Fix("seeded", tuple(name for name, each in facts.loaders.items() if each.get("workers"))),)
 
 
-_RULES = (_step_without_work, _own_order, _drawn_in_workers, _not_brought_back, _index, _told, _data, _own_iterator)
+_RULES = (_step_without_work, _own_order, _drawn_in_workers, not_brought_back, _index, _told, _data, _own_iterator)
 
 
 # Rules by the leaves that differ, where no variable was recorded ----------------------------------------------------

@@ -28,7 +28,7 @@ from .kill import ChildExit, Follow
 from .output import Section
 from .places import AGAIN, Course
 from .plan import DrillOptions, Kill, Pace, pace
-from .report import DrillReport, ResumePoint
+from .report import Divergence, DrillReport, ResumePoint
 from .safepoint import SafePoint
 
 Say = Callable[[str], None]
@@ -45,6 +45,8 @@ class Drill:
         self._began_ns = time.time_ns()
         self._printed: dict[str, list[Section]] = {}  # by run
         self._files: dict[str, files.Contents] = {}  # by run: what the script's own files held at its end
+        self.undisturbed: list[str] = []  # what the undisturbed runs printed
+        self.failed: Divergence | None = None  # where a resumed attempt that failed had left their path
         self._opened: dict[str, Path] = {}  # by run: the file in which its processes note the files that they open
 
     def run(self) -> DrillReport:
@@ -88,8 +90,8 @@ class Drill:
             try:
                 self._interrupt(found, place / "killed", schedule)
             except ChildError as error:
-                reason = judge.why_failed(reference, evidence.trace(place / "killed"), self._idle)
-                raise ChildError(f"{error}{reason}") from error
+                self.failed = judge.failed(reference, evidence.trace(place / "killed"), self._idle)
+                raise ChildError(f"{error}{judge.why_failed(self.failed)}") from error
             interrupted = evidence.trace(place / "killed")
             found.states_compared, found.metric_lines = len(interrupted.states), len(interrupted.metrics)
             self._judge(found, reference, interrupted, place, "killed")
@@ -139,6 +141,7 @@ class Drill:
                 "the end, and a generator of them that has more returns there"
             )
         self._printed[root.name] = output.sections(ended.printed, finished=True)
+        self.undisturbed.append(output.without_marks(ended.printed))
         self._files[root.name] = files.read(leftovers.written(root.parent))
         learnt = pace(log.events, ended.took_s)
         self.say(

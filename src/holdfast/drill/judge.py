@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from ..run.tracked import RESERVED
 from . import by_itself, cause, compare
+from .advice import Line
 from .cause import Cause
 from .compare import MetricDifference, Parting
 from .evidence import SafePoint, Trace
 from .files import FileDifference
 from .leftovers import Leftover
 from .output import LineDifference
-from .report import IDENTICAL, NOT_PROVEN, Divergence, DrillReport
+from .report import IDENTICAL, NOT_PROVEN, Divergence, DrillReport, Fix
 from .suspects import VARS
 
 LEFTOVER = "leftover file"
@@ -63,8 +64,9 @@ FILE = Cause(
 
 def of_files(differences: Sequence[FileDifference], reference: Trace, other: Trace) -> Divergence:
     """The first file that `other` left otherwise while all tracked state was equal."""
-    attempt = max(other.restored, default=0)
-    return _at(reference.states[-1].place, attempt, other, str(differences[0]), FILE)
+    attempt, place = max(other.restored, default=0), reference.states[-1].place
+    lost = cause.not_brought_back(cause.gather(reference, other, (place, attempt)))
+    return _at(place, attempt, other, str(differences[0]), FILE if lost is None else lost.also(FILE))
 
 
 ANOTHER_RUN = Cause(
@@ -81,28 +83,39 @@ def of_another_run(what: str, reference: Trace, other: Trace) -> Divergence:
 
 AFTER_THE_LOOP = Cause(
     "after the loop",
-    "the finished script was started once more, as after a kill behind its loop, and the loop's body did not run. Keep "
-    'in run.vars what the code behind the loop reads, or end such a process: Run(..., finished="exit")',
+    "the finished script was started once more, as after a kill behind its loop, and the loop's body did not run",
 )
 
 
 def of_a_restart(what: str, reference: Trace, other: Trace) -> Divergence:
     """What a start of the finished script did otherwise. The run tells the names that only the loop's body sets."""
     attempt = max(other.restored, default=0)
-    named = [str(event.get("name")) for event in other.told if event["kind"] == "after_the_loop"]
-    names = f". It reads {named[-1]}, which the body sets" if named else ""
-    reason = AFTER_THE_LOOP._replace(text=AFTER_THE_LOOP.text + names)
+    named = [str(event.get("name")).split(", ") for event in other.told if event["kind"] == "after_the_loop"]
+    names = tuple(named[-1]) if named else ()
+    reads = f", which sets {', '.join(names)}" if names else ""
+    lines = (
+        Line("Keep in run.vars what the code behind the loop reads", tuple(Fix("vars", (name,)) for name in names)),
+        Line('or end such a process: Run(..., finished="exit")', (Fix("finished", ("exit",)),)),
+    )
+    reason = AFTER_THE_LOOP._replace(text=AFTER_THE_LOOP.text + reads, lines=lines)
     return _at(reference.states[-1].place, attempt, other, what, reason)
 
 
-def why_failed(reference: Trace, other: Trace, idle: frozenset[str]) -> str:
-    """Return the cause, as one more line, of a resumed attempt that failed after it had diverged; else ""."""
+def failed(reference: Trace, other: Trace, idle: frozenset[str]) -> Divergence | None:
+    """Return where a resumed attempt that failed had left the reference run's path; None if it had not."""
     parted = compare.parting(reference, other, idle)
     if parted is None or not other.restored.get(parted.attempt, SafePoint(0)).step:
-        return ""
+        return None
     metrics = compare.metric_differences(reference.metrics, other.metrics)
-    found = divergence(reference, other, parted, [each for each in metrics if each.what != "missing"])
-    return f"\nthe resumed run had left the undisturbed one's path at {parted.place}; {found.cause}: {found.advice}"
+    return divergence(reference, other, parted, [each for each in metrics if each.what != "missing"])
+
+
+def why_failed(found: Divergence | None) -> str:
+    """Return the cause of such a failure as one more line."""
+    if found is None:
+        return ""
+    place = SafePoint(found.step, found.phase)
+    return f"\nthe resumed run had left the undisturbed one's path at {place}; {found.cause}: {found.advice}"
 
 
 def require_something(found: DrillReport, reference: Trace) -> None:

@@ -50,10 +50,10 @@ class ResumePoint(msgspec.Struct, kw_only=True):
 class Fix(msgspec.Struct, frozen=True, omit_defaults=True):
     """One change of the script that would restore what a resume did not bring back."""
 
-    kind: str  # "track" | "fields" | "vars" | "batches" | "enumerate" | "seeded"
+    kind: str  # "track" | "fields" | "vars" | "batches" | "enumerate" | "seeded" | "finished"
     names: tuple[str, ...]  # expressions of the script; of "fields" the attributes
     owner: str = ""  # of "fields" the object; of "vars" the function whose local it is
-    word: str = ""  # the name under which to track it
+    word: str = ""  # the name under which to track it; of "vars" that of an array
 
 
 class Divergence(msgspec.Struct, kw_only=True):

@@ -22,6 +22,7 @@ from .watch import stack
 MOST = 1000  # variables
 DEEPEST = 4  # attributes in a row
 TRAINED = "requires_grad"  # an attribute of parameters that no state_dict() has
+_WRAPPED = ".env"  # wrappers of an environment stand in long rows: they do not count as deeper
 MOST_ITEMS = 50  # of a list or a dict whose members are objects
 _PASSED_OVER = (ModuleType, FunctionType, BuiltinFunctionType, MethodType, CodeType, FrameType, type, property)
 _SHARED = (int, float, complex, str, bytes, tuple, frozenset, range, NoneType)  # equal ones may be one object
@@ -149,7 +150,7 @@ class _Walk:
             self.left -= 1
             yield variable
         for member in members:
-            yield from self(member, depth + 1)
+            yield from self(member, depth + (not member.path.endswith(_WRAPPED)))
 
 
 def _kept_by(function: FunctionType, variable: Variable) -> list[Variable]:

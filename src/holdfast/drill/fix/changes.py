@@ -1,0 +1,247 @@
+"""Changes: each listed addition to a script, by its kind. Takes a script's text and returns the new one. Pure.
+
+Only additions of these kinds are made: an object among the tracked ones, named attributes or variables as `Fields`, a
+variable in `run.vars`, a loader through `run.batches` or `run.enumerate`, `Seeded` around a dataset, and, where nothing
+else helps, `finished="exit"`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+import libcst as cst
+from libcst import metadata
+
+from .. import advice
+from ..report import Fix
+from . import begin, loops
+from .source import Function, Place, Refused, Source, walk, with_argument, with_entry
+
+_READS_NAMES = ("locals", "vars", "exec", "eval", "dir")
+_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*|\[(\d+|'[^']*'|\"[^\"]*\")\])*")
+
+
+def applied(text: str, fix: Fix) -> str:
+    """Return the script with the fix.
+
+    Raises:
+        Refused: it cannot be made there, or not safely.
+    """
+    before = text
+    if fix.kind in ("track", "fields"):
+        text = _reached(text, fix.owner or fix.names[0])
+    source, place = _read(text)
+    _KINDS[fix.kind](source, place, fix)
+    found = source.text()
+    if found == before:
+        raise Refused("the script has it already")
+    return found
+
+
+def _read(text: str) -> tuple[Source, Place]:
+    source = Source(text)
+    place = source.run()
+    if place is None:
+        raise Refused("the script makes no Run")
+    return source, place
+
+
+# Objects and attributes ---------------------------------------------------------------------------------------------
+
+
+def _track(source: Source, place: Place, fix: Fix) -> None:
+    _enter(source, place, fix.word, fix.names[0])
+
+
+def _fields(source: Source, place: Place, fix: Fix) -> None:
+    source.want("Fields")
+    _enter(source, place, fix.word, advice.keyword(fix).partition("=")[2])
+
+
+def _reached(text: str, expression: str) -> str:
+    """Return the script with its Run where the expression has a value. The Run is moved down to it if that is safe."""
+    source, place = _read(text)
+    if not _PATH.fullmatch(expression):
+        raise Refused(f"{expression} is no name that can be written")
+    root = re.split(r"[.\[]", expression)[0]
+    if source.is_bound(root, place.function, source.line(place.call)):
+        return text
+    bound = source.assigned(root, place.function)
+    if not bound:
+        raise Refused(f"{root} has no value where Run is made")
+    last = source.statement(bound[0])
+    block = next(source.around(place.statement))
+    body = list(block.body) if isinstance(block, cst.Module | cst.IndentedBlock) else []
+    if last not in body or not isinstance(place.statement, cst.SimpleStatementLine):
+        raise Refused(f"Run is made before `{source.code(last).splitlines()[0]}`, and cannot be moved behind it")
+    between = body[body.index(place.statement) + 1 : body.index(last) + 1]
+    uses = (each for one in between for each in _names(one, place.name))
+    if not all(isinstance(each, cst.SimpleStatementLine) for each in between) or any(uses):
+        raise Refused(f"Run is made before `{source.code(last).splitlines()[0]}`, and is used in between")
+    source.remove(place.statement)
+    source.behind(last, source.code(place.statement))
+    return source.text()
+
+
+def _enter(source: Source, place: Place, word: str, value: str) -> None:
+    """Add an entry to the state mapping of the Run."""
+
+    def change(call: cst.Call) -> cst.Call:
+        for number, arg in enumerate(call.args):
+            if (arg.keyword is None and number == 1) or (arg.keyword is not None and arg.keyword.value == "state"):
+                entered = arg.with_changes(value=with_entry(arg.value, word, value))
+                return call.with_changes(args=[*call.args[:number], entered, *call.args[number + 1 :]])
+        raise Refused("this Run has no state mapping to add to")
+
+    source.edit(place.call, change)
+
+
+# Variables ----------------------------------------------------------------------------------------------------------
+
+
+def _vars(source: Source, place: Place, fix: Fix) -> None:
+    """Restore a variable that the loop assigns.
+
+    One that the module has when Run is made is tracked by its name. Any other becomes run.vars.NAME behind Run.
+    """
+    name, line = fix.names[0], source.line(place.call)
+    function = _owner(source, place, fix)
+    if function is None and place.function is not None:
+        raise Refused(f"{name} is the module's, and Run is made in {place.function.name.value}")
+    if function is None and source.is_bound(name, None, line):
+        source.want("Fields")
+        _enter(source, place, name, f'Fields(globals(), "{name}")')
+        return
+    same = place.function is function
+    _require_plain(source, name, function, parameter=same)
+    if same and any(isinstance(each, cst.For | cst.While) for each in source.around(place.statement)):
+        raise Refused("Run is made inside a loop")
+    users = _uses(source, name, function)
+    if fix.word and _changed_in_place(source, name, function, place) and source.is_bound(name, function, line):
+        _enter(source, place, name, name)
+        return
+    inside = [each for each in users if not same or source.line(each) > place.after]
+    if not inside or (function is None and len(inside) < len(users)):
+        raise Refused(f"{name} is used before Run is made, and has no value there")
+    source.reach(place, inside)
+    for each in inside:
+        source.put(each, f"{place.name}.vars.{name}")
+    if same and function is not None and source.is_bound(name, function, line):
+        source.edit(place.call, lambda call: _with_first_value(call, name))
+
+
+def _owner(source: Source, place: Place, fix: Fix) -> Function | None:
+    """Return the function whose local the variable is; None: the module's."""
+    if not fix.owner and not source.assigned(fix.names[0], place.function):
+        return None
+    if not fix.owner:
+        return place.function
+    found = [each for each in source.functions(fix.owner) if source.assigned(fix.names[0], each)]
+    if len(found) != 1:
+        raise Refused(f"{fix.names[0]} is no local of one function {fix.owner} in this script")
+    return found[0]
+
+
+def _parameters(function: Function) -> set[str]:
+    params = function.params
+    return {each.name.value for each in (*params.posonly_params, *params.params, *params.kwonly_params)}
+
+
+def _require_plain(source: Source, name: str, function: Function | None, *, parameter: bool) -> None:
+    """Require that each place that binds the name can as well set an attribute."""
+    scope = source.inner_scope(function)
+    for call in source.calls(function):
+        if isinstance(call.func, cst.Name) and call.func.value in _READS_NAMES:
+            raise Refused(f"{name} may be looked at by {call.func.value}()")
+    if function is not None and name in _parameters(function) and not parameter:
+        raise Refused(f"{name} is a parameter of {function.name.value}")
+    for bound in scope.assignments[name]:
+        node = bound.node if isinstance(bound, metadata.Assignment) else None
+        parents = [*source.around(node)] if node is not None else []
+        if not isinstance(node, cst.Name | cst.Param):
+            raise Refused(f"{name} is bound in a way that is not followed")
+        if parents and isinstance(parents[0], cst.NamedExpr | cst.AsName) and not isinstance(parents[1], cst.WithItem):
+            raise Refused(f"{name} is bound inside of an expression")
+    for each in source.all:
+        if isinstance(each, cst.Global | cst.Nonlocal) and any(item.name.value == name for item in each.names):
+            raise Refused(f"{name} is declared global or nonlocal")
+        if isinstance(each, cst.Del) and any(True for _ in _names(each, name)):
+            raise Refused(f"{name} is deleted")
+        if isinstance(each, cst.FormattedStringExpression) and each.equal and any(True for _ in _names(each, name)):
+            raise Refused(f"a string prints {name} with its own name")
+
+
+def _uses(source: Source, name: str, function: Function | None) -> list[cst.Name]:
+    """Return every place of the function, or of code inside of it, that reads or binds this variable."""
+    scope = source.inner_scope(function)
+    found: dict[cst.Name, None] = {}
+    for assignment in scope.assignments[name]:
+        if isinstance(assignment, metadata.Assignment) and isinstance(assignment.node, cst.Name):
+            found[assignment.node] = None
+        for access in assignment.references:
+            if isinstance(access.node, cst.Name):
+                found[access.node] = None
+    for target in _names(
+        source.module if function is None else function, name
+    ):  # the target of `x += 1` is an access and an assignment
+        if any(isinstance(each, cst.AugAssign) and each.target is target for each in source.around(target)):
+            found[target] = None
+    return list(found)
+
+
+def _names(node: cst.CSTNode, name: str) -> Iterable[cst.Name]:
+    return (each for each in walk(node) if isinstance(each, cst.Name) and each.value == name)
+
+
+def _changed_in_place(source: Source, name: str, function: Function | None, place: Place) -> bool:
+    """Whether behind Run the name is bound by `x += 1` alone, which for an array writes into it."""
+    behind = (each for each in source.assigned(name, function) if source.line(each) > place.after)
+    augmented = {id(each.target) for each in source.all if isinstance(each, cst.AugAssign)}
+    return place.function is function and all(id(each) in augmented for each in behind)
+
+
+def _with_first_value(call: cst.Call, name: str) -> cst.Call:
+    for number, arg in enumerate(call.args):
+        if arg.keyword is not None and arg.keyword.value == "vars":
+            entered = arg.with_changes(value=with_entry(arg.value, name, name))
+            return call.with_changes(args=[*call.args[:number], entered, *call.args[number + 1 :]])
+    return with_argument(call, "vars", f"dict({name}={name})")
+
+
+# Loaders ------------------------------------------------------------------------------------------------------------
+
+
+def _seeded(source: Source, place: Place, fix: Fix) -> None:
+    """Wrap the dataset of the loader that the run walks."""
+    del fix
+    loops.seed(source, place)
+
+
+def _batches(source: Source, place: Place, fix: Fix) -> None:
+    if fix.names:
+        loops.walk_iterators(source, place, fix.names)
+    else:
+        begin.walk_more(source, place)
+
+
+def _finished(source: Source, place: Place, fix: Fix) -> None:
+    """Let a start of the finished run end there, before the code behind the loop."""
+    if any(arg.keyword is not None and arg.keyword.value == "finished" for arg in place.call.args):
+        raise Refused("the Run says finished= already")
+    source.edit(place.call, lambda call: with_argument(call, "finished", f'"{fix.names[0]}"'))
+
+
+def _enumerate(source: Source, place: Place, fix: Fix) -> None:
+    loops.enumerate_batches(source, place, fix.names)
+
+
+_KINDS: dict[str, Callable[[Source, Place, Fix], None]] = {
+    "track": _track,
+    "fields": _fields,
+    "vars": _vars,
+    "batches": _batches,
+    "enumerate": _enumerate,
+    "seeded": _seeded,
+    "finished": _finished,
+}
