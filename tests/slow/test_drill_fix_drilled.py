@@ -131,7 +131,7 @@ def test_a_script_that_knows_nothing_of_holdfast_becomes_identical_by_one_comman
     done = holdfast("init", "--kills", "2", "--json", "--", sys.executable, "fit.py", cwd=from_zero.parent)
     found = json.loads(done.stdout)
     assert (done.returncode, found["verdict"], found["written"]) == (0, "identical", False)
-    assert [each["what"] for each in found["additions"]] == ["run.vars.weights", "run.vars.seen"]
+    assert [each["what"] for each in found["additions"]] == ["weights=weights", "run.vars.seen"]
     assert all("differ" in each["evidence"] for each in found["additions"])
     assert from_zero.read_text() == FROM_ZERO
     subprocess.run(["patch", "-s", "fit.py"], input=found["diff"], cwd=from_zero.parent, text=True, check=True)
