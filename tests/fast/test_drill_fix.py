@@ -91,6 +91,13 @@ def test_attributes_are_tracked_by_fields_which_is_imported():
     ]
 
 
+def test_an_object_that_only_a_branch_makes_is_refused():
+    """Without the option it has no value, and the line would fail."""
+    text = dedent(BLOCK).replace("ema = {}", "if use_ema:\n    ema = {}")
+    with pytest.raises(Refused, match="ema has no value where Run is made, or not always"):
+        applied(text, TRACK)
+
+
 def test_an_object_made_behind_the_run_moves_the_run_down_where_only_plain_lines_lie_between():
     text = """
         from holdfast import Run
@@ -117,9 +124,12 @@ def test_an_object_made_behind_the_run_moves_the_run_down_where_only_plain_lines
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (BLOCK.replace("ema = {}", "pass"), "ema has no value where Run is made"),
+        (BLOCK.replace("ema = {}", "pass"), "ema has no value where Run is made, or not always"),
         (BLOCK.replace("ema = {}", "").replace("for step", "ema = {}\n        for step"), "cannot be moved"),
-        ("def f():\n    ema = {}\n" + dedent(BLOCK).replace("ema = {}", ""), "ema has no value where Run is made"),
+        (
+            "def f():\n    ema = {}\n" + dedent(BLOCK).replace("ema = {}", ""),
+            "ema has no value where Run is made, or not always",
+        ),
         (BLOCK + "\n    Run('runs/y', dict())", "2 runs"),
         ("import holdfast\n", "makes no Run"),
         (BLOCK.replace("with Run", "with open(''), wrapped(Run").replace(") as run", ")) as run[0]"), "form"),
@@ -444,6 +454,26 @@ def test_passes_over_one_set_of_data_and_parts_of_a_step_are_not_walked():
     micro = "for step in range(5):\n    for part in range(4):\n        loss.backward()\n    optimizer.zero_grad()\n"
     for text in (ppo, micro):
         assert begin.begun(text, "x").count("run.") == 1
+
+
+def test_a_loop_that_makes_data_is_no_training_loop():
+    """Equinox's shape: a generator of batches, and a step in a function inside of main()."""
+    text = dedent(
+        """
+        def dataloader(x):
+            while True:
+                for begin in range(0, 8, 2):
+                    yield x[begin : begin + 2]
+
+        def main(steps):
+            def make_step(model, x):
+                return optax.apply_updates(model, x)
+
+            for step, x in zip(range(steps), dataloader(xs)):
+                model = make_step(model, x)
+        """
+    )
+    assert "for step, x in run.batches(Zip(range(steps), dataloader(xs))):" in begin.begun(text, "x")
 
 
 def test_a_script_without_a_loop_or_that_is_no_python_is_refused():

@@ -1,4 +1,4 @@
-"""`drill --fix` and `init` whole: planted scripts become identical by their lines alone, and the user's file is safe."""
+"""`drill --fix` and `init` whole: planted scripts become identical by their lines, and the user's file is safe."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ import pytest
 
 from causes import OPTIONS, SCRIPTS, TORCH, quiet
 from holdfast import cli
-from holdfast.drill.fix import repair as repairs
+from holdfast.drill.fix.changes import applied
 from holdfast.drill.fix.repair import Workbench, repair
 from holdfast.drill.plan import DrillOptions
 from holdfast.drill.report import IDENTICAL
@@ -160,7 +160,7 @@ def test_the_copy_is_removed_whatever_happens(from_zero, monkeypatch):
     def fails(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(repairs.Drill, "run", fails)
+    monkeypatch.setattr("holdfast.drill.fix.repair.Drill.run", fails)
     with pytest.raises(KeyboardInterrupt):
         repair([sys.executable, str(from_zero)], DrillOptions(), quiet, lambda *_: None)
     assert [each.name for each in from_zero.parent.iterdir()] == ["fit.py"]
@@ -168,12 +168,11 @@ def test_the_copy_is_removed_whatever_happens(from_zero, monkeypatch):
 
 def test_a_version_that_prints_otherwise_undisturbed_is_taken_back(from_zero, monkeypatch):
     """The oracle can go red: an addition that changed a printed number is refused, and says which line."""
-    spoilt = repairs.applied
 
     def spoils(text, fix):
-        return spoilt(text, fix).replace("0.05 * error * x", "0.06 * error * x")
+        return applied(text, fix).replace("0.05 * error * x", "0.06 * error * x")
 
-    monkeypatch.setattr(repairs, "applied", spoils)
+    monkeypatch.setattr("holdfast.drill.fix.repair.applied", spoils)
     found = repair(
         [sys.executable, str(from_zero)], DrillOptions(kills=2), quiet, lambda *_: None, new=True, write=True
     )

@@ -1,7 +1,7 @@
 """Begin: gives a script that knows nothing of Holdfast its Run, its import and its loops. Pure.
 
-The training loop is found by what it does: `loss.backward()`, or a call of a function that does it. In a script without
-that the run walks the heaviest outermost loop.
+The training loop is found by what it does: `loss.backward()` or JAX's like, or a call of a function that does it. In a
+script without that the run walks the heaviest outermost loop.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from . import loops
 from .source import Function, Place, Refused, Source, walk
 
 Loop = cst.For | cst.While
+_TRAINS = ("backward", "apply_updates", "apply_gradients")  # torch's, optax's and Equinox's, Flax's and Keras's
 _STATEFUL = ("parameters", "state_dict", "load_state_dict", "zero_grad", "named_parameters", "train", "eval")
 _MAKES_STATEFUL = re.compile(r"(^|\.)(optim|lr_scheduler)\.\w+$|(LR|Scheduler|GradScaler|AveragedModel)$")
 
@@ -77,10 +78,7 @@ class Training:
 
 
 def _trains_itself(node: cst.CSTNode) -> bool:
-    return any(
-        isinstance(each, cst.Call) and isinstance(each.func, cst.Attribute) and each.func.attr.value == "backward"
-        for each in walk(node)
-    )
+    return any(loops.is_call(each, *_TRAINS) for each in walk(node))
 
 
 def called_by(node: cst.CSTNode) -> Iterator[str]:
@@ -96,7 +94,7 @@ def called_by(node: cst.CSTNode) -> Iterator[str]:
 def _outermost(source: Source) -> Loop:
     """Return the outermost loop that trains; without one, the heaviest loop that no other loop contains."""
     training = Training(source)
-    every = [each for each in source.all if isinstance(each, cst.For | cst.While)]
+    every = [each for each in source.all if isinstance(each, cst.For | cst.While) and not _yields(each)]
     found = [each for each in every if training.of(each)] or every
     inside = {name for each in found for name in _all_called(source, each.body)}
 
@@ -110,6 +108,11 @@ def _outermost(source: Source) -> Loop:
     if not outer:
         raise Refused("no training loop was found in this file")
     return max(outer, key=lambda each: sum(1 for _ in walk(each)))
+
+
+def _yields(loop: Loop) -> bool:
+    """Whether it makes data for another loop."""
+    return any(isinstance(each, cst.Yield) for each in walk(loop.body))
 
 
 def _all_called(source: Source, node: cst.CSTNode) -> set[str]:
@@ -189,18 +192,4 @@ def _is_there(source: Source, expression: str, function: Function | None, outer:
         return False
     if any(isinstance(next(source.around(each), None), cst.For | cst.CompFor) for each in own):
         return False
-    if not source.is_bound(root, function, source.line(outer)):
-        return False
-    beside = [*own, *(each for each in source.all if isinstance(each, cst.Name) and each.value == root)]
-    around = {*source.around(outer)}
-    return any(
-        isinstance(each, cst.Param)
-        or (source.line(each) < source.line(outer) and all(one in around for one in _conditions(source, each)))
-        for each in beside
-    )
-
-
-def _conditions(source: Source, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield what around the node may keep it from being run."""
-    kinds = cst.If | cst.Else | cst.For | cst.While | cst.ExceptHandler | cst.IfExp | Function | cst.Lambda
-    return (each for each in source.around(node) if isinstance(each, kinds))
+    return source.is_bound(root, outer)

@@ -65,12 +65,12 @@ def _reached(text: str, expression: str) -> str:
     if not _PATH.fullmatch(expression):
         raise Refused(f"{expression} is no name that can be written")
     root = re.split(r"[.\[]", expression)[0]
-    if source.is_bound(root, place.function, source.line(place.call)):
+    if source.is_bound(root, place.call):
         return text
-    bound = source.assigned(root, place.function)
-    if not bound:
-        raise Refused(f"{root} has no value where Run is made")
-    last = source.statement(bound[0])
+    behind = [each for each in source.assigned(root, place.function) if source.line(each) > source.line(place.call)]
+    if not behind:
+        raise Refused(f"{root} has no value where Run is made, or not always")
+    last = source.statement(min(behind, key=source.line))
     block = next(source.around(place.statement))
     body = list(block.body) if isinstance(block, cst.Module | cst.IndentedBlock) else []
     if last not in body or not isinstance(place.statement, cst.SimpleStatementLine):
@@ -105,11 +105,11 @@ def _vars(source: Source, place: Place, fix: Fix) -> None:
 
     One that the module has when Run is made is tracked by its name. Any other becomes run.vars.NAME behind Run.
     """
-    name, line = fix.names[0], source.line(place.call)
+    name = fix.names[0]
     function = _owner(source, place, fix)
     if function is None and place.function is not None:
         raise Refused(f"{name} is the module's, and Run is made in {place.function.name.value}")
-    if function is None and source.is_bound(name, None, line):
+    if function is None and source.is_bound(name, place.call):
         source.want("Fields")
         _enter(source, place, name, f'Fields(globals(), "{name}")')
         return
@@ -118,7 +118,7 @@ def _vars(source: Source, place: Place, fix: Fix) -> None:
     if same and any(isinstance(each, cst.For | cst.While) for each in source.around(place.statement)):
         raise Refused("Run is made inside a loop")
     users = _uses(source, name, function)
-    if fix.word and _changed_in_place(source, name, function, place) and source.is_bound(name, function, line):
+    if fix.word and _changed_in_place(source, name, function, place) and source.is_bound(name, place.call):
         _enter(source, place, name, name)
         return
     inside = [each for each in users if not same or source.line(each) > place.after]
@@ -127,7 +127,7 @@ def _vars(source: Source, place: Place, fix: Fix) -> None:
     source.reach(place, inside)
     for each in inside:
         source.put(each, f"{place.name}.vars.{name}")
-    if same and function is not None and source.is_bound(name, function, line):
+    if same and function is not None and source.is_bound(name, place.call):
         source.edit(place.call, lambda call: _with_first_value(call, name))
 
 

@@ -93,12 +93,26 @@ class Source:
         scope = self.inner_scope(function)
         return [each.node for each in scope.assignments[name] if isinstance(each, metadata.Assignment)]
 
-    def is_bound(self, root: str, function: Function | None, line: int) -> bool:
-        """Whether the name has a value on that line of the function: from above, or at module level."""
+    def is_bound(self, root: str, at: cst.CSTNode) -> bool:
+        """Whether the name surely has a value there: a line above that always runs binds it, or uses it."""
+        function = self.function(at)
         found = self.assigned(root, function)
-        if found or function is None:
-            return any(self.line(each) < line or isinstance(each, cst.Param) for each in found)
-        return bool(self.assigned(root, None))
+        if function is not None and not found:
+            return bool(self.assigned(root, None))
+        if not found:
+            return False
+        uses = (each for each in self.all if isinstance(each, cst.Name) and each.value == root)
+        around = {*self.around(at)}
+        return any(
+            isinstance(each, cst.Param)
+            or (self.line(each) < self.line(at) and all(one in around for one in self._conditions(each)))
+            for each in (*found, *uses)
+        )
+
+    def _conditions(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """Yield what around the node may keep it from being run."""
+        kinds = cst.If | cst.Else | cst.For | cst.While | cst.ExceptHandler | cst.IfExp | Function | cst.Lambda
+        return (each for each in self.around(node) if isinstance(each, kinds))
 
     def run(self) -> Place | None:
         """Return where the script makes its Run; None: nowhere.
