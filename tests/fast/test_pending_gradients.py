@@ -196,6 +196,18 @@ def test_a_loop_that_reads_none_of_them_saves_none(tmp_path, body):
     assert all({"state", "param_groups"} == set(each) for each in parts)
 
 
+def test_an_epochs_end_saves_no_gradients_that_its_last_batch_did_not(tmp_path):
+    """No step lies between: what another loss left is no more pending there than behind the step."""
+    state, model, opt = made()
+    with entered(tmp_path, state) as run:
+        for _ in run.epochs(3):
+            for step in run.batches([0, 1, 2, 3]):
+                polluted(model, opt, step)
+    names = [each.name for each in Store(tmp_path).checkpoints()]
+    assert sum(name.endswith("-end") for name in names) >= 2
+    assert all({"state", "param_groups"} == set(each.load(part="opt")) for each in Store(tmp_path).checkpoints())
+
+
 @pytest.mark.parametrize(("first", "every"), [*product(("critic", "generator"), (1, 5))])
 def test_two_optimizers_whose_losses_reach_each_others_models_save_none(tmp_path, first, every):
     """A GAN, in both orders, with a generator that learns in each fifth step."""

@@ -53,11 +53,17 @@ class Carried:
         if self._reads and left is not None and left._version > self._version:  # noqa: SLF001
             self.knows()
             return True
+        if left is not None and self._is_untouched(left):
+            return False  # no step lies between: at an epoch's end it is as it was behind its last batch
         self._watch(optimizer)
         fresh = self._left is not None and not self._is_used(self._left)
         self._may_be_read = fresh and not self._stepped and not self._is_lost
         self._reads = self._stepped = False
         return False
+
+    def _is_untouched(self, left: torch.Tensor) -> bool:
+        same = self._probe is not None and self._probe.grad is left and left._version == self._version  # noqa: SLF001
+        return same and not self._stepped
 
     def knows(self) -> None:
         """The run that is resumed had seen it."""
