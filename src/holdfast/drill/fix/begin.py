@@ -17,7 +17,7 @@ from .source import Function, Place, Refused, Source, walk
 Loop = cst.For | cst.While
 _TRAINS = ("backward", "apply_updates", "apply_gradients")  # torch's, optax's and Equinox's, Flax's and Keras's
 _STATEFUL = ("parameters", "state_dict", "load_state_dict", "zero_grad", "named_parameters", "train", "eval")
-_MAKES_STATEFUL = re.compile(r"(^|\.)(optim|lr_scheduler)\.\w+$|(LR|Scheduler|GradScaler|AveragedModel)$")
+_MAKES_STATEFUL = re.compile(r"(^|\.)(optim|lr_scheduler)\.[A-Z]\w*$|(LR|Scheduler|GradScaler|AveragedModel)$")
 
 
 def begun(text: str, stem: str, *, batches: bool = True) -> str:
