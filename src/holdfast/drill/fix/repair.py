@@ -143,6 +143,8 @@ class Workbench:
         if not before or len(after.printed) < 2:
             return ""
         old, one, two = (_as_section(each) for each in (before[0], *after.printed[:2]))
+        if self._options.steps is not None:  # the script itself, without a Run, does not stop there
+            old = [old[0]._replace(lines=old[0].lines[: len(one[0].lines)])]
         known = output.varying(one, two, self._options.exempt)
         found, _ = output.differences(old, one, known)
         return f"{found[0].was!r} became {found[0].now!r}" if found else ""
@@ -169,6 +171,7 @@ class Mending:
         self._bench, self._say = bench, say
         self._tried: list[Fix] = []
         self._made: list[tuple[Fix, Drilled]] = []  # each with the drill before it
+        self._instead: dict[Fix, None] = {}  # for additions that were refused
         self._evidence: dict[Fix, str] = {}
         self._together: set[Fix] = set()  # added with others in one round
         self.refused: dict[str, None] = {}
@@ -177,7 +180,7 @@ class Mending:
         """Return the last version: identical, or the one from which nothing leads on."""
         now = base
         while now.verdict != report.IDENTICAL:
-            wanted = [fix for fix in now.fixes if fix not in self._tried]
+            wanted = [fix for fix in (*now.fixes, *self._instead) if fix not in self._tried]
             wanted = [fix for fix in wanted if fix.kind not in _LAST] or wanted
             if not wanted:
                 break
@@ -219,6 +222,8 @@ class Mending:
 
     def _refuse(self, fix: Fix, why: str) -> None:
         self.refused[f"{described(fix)}: {why}"] = None
+        if fix.kind == "fields" and "frozen" in why.lower():  # its attributes cannot be set, but its name can
+            self._instead[Fix("vars", (fix.owner.partition(".")[0].partition("[")[0],))] = None
         self._say(f"not added: {described(fix)}: {why}")
 
     def _spoils(self, before: Drilled, after: Drilled, made: Sequence[Fix]) -> str:
