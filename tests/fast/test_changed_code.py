@@ -71,16 +71,25 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("how", ["inside", "key", "vars"])
-@pytest.mark.parametrize("name", CASES)
+def hashed(kind: Any) -> bool:
+    return getattr(kind, "__hash__", None) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        (name, how)
+        for name, case in CASES.items()
+        for how in ["inside", "key", "vars"]
+        if how != "key" or (hashed(case.old) and hashed(case.new))
+    ],
+)
 def test_changed_code_is_a_mismatch_that_moves_nothing(name, how, tmp_path):
     """Each checkpoint stays where it is, also at the second start, and the old code resumes."""
     case = CASES[name]
 
     def start(kind: Any, last: int) -> list[int]:
         value = case.value(made(kind))
-        if how == "key" and getattr(kind, "__hash__", None) is None:
-            pytest.skip("it cannot be hashed")
         held = {"it": {value: 1} if how == "key" else [value] if how == "inside" else 0}
         with Run(
             tmp_path / "run", {"held": held}, vars={"it": value} if how == "vars" else {},

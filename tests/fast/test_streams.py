@@ -1,14 +1,12 @@
 """Streams that keep their own position, walked for several epochs."""
 
 import random
-from importlib.util import find_spec
 
 import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
 from holdfast import Every, Run
 from holdfast.data.feed import feed_for
-from holdfast.data.replay import ReplayFeed
 from holdfast.errors import Mismatch
 from subjects import asked_of
 from toy import Cut, Toy, new_run
@@ -82,21 +80,6 @@ def test_no_sample_of_a_stream_is_lost_in_later_epochs(tmp_path):
         ]
     ):
         assert cut_anywhere(tmp_path / str(number), make, (3, 7, 9, 14), **options) == [*range(6)] * 3
-
-
-@pytest.mark.skipif(find_spec("datasets") is None, reason="datasets is not installed")
-@pytest.mark.parametrize("shuffles", [False, True])
-def test_streams_of_hugging_face_lose_no_sample(tmp_path, shuffles):
-    """Their buffer of a shuffle is not in their state: such a stream is read again."""
-    from datasets import Dataset as Table
-
-    def make():
-        stream = Table.from_dict({"a": [*range(12)]}).to_iterable_dataset(num_shards=2)
-        return stream.shuffle(seed=3, buffer_size=6) if shuffles else stream
-
-    assert isinstance(feed_for(make(), 1), ReplayFeed) == shuffles
-    seen = cut_anywhere(tmp_path, make, (5, 13, 20, 30))
-    assert [sorted(seen[at : at + 12]) for at in (0, 12, 24)] == [[*range(12)]] * 3
 
 
 class BufferShuffledExamplesIterable:
