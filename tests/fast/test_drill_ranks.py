@@ -14,12 +14,12 @@ from holdfast.journal import Log
 
 LAUNCHER = """
 import os, subprocess, sys, time
-worker = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"
+worker = "import os, subprocess, time; os.write(1, b'%d\\\\n' % subprocess.Popen(['sleep', '600']).pid); time.sleep(600)"
 ranks = [
     subprocess.Popen([sys.executable, "-c", worker], env={**os.environ, "RANK": str(rank)}, start_new_session=True)
     for rank in range(3)
 ]
-print("ranks", *(rank.pid for rank in ranks), flush=True)
+os.write(1, " ".join(["ranks", *(str(rank.pid) for rank in ranks)]).encode() + b"\\n")  # whole lines, unlike print
 print("ended", [rank.wait() for rank in ranks], flush=True)
 """
 
