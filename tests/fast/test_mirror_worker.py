@@ -176,7 +176,7 @@ def test_a_worker_that_dies_is_told_and_started_again(start, checkpoint):
     client.ask(1, "claim", CLAIM, 10)
     first = worker_of(client)
     open_requests = [posted(client, 0, "look", {}) for _ in range(3)]
-    wait_for(lambda: any(open_requests))
+    wait_for(lambda: any(open_requests) and not client._outbox)  # what was not sent goes to the next worker
     os.kill(first, signal.SIGKILL)
     wait_for(lambda: all(each and not each[-1].note for each in open_requests))
     assert {each[-1].error for each in open_requests} == {"silent"}
