@@ -14,7 +14,7 @@ from holdfast.journal import Log
 
 LAUNCHER = """
 import os, subprocess, sys, time
-worker = "import os, subprocess, time; os.write(1, b'%d\\\\n' % subprocess.Popen(['sleep', '600']).pid); time.sleep(600)"
+worker = "import os, subprocess, time; os.write(1, b'%d\\\\n' % subprocess.Popen(['sleep', '600']).pid); time.sleep(99)"
 ranks = [
     subprocess.Popen([sys.executable, "-c", worker], env={**os.environ, "RANK": str(rank)}, start_new_session=True)
     for rank in range(3)
