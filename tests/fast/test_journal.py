@@ -1,6 +1,8 @@
 """The journal: what a start reads of it, without parsing all of it."""
 
 import random
+import re
+import tomllib
 from pathlib import Path
 
 import msgspec
@@ -68,3 +70,11 @@ def test_what_was_saved_and_not_taken_away_is_named():
     first, second = Log(1, Path("1"), [*saved, pruned]), Log(2, Path("2"), [{"event": "begin"}, aside, saved[0]])
     assert ["d", "a"] == journal.unaccounted([first, second])
     assert [] == journal.unaccounted([Log(1, Path("1"), [{"event": "begin"}, *saved[:1], pruned])])
+
+
+def test_with_the_oldest_msgspec_that_is_accepted_a_torn_line_is_dropped():
+    """Before 0.21 its DecodeError was no ValueError: each reader ended at a line that a kill had cut off."""
+    assert issubclass(msgspec.DecodeError, ValueError)
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    floors = [re.fullmatch(r"msgspec>=(\d+)\.(\d+)", each) for each in project["dependencies"]]
+    assert [(0, 21)] == [(int(floor[1]), int(floor[2])) for floor in floors if floor]
