@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from . import modes
+from . import modes, scan
 
 Chunk = bytes | bytearray | memoryview
 
@@ -112,7 +112,7 @@ def rename_new(source: Path, target: Path) -> None:
         code = ctypes.get_errno()
         if code not in _NO_SUCH_FLAG:
             raise OSError(code, os.strerror(code), str(source), None, str(target))
-    if os.path.lexists(target):  # a plain rename would silently replace a file or an empty directory
+    if scan.lexists(target):  # a plain rename would silently replace a file or an empty directory
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
     try:
         os.rename(source, target)
@@ -183,12 +183,12 @@ def sync_dir(path: Path) -> None:
 
 def make_dirs(path: Path) -> None:
     """Create `path` and its missing ancestors, durably. Existing names are synced, too: their maker may have died."""
-    if not path.is_dir():
+    if not scan.is_dir(path):
         make_dirs(path.parent)
         try:
             make_dir(path)
         except FileExistsError:
-            if not path.is_dir():
+            if not scan.is_dir(path):
                 raise
     # a parent directory without read permission cannot be opened; its owner must sync it
     with suppress(PermissionError):
@@ -281,7 +281,7 @@ def make_private(directory: Path) -> None:
     Raises:
         PermissionError: it is another user's.
     """
-    if not directory.is_dir():
+    if not scan.is_dir(directory):
         make_dirs(directory.parent)
         with suppress(FileExistsError):
             directory.mkdir(DIRECTORY_MODE & ~modes.OTHERS)
@@ -289,7 +289,7 @@ def make_private(directory: Path) -> None:
     directory = Path(os.path.realpath(directory))  # below it no link is followed
     if modes.is_private(directory):
         return
-    for folder, folders, files in os.walk(directory):
+    for folder, folders, files in scan.walk(directory):
         for name in (*folders, *files):
             with suppress(PermissionError, FileNotFoundError, NotPlain):  # another user's; a link; gone meanwhile
                 close_to_others(Path(folder, name))

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
-from . import disk, legible
+from . import disk, legible, scan
 
 Event = dict[str, Any]
 CLOSING = ("stop", "failed", "end")
@@ -223,11 +223,11 @@ def _event(line: bytes) -> Event | None:
 def logs(root: Path) -> list[Log]:
     """Return the journals of all attempts of the run at `root`, oldest first."""
     places = {}
-    for path in [*root.glob("attempts/*/attempt-*.jsonl"), *root.glob("history/attempt-*.jsonl")]:
+    for path in [*scan.glob(root, "attempts/*/attempt-*.jsonl"), *scan.glob(root, "history/attempt-*.jsonl")]:
         number = path.stem.removeprefix("attempt-")
         ours = number.isdecimal() and path.parent.name in ("history", number)
         # something other than a file must not hide a journal
-        if ours and (int(number) not in places or path.is_file()):
+        if ours and (int(number) not in places or scan.is_file(path)):
             places[int(number)] = path
     return [
         Log(attempt, place, Lines(place, root / "history" / place.name)) for attempt, place in sorted(places.items())

@@ -19,7 +19,7 @@ import holdfast
 SOURCE = Path(holdfast.__file__).parent
 
 LAYERS = [  # imports point to earlier lines only; rooms of one line do not know each other
-    {"legible", "threads", "channel", "modes"},
+    {"legible", "threads", "channel", "modes", "scan"},
     {"errors"},
     {"rules", "disk", "pages"},
     {"bulk"},
@@ -227,6 +227,29 @@ def _may_write(call: ast.Call, *, is_method: bool) -> bool:
     return any(not isinstance(mode, ast.Constant) or bool(set("wax+") & set(str(mode.value))) for mode in given)
 
 
+LISTS = {"glob", "rglob"}
+LOOKS = {"exists", "is_dir", "is_file", "is_symlink"}
+HIDES_ERRORS = re.compile(
+    r"glob\.i?glob|os\.path\.(exists|lexists|isdir|isfile|islink)"
+    rf"|pathlib\.Path\.({'|'.join(sorted(LISTS | LOOKS))})"
+)
+A_DIR_ENTRY = ("torch/sharded.py", "entry")  # its looks raise
+
+
+def looks_only_at_the_door(module: Module) -> Iterator[Problem]:
+    """The door of looks: scan.py lists and looks, and raises what is not absence. Python's own answers hide errors."""
+    if module.path in {"scan.py", IN_THE_COMMAND}:
+        return
+    yield from (Problem(node.lineno, name) for node, name in names(module) if HIDES_ERRORS.fullmatch(name))
+    for call, name in calls(module):
+        owner, _, method = name.rpartition(".")
+        silent = name == "os.walk" and not any(keyword.arg == "onerror" for keyword in call.keywords)
+        listed = method in LISTS and owner != "glob"
+        looked = method in LOOKS and not call.args and not call.keywords and (module.path, owner) != A_DIR_ENTRY
+        if silent or (owner and owner.split(".")[-1] != "scan" and (listed or looked)):
+            yield Problem(call.lineno, name)
+
+
 SIGNAL_CALLS = re.compile(
     r"signal\.(signal|sigaction|set_wakeup_fd|setitimer|alarm|pthread_kill|pthread_sigmask)"
     r"|signal\.(raise_signal|siginterrupt|sigwait)|os\.(kill|killpg)"
@@ -343,6 +366,7 @@ def advises_by_advice(module: Module) -> Iterator[Problem]:
 RULES = [
     points_down,
     changes_files_only_at_the_door,
+    looks_only_at_the_door,
     signals_only_in_stop_drill_and_supervise,
     children_only_where_they_belong,
     speaks_only_in_terminal_and_cli,
@@ -447,6 +471,31 @@ PLANTED = {
         store/a.py       open(path, 'rb'); feed.open(epoch, position); open(path); path.open()
         store/a.py       import os; os.open(path, os.O_RDONLY)
         store/a.py       import shutil, os; shutil.disk_usage(p); os.scandir(p); os.stat(p)
+        """,
+    ),
+    looks_only_at_the_door: (
+        """
+        store/a.py       names = [path.name for path in root.glob('pins/step-*')]
+        store/a.py       (root / 'quarantine').rglob('*')
+        store/a.py       from pathlib import Path; Path(x).glob('*', case_sensitive=True)
+        store/a.py       import glob; glob.glob('*')
+        store/a.py       from glob import iglob; iglob('*')
+        store/a.py       if (root / 'run.json').exists(): pass
+        store/a.py       path.is_dir()
+        store/a.py       path.is_file()
+        store/a.py       path.is_symlink()
+        store/a.py       from pathlib import Path; filter(Path.is_file, found)
+        store/a.py       import os; os.path.exists(a)
+        store/a.py       import os.path; any(map(os.path.isfile, found))
+        store/a.py       import os; os.path.lexists(a); os.path.isdir(b)
+        store/a.py       import os; os.walk(root)
+        """,
+        """
+        scan.py          import os; os.walk(root)
+        store/a.py       from .. import scan; scan.glob(root, '*'); scan.exists(a); scan.walk(a)
+        store/a.py       import glob; glob.escape(a)
+        store/a.py       import os; os.listdir(a); os.scandir(a); os.walk(a, onerror=refuse); os.stat(a)
+        mirror/other.py  files.exists(path); entry.is_dir(follow_symlinks=False)
         """,
     ),
     signals_only_in_stop_drill_and_supervise: (

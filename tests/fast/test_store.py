@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faults import FULL, counting, door, failing, links, requests, scratched
-from holdfast import bulk, disk, journal, retention
+from holdfast import bulk, disk, journal, retention, scan
 from holdfast.errors import Damaged, NoSpace, NotFound, StoreError, UsageError
 from holdfast.rules import Best, Every, Last, Within, parts
 from holdfast.store import attempt as attempts
@@ -738,7 +738,7 @@ def test_a_process_lists_the_directory_before_it_looks_again(root, monkeypatch):
     """A network file system may show what another process made only after a new listing."""
     listed = []
     monkeypatch.setattr(attempts, "JOIN_S", 0.2)
-    monkeypatch.setattr(attempts, "children", listed.append)
+    monkeypatch.setattr(scan, "names", listed.append)
     attempts.appear(root / "made elsewhere", lambda _: bool(listed))
     assert [root] == listed
 

@@ -10,8 +10,9 @@ import sys
 
 import pytest
 
+from holdfast import Store
 from needed import needs
-from toy import events
+from toy import ENDS_S, events
 
 pytestmark = needs("strace")
 
@@ -76,3 +77,18 @@ def test_a_system_call_that_fails_ends_in_the_same_bits(tmp_path, wanted, calls,
         ended, printed, said = run(place)
     assert (0, wanted) == (ended, printed), said
     assert events(place, "saved")
+
+
+def test_prune_refuses_when_the_disk_fails_below_the_pins(tmp_path):
+    """The kernel itself returns EIO: one line says where, and every checkpoint stays."""
+    root, store = tmp_path / "run", Store(tmp_path / "run")
+    for step in (1, 2, 3):
+        store.save({"step": step}, step=step)
+    store.pin(1)
+    store.close()
+    trace = ["strace", "-f", "-o", os.devnull, "-P", root / "pins", "-e", "inject=getdents64:error=EIO"]
+    command = [sys.executable, "-m", "holdfast", "prune", root, "--keep", "Last(1)"]
+    ended = subprocess.run([*trace, *command], capture_output=True, text=True, check=False, timeout=ENDS_S)
+    assert (1, "", f"holdfast: {root / 'pins'}: Input/output error\n") == (ended.returncode, ended.stdout, ended.stderr)
+    assert [1, 2, 3] == [each.step for each in Store(root).checkpoints()]
+    assert ["step-000000001"] == os.listdir(root / "pins")

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from .. import disk
+from .. import disk, scan
 from ..store.format import MANIFEST
 from .program import emptied
 from .take import Look, blocks, mode
@@ -35,7 +35,7 @@ def put_back(
     if others:
         emptied(aside)
     for path in sorted(others):
-        if os.path.lexists(places[path]):  # not moved under another name
+        if scan.lexists(places[path]):  # not moved under another name
             _move(places[path], aside / path.relative_to(work))
     for path in sorted(kept.keys() - (same - others)):
         disk.make_dirs(places[path].parent)
@@ -59,7 +59,7 @@ def _written_ns(path: Path, copy: Path, present: Mapping[Path, Look]) -> int:
 
 def _kept(checkpoint: Path, work: Path) -> dict[Path, Path]:
     """Return the checkpoint's files: {where each is put: where it lies in the store}."""
-    found = [path for path in checkpoint.rglob("*") if path.is_file() and path != checkpoint / MANIFEST]
+    found = [path for path in scan.glob(checkpoint, "**/*") if scan.is_file(path) and path != checkpoint / MANIFEST]
     return {work / path.relative_to(checkpoint): path for path in found}
 
 
@@ -71,7 +71,7 @@ def _move(source: Path, target: Path) -> None:
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        if source.is_symlink():
+        if scan.is_symlink(source):
             disk.symlink(os.readlink(source), target)
         else:
             disk.replace_with(target, blocks(source), mode(source))

@@ -13,11 +13,12 @@ import signal as signals
 import stat
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from .. import disk
+from .. import disk, scan
 from ..children import processes
 from ..errors import UsageError
 from ..state.sound import Count, sound
@@ -75,7 +76,7 @@ class Criu:
     def verdict(self, ended: ProgramExit) -> Verdict:
         """Stopped if a dump is complete and SIGKILL ended the program; else its own exit code decides."""
         inventory = self._images / "inventory.img"  # CRIU writes it last
-        if self._written is not None and ended.code in KILLED and inventory.is_file():
+        if self._written is not None and ended.code in KILLED and scan.is_file(inventory):
             self._found = self._complete(self._written)
             return "stopped"
         if ended.code == 0:
@@ -86,9 +87,9 @@ class Criu:
 
     def _complete(self, written: Sequence[Path]) -> ProgramCheckpoint:
         """Return the dump, with the sizes of the files to which the program was appending."""
-        sizes = {str(path): path.stat().st_size for path in written if path.is_file()}
+        sizes = {str(path): path.stat().st_size for path in written if scan.is_file(path)}
         disk.replace_with(self._images / SIZES, [msgspec.json.encode(sizes)])
-        return ProgramCheckpoint(sorted(path for path in self._images.iterdir() if path.is_file()), whole=True)
+        return ProgramCheckpoint(sorted(path for path in self._images.iterdir() if scan.is_file(path)), whole=True)
 
 
 def _sizes(checkpoint: Path) -> dict[str, Count]:
@@ -112,7 +113,7 @@ def _cut_back(checkpoint: Path) -> None:
         UsageError: one does not exist any more, or is shorter.
     """
     for name, size_bytes in _sizes(checkpoint).items():
-        there = os.stat(name).st_size if os.path.isfile(name) else -1
+        there = os.stat(name).st_size if scan.is_file(name) else -1
         if there < size_bytes:
             had = "is gone" if there < 0 else f"has {there} bytes"
             raise UsageError(f"{name} {had}, and had {size_bytes} when {checkpoint.name} was made: put it back, whole")
@@ -121,7 +122,10 @@ def _cut_back(checkpoint: Path) -> None:
 
 def _open_for_writing(pid: int) -> Iterator[Path]:
     """Yield the plain files that a process may write to."""
-    for entry in _PROC.glob(f"{pid}/fd/*"):
+    entries: list[Path] = []
+    with suppress(OSError):  # it has ended
+        entries = scan.glob(_PROC, f"{pid}/fd/*")
+    for entry in entries:
         try:
             path = Path(os.readlink(entry))
             flags = (_PROC / str(pid) / "fdinfo" / entry.name).read_text(encoding="ascii")
@@ -129,5 +133,5 @@ def _open_for_writing(pid: int) -> Iterator[Path]:
         except OSError:
             continue  # it ended, or closed the file, in the meantime
         opened = int(flags.split("flags:")[1].split()[0], 8)
-        if stat.S_ISREG(mode) and opened & os.O_ACCMODE != os.O_RDONLY and path.is_file():
+        if stat.S_ISREG(mode) and opened & os.O_ACCMODE != os.O_RDONLY and scan.is_file(path):
             yield path

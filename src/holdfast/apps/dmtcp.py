@@ -13,6 +13,7 @@ import signal as signals
 from collections.abc import Sequence
 from pathlib import Path
 
+from .. import scan
 from ..errors import UsageError
 from .program import ProgramCheckpoint, ProgramExit, Verdict, emptied
 from .take import Look, look, looks, take
@@ -47,7 +48,7 @@ class Dmtcp:
         places = ["--ckptdir", str(self._images), "--interval", interval]
         if checkpoint is None:
             return [*launch, *coordinator, *places, *command]
-        images = sorted(str(path) for path in checkpoint.glob("*.dmtcp"))
+        images = sorted(str(path) for path in scan.glob(checkpoint, "*.dmtcp"))
         if not images:
             raise UsageError(f"{checkpoint}: holds no image of DMTCP; another program's? Give another --run")
         take(
@@ -57,9 +58,9 @@ class Dmtcp:
 
     def checkpoint(self) -> ProgramCheckpoint | None:
         """Return the images if the coordinator has written its script after them and none is incomplete."""
-        images = looks(self._images.glob("*.dmtcp"))
+        images = looks(scan.glob(self._images, "*.dmtcp"))
         script = look(self._images / "dmtcp_restart_script.sh")
-        if not images or script is None or any(self._images.glob("*.temp")):
+        if not images or script is None or any(scan.glob(self._images, "*.temp")):
             return None
         if max(image.mtime_ns for image in images.values()) > script.mtime_ns:
             return None
@@ -72,12 +73,12 @@ class Dmtcp:
         """
         del signal
         if self._asked is None:
-            self._asked = looks(self._images.glob("*.dmtcp*"))
+            self._asked = looks(scan.glob(self._images, "*.dmtcp*"))
         return ["sh", "-c", ASK, str(self._images / "port"), str(pid)]
 
     def verdict(self, ended: ProgramExit) -> Verdict:
         """Stopped if an image was begun after our request; else the program's own exit code decides."""
-        if self._asked is not None and looks(self._images.glob("*.dmtcp*")) != self._asked:
+        if self._asked is not None and looks(scan.glob(self._images, "*.dmtcp*")) != self._asked:
             return "stopped"  # the exit code is 0 then, even if the images are bad
         if ended.code == 0:
             return "done"
@@ -88,4 +89,4 @@ class Dmtcp:
 
 def _beside(images: Path) -> list[Path]:
     """Return the deleted files that the program still had open: DMTCP saves them beside its images."""
-    return sorted(path for path in images.glob("*_files/**/*") if path.is_file())
+    return sorted(path for path in scan.glob(images, "*_files/**/*") if scan.is_file(path))

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import msgspec
 
+from .. import scan
 from ..errors import UsageError
 from ..terminal import say
 from .back import put_back
@@ -171,7 +172,7 @@ class AppFile:
         return chosen if any(self._before.get(path) != seen for path, seen in chosen.items()) else {}
 
     def _matching(self, patterns: Sequence[str]) -> list[Path]:
-        found = [path for pattern in patterns for path in sorted(self._work.glob(pattern)) if path.is_file()]
+        found = [path for pattern in patterns for path in scan.glob(self._work, pattern) if scan.is_file(path)]
         return [path for path in found if not path.is_relative_to(self._ours) and not self._is_of_another_run(path)]
 
     def _is_of_another_run(self, path: Path) -> bool:
@@ -181,8 +182,8 @@ class AppFile:
 
 
 def _is_run(folder: Path) -> bool:
-    found = (folder / "run.json").is_file() and (folder / "checkpoints").is_dir()
-    return found or (folder / "supervisor.jsonl").is_file()
+    found = scan.is_file(folder / "run.json") and scan.is_dir(folder / "checkpoints")
+    return found or scan.is_file(folder / "supervisor.jsonl")
 
 
 def _age(file: tuple[Path, Look]) -> tuple[int, Path]:
@@ -201,10 +202,12 @@ def _filled(word: str, command: Sequence[str], checkpoint: Path | None) -> list[
     head, _, pattern = word.partition(CHECKPOINT)
     if not _WILD.search(pattern):
         return [f"{head}{checkpoint}{pattern}"]
-    found = sorted(glob.glob(glob.escape(str(checkpoint)) + pattern, recursive=True))
+    found = scan.glob(checkpoint.parent, glob.escape(checkpoint.name) + pattern)
+    if "/." not in pattern:  # as in a shell, which passes over hidden names
+        found = [path for path in found if not re.search(r"/\.", str(path)[len(str(checkpoint)) :])]
     if not found:
         raise UsageError(f"`resume`: nothing in {checkpoint} matches {word!r}")
-    return [head + path for path in found]
+    return [f"{head}{path}" for path in found]
 
 
 def _mistakes(app: App) -> Iterator[str]:

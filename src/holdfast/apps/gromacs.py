@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from .. import disk
+from .. import disk, scan
 from ..errors import UsageError
 from . import words
 from .program import ProgramCheckpoint, ProgramExit, Verdict
@@ -56,10 +56,10 @@ class Gromacs:
                 raise UsageError(f"{checkpoint}: holds no {self._stem.name}.cpt; another run's? Give another --run")
             append = [] if {"-append", "-noappend"} & set(options) else ["-append"]
             options = [*words.without(options, "-cpi"), "-cpi", str(files[0]), *append]
-        elif (given := words.value(options, "-cpi")) is not None and not self._named(given, "state", ".cpt").exists():
-            options = words.without(
-                options, "-cpi"
-            )  # mdrun refuses a log without a checkpoint, which a very early kill leaves
+        elif (given := words.value(options, "-cpi")) is not None:
+            # mdrun refuses a log without a checkpoint, which a very early kill leaves
+            there = scan.exists(self._named(given, "state", ".cpt"))
+            options = options if there else words.without(options, "-cpi")
         return [*start, *_limited(options, time_left_s)]
 
     def checkpoint(self) -> ProgramCheckpoint | None:
@@ -153,7 +153,7 @@ def _skip_text(file: BinaryIO) -> None:
 
 
 def _matching(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
-    return sorted(path for path in folder.glob("*") if pattern.fullmatch(path.name))
+    return sorted(path for path in scan.glob(folder, "*") if pattern.fullmatch(path.name))
 
 
 def _limited(options: list[str], time_left_s: float | None) -> list[str]:

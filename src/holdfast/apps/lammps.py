@@ -7,15 +7,13 @@ steps between two neighbour lists (docs/apps.md has a whole script).
 
 from __future__ import annotations
 
-import glob
-import os
 import re
 import signal as signals
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .. import disk
+from .. import disk, scan
 from ..errors import UsageError
 from . import words
 from .program import ProgramCheckpoint, ProgramExit, Verdict
@@ -117,9 +115,7 @@ class Lammps:
         return [*(str(limit) if word == script else word for word in options)]
 
     def _restarts(self) -> list[Path]:
-        here = glob.escape(str(self._work))
-        found = {path for pattern in self._globs for path in glob.glob(os.path.join(here, pattern))}
-        return [Path(path) for path in sorted(found)]
+        return sorted({path for pattern in self._globs for path in scan.glob(self._work, pattern)})
 
     def _logged(self) -> str:
         """Return the end of its log, which a script may have redirected."""
@@ -177,7 +173,7 @@ def _text(work: Path, script: str) -> str:
         lines = [line.partition("#")[0] for line in re.sub(r"&[ \t]*\n", " ", text).splitlines()]
         texts[name] = "\n".join(lines)
         included = [found["file"] for line in lines if (found := _INCLUDE.match(line))]
-        waiting += [file for file in included if (work / file).is_file()]
+        waiting += [file for file in included if scan.is_file(work / file)]
     return "\n".join(texts.values())
 
 

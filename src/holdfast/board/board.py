@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from .. import disk, journal, modes
+from .. import disk, journal, modes, scan
 from . import events
 
 _NAME = "events.out.tfevents.{when:010d}.holdfast.{attempt:06d}"
@@ -51,7 +51,7 @@ class Board:
         """Keep other users out of what this board writes, as they are kept out of its run."""
         if not self._shared:
             disk.make_private(self.directory)
-        for file in self.directory.glob(_OURS) if self._shared else ():
+        for file in scan.glob(self.directory, _OURS) if self._shared else ():
             with suppress(PermissionError, FileNotFoundError, disk.NotPlain):  # another user's; gone; a link
                 disk.close_to_others(file)
 
@@ -64,7 +64,7 @@ class Board:
         attempt, path = _newest(self.run)
         if self._only not in (None, attempt):
             return
-        if attempt != self._attempt or (self._file is not None and not self._file.exists()):
+        if attempt != self._attempt or (self._file is not None and not scan.exists(self._file)):
             self._follow(attempt)
         data = _whole_lines(path, self._read)
         self._read += len(data)
@@ -81,7 +81,7 @@ class Board:
     def _begin(self, log: journal.Log) -> None:
         """Begin this attempt's file at the step up to which the other files are correct and complete."""
         logs = [*(each for each in journal.logs(self.run) if each.attempt < log.attempt), log]
-        files = sorted(self.directory.glob(_OURS))
+        files = scan.glob(self.directory, _OURS)
         first = _first_step(logs, files)
         lines = [line for line in journal.merged(logs) if line["step"] >= first]
         now = time.time()
@@ -120,7 +120,7 @@ def _first_step(logs: Sequence[journal.Log], files: Sequence[Path]) -> int:
 def _newest(run: Path) -> tuple[int, Path]:
     """Return the number of the run's last attempt, and the present path of its journal; 0 if there is none yet."""
     found = {0: run / "history"}
-    for path in [*run.glob("history/attempt-*.jsonl"), *run.glob("attempts/*/attempt-*.jsonl")]:
+    for path in [*scan.glob(run, "history/attempt-*.jsonl"), *scan.glob(run, "attempts/*/attempt-*.jsonl")]:
         number = path.stem.removeprefix("attempt-")
         if number.isdecimal() and path.parent.name in ("history", number):
             found.setdefault(int(number), path)

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from .. import disk
+from .. import disk, scan
 
 # What a run is at. A phase with a name of its own has a pace of its own.
 OPENING, FIRST, STEP, AFTER_BATCHES, EPOCH, SAVE, CLOSING, OVER = range(8)
@@ -171,4 +171,4 @@ def _lock(descriptor: int) -> None:
 
 
 def _is_free(pid: int) -> bool:
-    return pid in {0, os.getpid()} or not os.path.exists(f"/proc/{pid}")
+    return pid in {0, os.getpid()} or not scan.exists(f"/proc/{pid}")

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from .. import disk, job
+from .. import disk, job, scan
 from ..errors import Damaged, NoSpace, NotFound
 from ..foreign.checkpoint import find
 from ..mirror.lineage import Held, lineage, origins
@@ -107,7 +107,7 @@ class There(Here):
     def others(self) -> list[Checkpoint]:
         for path in self._aside:
             self._bring_manifest(path)
-        return [Checkpoint(path) for path in self._aside if (path / MANIFEST).exists()]
+        return [Checkpoint(path) for path in self._aside if scan.exists(path / MANIFEST)]
 
     def left_over(self) -> list[dict[str, str]]:
         """Return what lies there and no start uses, and why."""
@@ -137,7 +137,7 @@ class There(Here):
                 yield from self._of_files(checkpoint, checkpoint.as_rank(rank).manifest)
 
     def _of_files(self, checkpoint: Checkpoint, manifest: Manifest) -> Iterator[Problem]:
-        for name in [name for name in manifest.files if not (checkpoint.path / name).exists()]:
+        for name in [name for name in manifest.files if not scan.exists(checkpoint.path / name)]:
             found: list[Problem] = []
             for _ in range(2):  # what was damaged on its way here is whole the second time
                 self._bring(checkpoint, {name: manifest.files[name]})
@@ -174,7 +174,7 @@ class There(Here):
             self._bring(checkpoint, checkpoint.head.files)
 
     def _bring(self, checkpoint: Checkpoint, files: Mapping[str, File]) -> None:
-        missing = {name: file for name, file in files.items() if not (checkpoint.path / name).exists()}
+        missing = {name: file for name, file in files.items() if not scan.exists(checkpoint.path / name)}
         self._require_space(sum(file.size_bytes for file in missing.values()))
         for name, file in missing.items():
             self._tell(f"fetching {checkpoint.path}/{name}: {size(file.size_bytes)}")
@@ -254,7 +254,7 @@ def _of_others(text: str) -> Here:
         found = find(Path(text))
         if found is not None:
             return Others(text, found)
-        if Path(text).is_file():
+        if scan.is_file(Path(text)):
             raise NotFound(f"{text}: neither a run's directory nor a checkpoint of a format that is known") from None
     return here
 
@@ -267,6 +267,6 @@ def is_place(text: str) -> bool:
 def parted(text: str) -> tuple[str, Step]:
     """Return the run, and the step, of RUN or RUN@STEP."""
     run, at, step = text.rpartition("@")
-    if not at or os.path.lexists(text) or ("://" in text and ("/" in step or "/" not in run.partition("://")[2])):
+    if not at or scan.lexists(text) or ("://" in text and ("/" in step or "/" not in run.partition("://")[2])):
         return text, None  # sftp://user@host/run
     return run, locate.parse_step(step)

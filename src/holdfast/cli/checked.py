@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from .. import scan
 from ..cluster import script, slurm, sweep
 from ..cluster.ask import ask
 from ..cluster.sbatch import Option
@@ -38,7 +39,7 @@ def command(order: JobRequest, words: Sequence[str], base: Path) -> None:
     """
     certain = not order.stage and not any(map(_MOVES.search, order.setup))
     file = script_file(words) if certain else None
-    if file is not None and not (base / file).exists():
+    if file is not None and not scan.exists(base / file):
         raise UsageError(f"{base / file} does not exist, and the job would fail of it; nothing was submitted")
     if file is not None and _has_directives(base / file):
         warn(f"{file}: its #SBATCH lines do not count here: write them before --, or sbatch it itself")
@@ -48,7 +49,7 @@ def command(order: JobRequest, words: Sequence[str], base: Path) -> None:
         )
     if "/" in words[0] or shutil.which(words[0]):
         return
-    if words[0].endswith(".py") and (base / words[0]).is_file():
+    if words[0].endswith(".py") and scan.is_file(base / words[0]):
         raise UsageError(f"{words[0]} is a file and no program on PATH: write -- python {shlex.join(words)}")
     if not order.setup and not any(option.name == "export" for option in order.options):
         raise UsageError(
@@ -60,7 +61,7 @@ def command(order: JobRequest, words: Sequence[str], base: Path) -> None:
 
 def _has_directives(file: Path) -> bool:
     try:
-        if not file.is_file():
+        if not scan.is_file(file):
             return False  # a pipe would be waited for
         with file.open("rb") as opened:
             head = opened.read(65536)
@@ -102,7 +103,7 @@ def directory(path: str) -> None:
 def staged(paths: Sequence[str]) -> None:
     """Warn of what is not there, here: the job ends at once if its node does not have it either."""
     for path in paths:
-        if not os.path.exists(path):
+        if not scan.exists(path):
             warn(f"--stage {path}: it is not on this machine; if the job's node does not have it either, the job ends")
 
 

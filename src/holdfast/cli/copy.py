@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .. import journal, owner
+from .. import journal, owner, scan
 from ..errors import Damaged, NotFound, UsageError
 from ..mirror.adding import Attempt
 from ..mirror.place import shown
@@ -62,7 +62,7 @@ def _run_json(here: Here, known: Elsewhere) -> str:
     if isinstance(here, There):
         return here.seen.run_json
     root = here.locate().root
-    if root is not None and (root / "run.json").is_file() and read_run(root) == known.run:
+    if root is not None and scan.is_file(root / "run.json") and read_run(root) == known.run:
         return (root / "run.json").read_text()
     return run_json(str(known.run), owner.me(), None).decode()
 

@@ -13,11 +13,11 @@ Only the folder from which a command is called is searched: a file further up ma
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .. import scan
 from ..errors import UsageError
 
 FILES = {"holdfast.toml": (), "pyproject.toml": ("tool", "holdfast")}  # the first that has such a table counts
@@ -43,7 +43,7 @@ def defaults(command: str, known: Sequence[str]) -> dict[str, Any]:
 
 
 def _table(file: str, path: Sequence[str]) -> Mapping[str, Any] | None:
-    if not os.path.isfile(file):
+    if not scan.is_file(file):
         return None
     try:
         with open(file, "rb") as text:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
+from .. import scan
 from ..doctor import copies, files, mess, repair, scheduler, versions
 from ..doctor import run as runs
 from ..doctor.check import Check, problem, warning
@@ -45,7 +45,7 @@ def command(run: str | None, partition: str | None, purge_days: float | None, me
     changed, and a run that may be going on is refused. RUN may also be a folder that is a mirror. What cannot be read
     stays as it is; then the exit code is 12, and 4 if a manifest is damaged.
     """
-    if run is not None and not os.path.isdir(run):
+    if run is not None and not scan.is_dir(run):
         raise NotFound(f"{run}: no such directory; expected a run's")
     if mends:
         if run is None:
@@ -106,7 +106,7 @@ def _root(directory: Path) -> Path | None:
     try:
         return run_of(options.located(str(directory)))
     except NotFound:
-        return directory if (directory / "attempts").is_dir() else None
+        return directory if scan.is_dir(directory / "attempts") else None
 
 
 def _left(path: Path) -> Mess:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from .. import disk
+from .. import disk, scan
 from ..errors import NoSpace, UsageError
 from ..foreign.checkpoint import Foreign
 from ..inspect import tensors
@@ -87,11 +86,11 @@ def _named(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def _require_free(target: Path, *, force: bool) -> None:
-    if os.path.lexists(target) and not force:
+    if scan.lexists(target) and not force:
         raise UsageError(f"{target} exists; say --force to replace it")
-    if target.is_dir():
+    if scan.is_dir(target):
         raise UsageError(f"{target} is a directory; name a file")
-    if (target.absolute().parent / MANIFEST).exists():
+    if scan.exists(target.absolute().parent / MANIFEST):
         raise UsageError(f"{target}: its directory is a checkpoint, and those are immutable; choose another place")
 
 

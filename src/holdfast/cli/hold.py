@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .. import disk, modes
+from .. import disk, modes, scan
 from ..cluster import job_leader
 from ..cluster.hold import HOLD
 from ..errors import NotFound
@@ -41,8 +41,8 @@ def release(run: str, as_json: bool) -> None:
 def _change(run: str, *, held: bool, as_json: bool) -> None:
     """Write or remove the file `hold`, and report that. A second call changes nothing."""
     root = _directory(run)
-    there = (root / HOLD).exists()
-    modes.heed(root, of=root / JOURNAL if (root / JOURNAL).is_file() else None)
+    there = scan.exists(root / HOLD)
+    modes.heed(root, of=root / JOURNAL if scan.is_file(root / JOURNAL) else None)
     if held != there:
         disk.write(root / HOLD, []) if held else disk.remove_file(root / HOLD)
         disk.sync_dir(root)
@@ -60,7 +60,7 @@ def _directory(run: str) -> Path:
         NotFound: it is neither.
     """
     directory = Path(run)
-    if (directory / JOURNAL).is_file():
+    if scan.is_file(directory / JOURNAL):
         return directory
     sweep = job_leader.sweep_of(directory)
     tasks = status.places(sweep) if sweep is not None else []

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import getpass
-import os
 from pathlib import Path
 from typing import Any
 
 import click
 
+from .. import scan
 from ..cluster import batch, lint
 from ..cluster.batch import Around
 from ..errors import NotFound, UsageError
@@ -31,7 +31,7 @@ def command(scripts: tuple[str, ...], run: str | None, as_json: bool) -> int:
     A comment "# holdfast: allow RULE" in a script switches a rule off. Exit 0: nothing but style, 1: work may be lost,
     11: work is lost, 2: a file could not be read.
     """
-    if run is not None and not os.path.isdir(run):
+    if run is not None and not scan.is_dir(run):
         raise NotFound(f"{run}: no such directory; expected a run's")
     found: list[dict[str, Any]] = []
     unread: list[dict[str, str]] = []
@@ -80,13 +80,13 @@ def _as_json(finding: lint.Finding) -> dict[str, Any]:
 
 def _exists(folder: Path) -> bool | None:
     """Whether a folder exists; None: it lies on a file system that this machine does not have, like /scratch."""
-    elsewhere = folder.is_absolute() and not Path(*folder.parts[:2]).is_dir()
-    return None if elsewhere else folder.is_dir()
+    elsewhere = folder.is_absolute() and not scan.is_dir(Path(*folder.parts[:2]))
+    return None if elsewhere else scan.is_dir(folder)
 
 
 def _text(path: Path) -> str:
     """Return a file's text; empty if it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        return path.read_text(encoding="utf-8", errors="replace") if scan.is_file(path) else ""
     except OSError:
         return ""

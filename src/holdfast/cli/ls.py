@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from .. import journal
+from .. import journal, scan
 from ..cluster.hold import HOLD
 from ..foreign.checkpoint import Folder
 from ..inspect import mirrors
@@ -62,7 +62,7 @@ def _listed(here: Here) -> dict[str, Any]:
         row["at"] = [each.place for each in copies if row["name"] in each.checkpoints]
     return {
         "run": str(place.path),
-        "held": root is not None and (root / HOLD).exists(),
+        "held": root is not None and scan.exists(root / HOLD),
         "checkpoints": rows,
         "mirrors": [each._asdict() for each in copies],
         "at_risk": mirrors.at_risk(copies, rows[-1]["name"] if rows else None),
@@ -114,7 +114,7 @@ def _on_disk(checkpoint: Checkpoint, held: dict[tuple[int, int], str]) -> dict[s
 def files(checkpoint: Checkpoint) -> dict[Path, os.stat_result]:
     """Return the files in its directory that exist: its run may remove them in the meantime."""
     found = {}
-    for folder, _, names in os.walk(checkpoint.path):
+    for folder, _, names in scan.walk(checkpoint.path):
         for name in names:
             with suppress(OSError):
                 found[Path(folder, name)] = os.lstat(os.path.join(folder, name))
@@ -141,7 +141,7 @@ def quarantine(root: Path, logs: Iterable[Log]) -> list[dict[str, str]]:
     """Return what was moved aside, and why: in full from the journal, else the word in its name."""
     told = {e.get("name"): e.get("why") for log in logs for e in log.events if e["event"] == "quarantined"}
     found = []
-    for path in sorted(root.glob("quarantine/*")):
+    for path in scan.glob(root, "quarantine/*"):
         named = _QUARANTINED.fullmatch(path.name)
         name, why = named.groups() if named else (path.name, "no reason given")
         found.append({"name": name, "why": f"{why}: {told[name]}" if told.get(name) else why, "path": str(path)})

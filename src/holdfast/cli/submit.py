@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from .. import disk
+from .. import disk, scan
 from ..cluster import job_leader, lint, sbatch, script, slurm, sweep
 from ..cluster.ask import Absent, Silent
 from ..cluster.hold import HOLD, not_started
@@ -164,7 +164,7 @@ def _order(words: SubmitArguments, base: Path, lines: Sequence[str], chosen: Map
 
 def _save_s(root: Path, name: str) -> float | None:
     """Return how long a save took in the last submission of this name; None: unknown."""
-    places = sorted(root.glob(f"{glob.escape(name)}-*"), key=lambda place: place.stat().st_mtime, reverse=True)
+    places = sorted(scan.glob(root, f"{glob.escape(name)}-*"), key=lambda place: place.stat().st_mtime, reverse=True)
     return next((took for place in places if (took := measured.save_s(place)) is not None), None)
 
 
@@ -249,7 +249,7 @@ def _continue(directory: Path, words: SubmitArguments, *, dry_run: bool, as_json
         click.echo(text, nl=False)
         return
     _warn(file, text)
-    held = next((path for path in (directory, run_of(directory)) if path and (path / HOLD).exists()), None)
+    held = next((path for path in (directory, run_of(directory)) if path and scan.exists(path / HOLD)), None)
     if held is not None:
         raise UsageError(not_started(held, job_leader.again(directory)))
     disk.replace_with(file, [text.encode("utf-8", "surrogateescape")])

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from .. import disk
+from .. import disk, scan
 from ..errors import Damaged, NoSpace, NotFound, UsageError
 from ..mirror import sending
 from ..mirror.adding import Adding
@@ -144,14 +144,14 @@ def target(text: str, run_json: str, known: Elsewhere, tell: Tell) -> Iterator[T
 
 def _require_free(root: Path, text: str, known: Elsewhere) -> None:
     require_run(root)
-    if (root / "run.json").is_file() and attempts.read_run(root) != known.run:
+    if scan.is_file(root / "run.json") and attempts.read_run(root) != known.run:
         raise UsageError(f"{text}: another run lies there; nothing was copied. Name another folder")
     for parent in root.parents:
-        if (parent / "run.json").is_file() and (parent / "checkpoints").is_dir():
+        if scan.is_file(parent / "run.json") and scan.is_dir(parent / "checkpoints"):
             raise UsageError(f"{text}: lies in the run {parent}; name a folder outside of it")
-    if root.exists() and not root.is_dir():
+    if scan.exists(root) and not scan.is_dir(root):
         raise UsageError(f"{text} is a file; name a folder")
-    if root.is_dir() and os.listdir(root) and not (root / "run.json").is_file():
+    if scan.names(root) and not scan.is_file(root / "run.json"):
         raise UsageError(f"{text}: neither empty nor a run's directory; name an empty folder, or one that is not there")
 
 

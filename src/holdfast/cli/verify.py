@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from .. import scan
 from ..errors import Damaged, NotFound, StoreError, Unreadable, Untrusted
 from ..foreign.checkpoint import Folder
 from ..store.checkpoint import Checkpoint, Problem
@@ -91,7 +92,7 @@ def verified(
         if not problems:
             _ = checkpoint.head  # of copies at a place `find` reads all but the signature
     except (NotFound, FileNotFoundError):
-        if not (checkpoint.path / MANIFEST).exists():
+        if not scan.exists(checkpoint.path / MANIFEST):
             return None
         raise
     except Untrusted as error:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .. import disk, owner
+from .. import disk, owner, scan
 from ..errors import ClusterError
 from ..job import Job
 from ..terminal import say
@@ -25,7 +25,7 @@ _LIVE = ("COMPLETING", "CONFIGURING", "RESIZING", "RUNNING", "SIGNALING", "STAGE
 
 def is_over(directory: Path, job: Job | None) -> bool:
     """Whether an earlier task of this same array has finished the work."""
-    return job is not None and job.array is not None and _mark(directory, job.array).exists()
+    return job is not None and job.array is not None and scan.exists(_mark(directory, job.array))
 
 
 def end(directory: Path, job: Job | None) -> str | None:

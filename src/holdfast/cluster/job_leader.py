@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 
-from .. import disk, legible, owner
+from .. import disk, legible, owner, scan
 from ..job import Job, job
 
 SUPERVISOR = "HOLDFAST_SUPERVISOR"
@@ -114,7 +114,7 @@ def take_refused(directory: Path) -> str:
 def script_of(directory: Path) -> Path | None:
     """Return the script that `holdfast submit` wrote for a supervisor's directory, or for the sweep that it is of."""
     places = (directory, sweep_of(directory))
-    return next((place / SCRIPT for place in places if place is not None and (place / SCRIPT).is_file()), None)
+    return next((place / SCRIPT for place in places if place is not None and scan.is_file(place / SCRIPT)), None)
 
 
 def sweep_of(directory: Path) -> Path | None:
@@ -122,7 +122,7 @@ def sweep_of(directory: Path) -> Path | None:
     name = directory.absolute().name
     parent = directory.parent if name == directory.name else directory.absolute().parent  # of "." it is no parent
     task = name.startswith(TASK_DIRECTORY) and name.removeprefix(TASK_DIRECTORY).isdecimal()
-    return parent if task and (parent / SCRIPT).is_file() else None
+    return parent if task and scan.is_file(parent / SCRIPT) else None
 
 
 def again(directory: Path) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from .. import scan
 from ..errors import ClusterError, StoreError, Superseded
 from ..job import Job
 from ..terminal import warn
@@ -135,7 +136,7 @@ class Requeue(msgspec.Struct, dict=True):
 
     def _forbidden(self) -> Continuation | None:
         """Return the outcome if the run is on hold or was requeued too often; else None."""
-        held = next((place for place in self.places if (place / HOLD).exists()), None)
+        held = next((place for place in self.places if scan.exists(place / HOLD)), None)
         if held is not None:
             release = f"holdfast release {shlex.quote(str(held))} && "
             return self._refuse("held", f" is not requeued: {held} is on hold", release)

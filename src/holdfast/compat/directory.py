@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from .. import disk, terminal
+from .. import disk, scan, terminal
 from ..channel import looks
 from ..errors import NotFound, StoreError, UsageError
 from ..ranks import ALONE, Ranks
@@ -86,7 +86,7 @@ class AtomicDirectory:
     def is_checkpoint_directory(self, path_str: str | Path) -> str | None:
         """Return the number of a checkpoint directory of this name, as "3" or "3_force" if it was forced; else None."""
         path = Path(path_str)
-        found = self._shelf.read(path.name) if path.is_dir() else None
+        found = self._shelf.read(path.name) if scan.is_dir(path) else None
         return found and f"{found.number}{'_force' if found.forced else ''}"
 
     def prepare_checkpoint_directory(self, force_save: bool = False) -> str:
@@ -174,7 +174,7 @@ class AtomicDirectory:
         found = self._shelf.read(path.name)
         if found is None or path.parent.resolve() != self._shelf.root.resolve():
             raise UsageError(f"{checkpoint_directory} is not from this saver's prepare_checkpoint_directory()")
-        if not path.is_dir():
+        if not scan.is_dir(path):
             raise NotFound(
                 f"{checkpoint_directory} is gone; each prepare_checkpoint_directory() removes unfinished ones"
             )

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from .. import disk
+from .. import disk, scan
 from ..errors import NotFound, StoreError, UsageError
 
 _DELETING = ".deleting-"
@@ -52,11 +52,11 @@ class NumberedDirectories(NamedTuple):
         """
         listed, lost = self.listed(), ""
         here = f"here are: {', '.join(each.name for each in listed) or 'none'}"
-        if not os.path.lexists(self.link):
+        if not scan.lexists(self.link):
             if not listed or listed[-1].number == 0:  # number 1 is created only when a link names number 0
                 return None
             lost = f"{self.root} has no {self.link.name} (a copy that left links out?)"
-        elif not self.link.is_symlink():
+        elif not scan.is_symlink(self.link):
             lost = f"{self.link} is no link (a copy that followed links?); remove it"
         if lost:
             raise StoreError(f"{lost}; make it anew for the newest whole checkpoint: ln -s NAME {self.link}; {here}")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from .. import disk, owner
+from .. import disk, owner, scan
 from ..mirror.folder import Folder
 from ..mirror.records import NO_MANIFEST, Claim, folder
 from ..mirror.remote import Remote
@@ -36,7 +36,7 @@ def repair(place: Path) -> list[Mess]:
 
 
 def _unfinished(place: Path, within: list[Path]) -> Iterator[Mess]:
-    for path in sorted(place.rglob(".*.new")):
+    for path in scan.glob(place, "**/.*.new"):
         old = time.time() - path.lstat().st_mtime > FORGOTTEN_S
         if old and not any(path.is_relative_to(half) for half in within):
             yield Mess(path, "a file that its writer did not complete", REMOVE)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from .. import disk
+from .. import disk, scan
 from ..cluster.quota import quotas
 from ..errors import ClusterError
 from .check import Check, ok, problem, warning
@@ -33,7 +33,7 @@ def examine(directory: Path, needed_bytes: int = 0) -> Iterator[Check]:
     yield _kind(directory)
     place = directory / f"{NAME}-{os.getpid()}"
     try:
-        for old in directory.glob(f"{NAME}-*"):
+        for old in scan.glob(directory, f"{NAME}-*"):
             if time.time() - old.stat().st_mtime > FORGOTTEN_S:
                 disk.remove_tree(old)
         disk.make_dir(place)

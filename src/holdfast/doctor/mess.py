@@ -10,11 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from .. import disk, journal
+from .. import disk, journal, scan
 from ..errors import Damaged, NotFound, StoreError, Unreadable
 from ..journal import Log
 from ..store import claiming
-from ..store.attempt import children, is_checkpoint, read_run
+from ..store.attempt import is_checkpoint, read_run
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST, parse_name
 from ..store.shelf import Shelf
@@ -62,7 +62,7 @@ def find(root: Path, *, own: int | None = None, sound: Callable[[Path], bool] | 
     whether what lies in quarantine/ is whole; without it only its layout is looked at.
     """
     shelf, logs, aside = Shelf(root), journal.logs(root), [*_no_checkpoints(root)]
-    taken = {*children(root / "checkpoints")} - {mess.path.name for mess in aside if mess.cure not in LEFT}
+    taken = {*scan.names(root / "checkpoints")} - {mess.path.name for mess in aside if mess.cure not in LEFT}
     return [
         *_run_file(shelf),
         *_rooms(root, own),
@@ -81,14 +81,15 @@ def _run_file(shelf: Shelf) -> Iterator[Mess]:
         yield Mess(path, "is not what Holdfast wrote, and no start goes on", REPLACE)
     except OSError as error:
         yield _unknown(path, error)
-    if not os.path.lexists(path) and shelf.run() is not None:
+    if not scan.lexists(path) and shelf.run() is not None:
         yield Mess(path, "is gone", NAMED)
 
 
 def _rooms(root: Path, own: int | None) -> Iterator[Mess]:
-    for number in children(root / "attempts"):
+    for number in scan.names(root / "attempts"):
         room = root / "attempts" / number
-        for child in children(room) if number.isdecimal() and int(number) != own and not room.is_symlink() else ():
+        others = number.isdecimal() and int(number) != own and not scan.is_symlink(room)
+        for child in scan.names(room) if others else ():
             if child != f"attempt-{number}.jsonl":
                 what = next((what for word, what in _IN_A_ROOM.items() if child.startswith(word)), "a file")
                 yield Mess(room / child, f"{what}, left by attempt {number}, which has ended", FENCE)
@@ -102,10 +103,10 @@ def _drafts(root: Path) -> Iterator[Mess]:
         (f"{NAME}-*", "left by a `holdfast doctor` that was killed"),
         ("pins/.*.part", "left by a `holdfast pin` that was killed"),
     ):
-        for path in sorted(root.glob(pattern)):
+        for path in scan.glob(root, pattern):
             if time.time() - path.lstat().st_mtime > FORGOTTEN_S:
                 yield Mess(path, what, REMOVE)
-    for path in sorted(root.glob(".*.new")):
+    for path in scan.glob(root, ".*.new"):
         if disk.is_abandoned(path):
             yield Mess(path, "a file that its writer, which is gone, did not complete", REMOVE)
 
@@ -113,10 +114,10 @@ def _drafts(root: Path) -> Iterator[Mess]:
 def _no_checkpoints(root: Path) -> Iterator[Mess]:
     """What has a checkpoint's name, and is none that could ever be read: it would block its step."""
     folder = root / "checkpoints"
-    for path in (folder / name for name in children(folder) if parse_name(name) is not None):
+    for path in (folder / name for name in scan.names(folder) if parse_name(name) is not None):
         try:
             has_manifest = is_checkpoint(path)
-            is_link = path.is_symlink() and not path.exists()
+            is_link = scan.is_symlink(path) and not scan.exists(path)
             why = _incomplete(path) if has_manifest else None
         except Damaged as error:
             yield Mess(path, f"its manifest is damaged: {error}", START)
@@ -155,9 +156,9 @@ def _incomplete(path: Path) -> str | None:
 
 
 def _quarantined(root: Path, logs: Sequence[Log], taken: set[str], sound: Callable[[Path], bool]) -> Iterator[Mess]:
-    for path in sorted((root / "quarantine").glob("step-*")):
+    for path in scan.glob(root / "quarantine", "step-*"):
         named = _QUARANTINED.fullmatch(path.name)
-        if named is None or named[2] not in DAMAGE or named[1] in taken or path.is_symlink():
+        if named is None or named[2] not in DAMAGE or named[1] in taken or scan.is_symlink(path):
             continue
         try:
             is_back = _is_present(root, path, named[1], logs) and sound(path)
@@ -191,11 +192,11 @@ def _is_whole(path: Path) -> bool:
 def _links(shelf: Shelf) -> Iterator[Mess]:
     for link, find_it in (("latest", shelf.latest), ("best", lambda: shelf.best(None))):
         path = shelf.root / "checkpoints" / link
-        leads = os.readlink(path) if path.is_symlink() else None
+        leads = os.readlink(path) if scan.is_symlink(path) else None
         with suppress(StoreError, OSError):  # nobody knows where it is to lead
             try:
                 wanted = find_it().path.name
             except NotFound:
                 wanted = None
-            if leads != wanted and (leads is not None or not os.path.lexists(path)):
+            if leads != wanted and (leads is not None or not scan.lexists(path)):
                 yield Mess(path, f"leads to {leads or 'nothing'} instead of {wanted or 'nothing'}", POINT)

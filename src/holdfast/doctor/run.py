@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from .. import journal, young_daly
+from .. import journal, scan, young_daly
 from ..cluster import batch, job_leader
 from ..cluster.batch import Around
 from ..cluster.hold import HOLD
@@ -81,7 +81,7 @@ def know(directory: Path, save_s: float | None) -> Known:
 def examine(known: Known, settings: Settings | None) -> Iterator[Check]:
     """Check its checkpoints, and the duration of its saves against the time left for them."""
     yield from _checkpoints(known)
-    held = next((place for place in (known.directory, known.run) if (place / HOLD).exists()), None)
+    held = next((place for place in (known.directory, known.run) if scan.exists(place / HOLD)), None)
     if held is not None:
         yield warning("hold", "it is not requeued", f"holdfast release {held}")
     if known.save_s is None:
@@ -108,7 +108,7 @@ def examine(known: Known, settings: Settings | None) -> Iterator[Check]:
 
 
 def _checkpoints(known: Known) -> Iterator[Check]:
-    aside = list((known.run / "quarantine").glob("step-*"))
+    aside = scan.glob(known.run / "quarantine", "step-*")
     if aside:
         yield warning(
             "quarantine", f"{counted(len(aside), 'checkpoint')} set aside", f"holdfast ls {known.run} says why"

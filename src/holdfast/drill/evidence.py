@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .. import journal
+from .. import journal, scan
 from ..errors import StoreError
 from ..inspect.diff import same_state
 from ..journal import Event
@@ -90,7 +90,7 @@ def final_differences(a: Path, b: Path, idle: Collection[str] = ()) -> list[str]
 
 def further_runs(place: Path, name: str, idle: Collection[str] = ()) -> tuple[list[Path], list[str]]:
     """Return the directories of the script's runs besides its first, and how they differ from the run called `name`."""
-    runs = sorted(place.glob(f"first{BESIDE}*"))
+    runs = scan.glob(place, f"first{BESIDE}*")
     found = []
     for first in runs:
         other = place / first.name.replace("first", name, 1)

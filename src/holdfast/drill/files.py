@@ -13,6 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from .. import scan
 from ..legible import counted
 from ..store import format
 from .output import words
@@ -42,7 +43,7 @@ def read(paths: Iterable[str]) -> dict[str, FileContent]:
     found = {}
     for path in map(Path, paths):
         with suppress(OSError, sqlite3.Error):
-            if path.is_file():  # a pipe has no end
+            if scan.is_file(path):  # a pipe has no end
                 found[str(path)] = _read(path)
     return found
 

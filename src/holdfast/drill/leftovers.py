@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from .. import disk
+from .. import disk, scan
 from ..legible import UNREADABLE
 
 NAMES = {"first": "undisturbed run 1", "second": "undisturbed run 2", "killed": "the killed run"}
@@ -59,7 +59,7 @@ def written(place: Path) -> set[str]:
 
 
 def _lines(path: Path) -> list[Mapping[str, Any]]:
-    if not path.exists():
+    if not scan.exists(path):
         return []
     found = []
     for line in path.read_bytes().split(b"\n"):

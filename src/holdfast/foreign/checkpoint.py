@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from .. import scan
 from ..errors import Damaged, NotFound, StoreError, UsageError
 from ..store.checkpoint import Checkpoint, Problem
 from ..store.format import Head, Manifest, utc
@@ -67,7 +68,7 @@ class Foreign(Checkpoint):
         files: set[Path] = {self.path}
         with suppress(StoreError):
             files = {*self.content.files}
-        return sum(path.stat().st_size for path in files if path.is_file())
+        return sum(path.stat().st_size for path in files if scan.is_file(path))
 
     @property
     def main_part(self) -> str | None:
@@ -107,7 +108,7 @@ class Foreign(Checkpoint):
         try:
             content = self.content
         except Damaged as error:
-            size = self.path.stat().st_size if self.path.is_file() else 0
+            size = self.path.stat().st_size if scan.is_file(self.path) else 0
             yield Problem(self.path, 0, size, str(error).removeprefix(f"{self.path}: "))
             return
         yield from content.problems
@@ -159,13 +160,13 @@ def _is_named(path: Path) -> bool:
     try:
         return table.is_foreign(path, named=True)
     except (StoreError, OSError):
-        return not path.is_dir()
+        return not scan.is_dir(path)
 
 
 def find(path: Path) -> Folder | None:
     """Return the checkpoints of other programs at `path`; None if there are none."""
     if table.is_foreign(path):
         return Folder(path, None, single=True)
-    if path.is_dir() and inside(path):
+    if scan.is_dir(path) and inside(path):
         return Folder(path, None, single=False)
     return None

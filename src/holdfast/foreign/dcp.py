@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .. import scan
 from ..errors import Damaged
 from ..state.codec import ITEMSIZE, UNSOUND
 from ..state.nodes import quoted
@@ -61,7 +62,7 @@ def read(folder: Path, _: frozenset[str]) -> Content:
 
     def check() -> Iterator[Problem]:
         for item in items.values():
-            if item.region.path.exists():
+            if scan.exists(item.region.path):
                 yield from _damaged(item)
 
     return Content(
@@ -103,8 +104,8 @@ def _items(folder: Path, data: Any, flaws: list[Problem]) -> Iterator[_Item]:
         if type(offset) is not int or type(length) is not int or min(offset, length) < 0:
             raise ValueError("no place")
         if file not in sizes:
-            sizes[file] = (folder / file).stat().st_size if (folder / file).is_file() else None
-            flaws += [] if (folder / file).is_file() else [Problem(folder / file, 0, 0, "missing")]
+            sizes[file] = (folder / file).stat().st_size if scan.is_file(folder / file) else None
+            flaws += [] if scan.is_file(folder / file) else [Problem(folder / file, 0, 0, "missing")]
         size = sizes[file]
         if size is not None and offset + length > size:
             flaws.append(Problem(folder / file, size, offset + length, f"cut: {name!r} goes on to there"))

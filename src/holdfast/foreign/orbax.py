@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from .. import scan
 from ..errors import Damaged, StoreError
 from ..state.nodes import quoted
 from ..store.problems import Problem
@@ -79,7 +80,7 @@ def read(folder: Path, names: frozenset[str]) -> Content:
         reader.flaw(folder, "its save was not finished: Orbax renames the folder at the end")
     if _OWN in names:
         reader.own(folder / _OWN)
-    items = [folder] if _TREE in names else [each for each in sorted(folder.iterdir()) if (each / _TREE).is_file()]
+    items = [folder] if _TREE in names else [each for each in sorted(folder.iterdir()) if scan.is_file(each / _TREE)]
     for item in items[:_MOST]:
         reader.item(item, () if item == folder else (item.name,))
     if not items and not reader.flaws:
@@ -164,7 +165,7 @@ class _Reader:
             raise StoreError(f"{folder}: an array in more than {_MOST:,} files; not read")
         for index in itertools.product(*map(range, counts)):
             piece = folder / (array.dimension_separator.join(map(str, index)) or "0")
-            if not piece.is_file() or not piece.stat().st_size:
+            if not scan.is_file(piece) or not piece.stat().st_size:
                 self.flaw(piece, "missing, or empty")
             else:
                 self.files.append(piece)
@@ -172,15 +173,15 @@ class _Reader:
 
     def packed(self, folder: Path) -> None:
         """Look at the files of OCDBT: a manifest, and data files that it names in a compressed way."""
-        rooms = [folder, *sorted(folder.glob("ocdbt.process_*"))[:_MOST]]
+        rooms = [folder, *scan.glob(folder, "ocdbt.process_*")[:_MOST]]
         for room in rooms:
-            manifest, data = room / _MANIFEST, sorted((room / "d").glob("*"))[:_MOST]
-            if not manifest.is_file():
+            manifest, data = room / _MANIFEST, scan.glob(room / "d", "*")[:_MOST]
+            if not scan.is_file(manifest):
                 self.flaw(manifest, "missing")
             elif not data:
                 self.flaw(room / "d", "no file with data")
             for file in (manifest, *data):
-                if file.is_file():
+                if scan.is_file(file):
                     self.files.append(file)
                     for what in _framed(whole(file), _MAGIC[_MANIFEST if file == manifest else "d"]):
                         self.flaw(file, what)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from .. import scan
 from ..errors import Damaged, StoreError
 from . import dcp, hdf5, legacy, orbax, pt, safetensors, shards
 from .content import Content
@@ -47,9 +48,9 @@ _ENDINGS = tuple({*_ALL_ENDINGS} - {".bin", ".pkl"})  # other programs write suc
 
 def is_foreign(path: Path, *, named: bool = False) -> bool:
     """Whether `path` is a checkpoint of another program, by its name or by how it begins; with `named`, by both."""
-    if path.is_dir():
+    if scan.is_dir(path):
         return _of_folder(path, names_in(path)) is not None
-    if not path.is_file() or (named and not path.name.endswith(_ALL_ENDINGS)):
+    if not scan.is_file(path) or (named and not path.name.endswith(_ALL_ENDINGS)):
         return False
     return path.name.endswith(_ENDINGS) or _of_file(path) is not None
 
@@ -61,7 +62,7 @@ def read(path: Path) -> Content:
         Damaged: it is cut, or what it says about itself is contradictory.
         StoreError: it holds more than is read, or in a way that is not read.
     """
-    if path.is_dir():
+    if scan.is_dir(path):
         names = names_in(path)
         folder = _of_folder(path, names)
         if folder is None:

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from .. import scan
 from ..errors import UsageError
 
 _MARK = "_METADATA"  # in the directory of each item that is a tree
@@ -21,7 +22,7 @@ def leaves(path: Path, name: str) -> dict[str, Any] | None:
     Raises:
         UsageError: Orbax is not installed.
     """
-    item = next((each for each in (path / name, path / "default", path) if (each / _MARK).is_file()), None)
+    item = next((each for each in (path / name, path / "default", path) if scan.is_file(each / _MARK)), None)
     if item is None:
         return None
     try:

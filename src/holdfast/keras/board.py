@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .. import disk
+from .. import disk, scan
 from ..terminal import say, warn
 from ..trainers.event_files import EventFiles, cut
 
@@ -36,7 +36,7 @@ class Board:
         self._close()
         if known is not None:
             was, self._token = known
-            if was != here and os.path.isdir(was):
+            if was != here and scan.is_dir(was):
                 say(f"TensorBoard goes on in {was}, where this run began, and not in {here}")
                 for name in (callback._train_dir, callback._val_dir, here):
                     with suppress(OSError):  # somebody else's files are in it
@@ -93,7 +93,7 @@ class Board:
 
     def _files(self, directory: Path) -> list[Path]:
         """Those of this run, in the order of its attempts."""
-        return sorted(directory.glob(f"events.out.tfevents.*.{self._token}-*.v2"), key=_number)
+        return sorted(scan.glob(directory, f"events.out.tfevents.*.{self._token}-*.v2"), key=_number)
 
 
 class Named:
@@ -120,4 +120,4 @@ def _open_events(directory: str) -> set[str]:
     for number in os.listdir(_FDS):
         with suppress(OSError):  # it has been closed since
             found.add(os.readlink(f"{_FDS}/{number}"))
-    return {path for path in found if path.startswith(begin) and os.path.exists(path)}
+    return {path for path in found if path.startswith(begin) and scan.exists(path)}

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from .. import disk
+from .. import disk, scan
 from ..errors import UsageError
 from ..run.settings import run_dir
 from ..terminal import say, warn
@@ -95,7 +95,7 @@ class Versioned(Kept):
         own, (version, place) = self.logger._version, name
         if own is None:
             self.logger._version = version
-        self.reused = [version, place] == Versioned.name(self) and os.path.isdir(place)
+        self.reused = [version, place] == Versioned.name(self) and scan.is_dir(place)
         if self.reused:
             self.open()
         else:  # the script writes elsewhere now, where a directory of that number is another training's
@@ -189,7 +189,7 @@ class TensorBoard(Versioned):
         return [*self._there(), Path(getattr(writer, "_ev_writer", writer)._file_name)]  # tensorboardX has the former
 
     def _there(self) -> list[Path]:
-        return [path for name in self._earlier if (path := Path(self.logger.log_dir, name)).exists()]
+        return [path for name in self._earlier if scan.exists(path := Path(self.logger.log_dir, name))]
 
 
 class Wandb(Kept):

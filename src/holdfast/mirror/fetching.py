@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from .. import disk, modes
+from .. import disk, modes, scan
 from ..errors import Damaged, NotFound, StoreError
 from ..store.format import MANIFEST
 from . import sending
@@ -58,7 +57,7 @@ class Fetching:
 
     def _bring(self, wanted: Contents, name: str, root: Path, into: Path) -> None:
         """Write a file, unless an earlier try has written it whole."""
-        if os.path.lexists(into):
+        if scan.lexists(into):
             with suppress(StoreError):
                 for piece in sending.pieces(root, wanted, name):
                     self._progress(len(piece))
@@ -103,7 +102,7 @@ class Fetching:
 
 
 def _require_nothing_else(into: Path, wanted: Contents) -> None:
-    for place, _, names in os.walk(into):
+    for place, _, names in scan.walk(into):
         for name in names:
             inside = (Path(place) / name).relative_to(into).as_posix()
             if inside not in wanted.files and inside != MANIFEST:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .. import bulk, disk, modes
+from .. import bulk, disk, modes, scan
 from ..errors import Damaged, NotFound
 from ..store import source
 from ..store.format import MANIFEST
@@ -67,7 +67,7 @@ class Folder:
         fresh = file.with_name(f".{file.name}.{os.urandom(8).hex()}.new")
         with self._edge():
             self._make_folder(file.parent)
-            if os.path.lexists(file):
+            if scan.lexists(file):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(file))
             try:
                 disk.write(fresh, [data])
@@ -104,7 +104,7 @@ class Folder:
         with self._edge():
             self._require_parent()
             with suppress(FileNotFoundError, NotADirectoryError):
-                if target.is_symlink():  # only the link goes
+                if scan.is_symlink(target):  # only the link goes
                     raise NotADirectoryError
                 disk.remove_file(target / MANIFEST)
                 disk.sync_dir(target)  # before any other file goes
@@ -123,7 +123,7 @@ class Folder:
         """
         file = self._at(path)
         for folder in file.parents[: len(words(path)) - 1]:
-            if folder.is_symlink():
+            if scan.is_symlink(folder):
                 raise Refused(
                     f"{folder} is a symbolic link to {os.readlink(folder)}: a mirror writes through no link; put the "
                     "folder itself in its place. Only the mirror's whole folder may be a link"
@@ -132,7 +132,7 @@ class Folder:
 
     def _require_parent(self) -> None:
         """A folder that is not mounted must not be taken for an empty one."""
-        if not self._root.parent.is_dir():
+        if not scan.is_dir(self._root.parent):
             raise Silent(f"{self._root.parent}: no such folder: mount it, or create it if the mirror is new")
 
     def _make_folder(self, folder: Path) -> None:
@@ -198,7 +198,7 @@ def _blocks(file: Path) -> Iterator[memoryview]:
     except NotFound as error:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file)) from error
     except Damaged as error:
-        if not os.path.lexists(file):
+        if not scan.lexists(file):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file)) from error
         raise
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from .. import scan
 from ..errors import Damaged, NotFound
 from ..store import format, parts, source
 from ..store.format import MANIFEST, File, Leaf, Manifest
@@ -83,13 +84,13 @@ def pieces(folder: Path, wanted: Contents, name: str) -> Iterator[bytes]:
 
 
 def _read(folder: Path, name: str) -> Iterator[bytes]:
-    if any((folder / each).is_symlink() for each in Path(name).parents if each.name):
+    if any(scan.is_symlink(folder / each) for each in Path(name).parents if each.name):
         raise Damaged(f"{folder / name}: lies behind a link, which was not committed")
     try:
         for block in source.blocks(folder / name, PIECE_BYTES, cold=True):
             yield bytes(block)
     except NotFound:
-        if (folder / MANIFEST).exists():
+        if scan.exists(folder / MANIFEST):
             raise Damaged(f"{folder / name}: the file is missing") from None
         raise
 

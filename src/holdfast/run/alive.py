@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from .. import disk, legible, modes, owner
+from .. import disk, legible, modes, owner, scan
 from ..children import processes, steps
 from ..children.steps import Claimed
 from ..cluster import job_leader
@@ -63,7 +63,7 @@ def _close(supervisor: Path) -> None:
     The directory itself may hold files of the user's.
     """
     for pattern in SUPERVISORS:
-        for path in supervisor.glob(pattern):
+        for path in scan.glob(supervisor, pattern):
             with suppress(OSError):  # gone meanwhile
                 disk.close_to_others(path)
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .. import interval, journal
+from .. import interval, journal, scan
 from ..cluster import job_leader
 from ..cluster.hold import HOLD, on_hold
 from ..errors import StoreError
@@ -61,7 +61,7 @@ class JobClock:
         supervisor = job_leader.supervisor() if self.rank == 0 else None
         if supervisor is not None:
             job_leader.tell_run(supervisor, self.path)
-        if self.rank == 0 and (self.path / HOLD).exists():
+        if self.rank == 0 and scan.exists(self.path / HOLD):
             say(on_hold(self.path))
         if fresh and self.job is not None and self.job.restart_count > 0:
             warn(

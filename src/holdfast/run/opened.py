@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from .. import disk
+from .. import disk, scan
 from ..errors import UsageError
 from . import settings
 from .settings import Drilled
@@ -92,7 +92,7 @@ class _Listener:
 
     def _written(self, path: Any) -> None:
         real = self._real(path)
-        if real is not None and real not in self._wrote and not os.path.isdir(real):
+        if real is not None and real not in self._wrote and not scan.is_dir(real):
             self._wrote.add(real)
             self._note(wrote=real)
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .. import disk
+from .. import disk, scan
 from ..errors import Damaged, NoSpace, NotFound, StoreError, Untrusted
 from ..mirror.client import Client, PlaceError
 from ..mirror.protocol import Reply
@@ -250,7 +250,7 @@ class Provision:
 
 def _is_own(checkpoint: Checkpoint, name: str) -> bool:
     """Whether a file lies in the run itself: a checkpoint that is a link belongs to another run."""
-    return not any((checkpoint.path / each).is_symlink() for each in Path(name).parents)
+    return not any(scan.is_symlink(checkpoint.path / each) for each in Path(name).parents)
 
 
 def _inode(path: Path) -> tuple[int, int] | None:

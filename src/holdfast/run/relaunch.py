@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from .. import journal, owner
+from .. import journal, owner, scan
 from ..cluster import job_leader
 from ..cluster.hold import HOLD, not_started
 from ..job import job
@@ -120,7 +120,7 @@ def exit_if_held(session: Session) -> None:
         Stopped: it is.
     """
     ranks = session.ranks
-    held = ranks.lead("hold", lambda: b"1" if job() is not None and (session.path / HOLD).exists() else b"")
+    held = ranks.lead("hold", lambda: b"1" if job() is not None and scan.exists(session.path / HOLD) else b"")
     if not held:
         return
     if session.leads and (supervisor := job_leader.supervisor()) is not None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .. import journal
+from .. import journal, scan
 from ..errors import Damaged, HoldfastError, NotFound, StoreError, Unreadable, Untrusted, UsageError
 from ..journal import Log
 from ..store.attempt import appear, is_checkpoint
@@ -196,7 +196,7 @@ class _Search:
         if self._session.options.allow_fresh:
             return
         rejected, quarantine = self._session.origin.rejected, self._store.root / "quarantine"
-        earlier = sorted(path.name for path in quarantine.glob("step-*"))
+        earlier = sorted(path.name for path in scan.glob(quarantine, "step-*"))
         if lacks := self._places.lacks if self._places is not None else "":
             raise StoreError(f"{self._store.root}: {lacks}. To start from scratch all the same, say allow_fresh=True")
         if earlier:

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from .. import retention
+from .. import retention, scan
 from ..cluster.quota import Quota, quotas
 from ..errors import ClusterError, Damaged, NotFound
 from ..retention import CheckpointFacts
@@ -88,7 +88,7 @@ def purged(root: Path, days: float, now: float) -> str | None:
     file has the time at which it was written, also in a new checkpoint.
     """
     old = []
-    for folder, _, names in os.walk(root):
+    for folder, _, names in scan.walk(root):
         for name in names:
             with suppress(FileNotFoundError):  # removed meanwhile
                 old.append((os.lstat(path := Path(folder, name)).st_mtime, path))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from .. import scan
 from ..errors import Damaged, Mismatch, NotFound, UsageError
 from ..legible import counted
 from ..store.checkpoint import Checkpoint
@@ -217,7 +218,7 @@ def _laid_out(checkpoint: Checkpoint) -> Checkpoint:
 def _read_from(path: str | os.PathLike[str], step: int | str | None, read: Callable[[Checkpoint], T]) -> T:
     """Return the result of `read` for the checkpoint at `path`: itself, that of `step`, or the newest undamaged one."""
     where = Path(path)
-    if (where / MANIFEST).exists():
+    if scan.exists(where / MANIFEST):
         return read(Checkpoint(where))
     if step is not None:
         store = Store(where)

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from .. import disk, journal, owner
+from .. import disk, journal, owner, scan
 from ..errors import DiskError, NotFound, StoreError, Superseded, UsageError
 from ..journal import Event, Log
 from . import places
@@ -124,7 +124,7 @@ class Attempt:
 
     def _meaning(self, what: str, error: OSError) -> StoreError:
         with suppress(OSError):  # what cannot be looked at is not known to be gone
-            if error.errno in (errno.ENOENT, errno.ESTALE) and not self.room.parent.is_dir():
+            if error.errno in (errno.ENOENT, errno.ESTALE) and not scan.is_dir(self.room.parent):
                 return DiskError(f"{self.root}: cannot {what}: the run's directory is gone; put it back, or mount it")
             if error.errno in (errno.ENOENT, errno.ESTALE) and self.fenced:
                 return self._superseded()
@@ -151,7 +151,7 @@ def join(root: Path, number: int, run: str) -> Attempt:
     """
     attempt = Joined(root, number, run)
     with suppress(FileNotFoundError):
-        appear(attempt.room, lambda room: room.is_dir() if (found := read_run(root)) == run else bool(found))
+        appear(attempt.room, lambda room: scan.is_dir(room) if (found := read_run(root)) == run else bool(found))
         if read_run(root) == run:
             places.require(root)
             return attempt
@@ -162,7 +162,7 @@ def join(root: Path, number: int, run: str) -> Attempt:
     )
 
 
-def appear(path: Path, look: Callable[[Path], bool] = Path.is_dir) -> None:
+def appear(path: Path, look: Callable[[Path], bool] = scan.is_dir) -> None:
     """Wait until this process sees what another process made at `path`: until `look(path)` is true.
 
     Raises:
@@ -172,15 +172,8 @@ def appear(path: Path, look: Callable[[Path], bool] = Path.is_dir) -> None:
     while not look(path):
         if time.monotonic() > until:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-        children(path.parent)  # a listing makes a network file system refresh its cache
+        scan.names(path.parent)  # a listing makes a network file system refresh its cache
         time.sleep(0.05)
-
-
-def children(path: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(path))
-    except FileNotFoundError:
-        return []
 
 
 def read_run(root: Path) -> str:
@@ -217,7 +210,7 @@ def publish(attempt: Attempt, partial: Path, name: str) -> Path:
         disk.rename_new(partial, target)
     except OSError as error:
         # NFS may repeat a rename that succeeded, and then report the second try's error
-        if os.path.lexists(partial) or not _mine(target, attempt):
+        if scan.lexists(partial) or not _mine(target, attempt):
             if not isinstance(error, FileExistsError):
                 raise
             attempt.require()
@@ -260,7 +253,7 @@ def clean_up(path: Path) -> None:
 def clean_up_room(attempt: Attempt) -> None:
     """Remove what earlier deletions of this attempt could not."""
     with suppress(OSError):
-        for child in children(attempt.room):
+        for child in scan.names(attempt.room):
             if child.startswith("deleting-"):
                 clean_up(attempt.room / child)
 
@@ -299,7 +292,7 @@ def point(attempt: Attempt, link: str, name: str) -> None:
 def unpoint(attempt: Attempt, link: str) -> None:
     """Remove a dangling link through the attempt's own directory, so that a fenced process cannot do it."""
     draft, path = attempt.room / f"link-{link}", attempt.root / "checkpoints" / link
-    if path.is_symlink():
+    if scan.is_symlink(path):
         disk.remove_tree(draft)
         disk.rename_new(path, draft)
         disk.remove_file(draft)
@@ -307,4 +300,4 @@ def unpoint(attempt: Attempt, link: str) -> None:
 
 def is_checkpoint(path: Path) -> bool:
     """Whether `path` is a checkpoint: its name has the right form and it has a manifest."""
-    return parse_name(path.name) is not None and (path / MANIFEST).exists()
+    return parse_name(path.name) is not None and scan.exists(path / MANIFEST)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import time
 import uuid
 from collections.abc import Iterable, Iterator
@@ -12,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from .. import disk, journal, owner
+from .. import disk, journal, owner, scan
 from ..errors import StoreError, Superseded, UsageError
 from ..journal import Log
 from . import places
-from .attempt import Attempt, children, clean_up, is_over, read_run, to_quarantine
+from .attempt import Attempt, clean_up, is_over, read_run, to_quarantine
 from .format import run_json
 
 _MOST_TRIES = 100  # to take a number: each loses against a process that began meanwhile
@@ -142,7 +141,7 @@ def fence(attempt: Attempt, log: Log) -> None:
     places.refuse_link(old)
     for _ in range(_MOST_ROUNDS):
         # an attempt without its journal knows that it is fenced; if another file went first, it would report that file
-        for child in sorted(children(old), key=f"attempt-{log.attempt}.jsonl".__ne__):
+        for child in sorted(scan.names(old), key=f"attempt-{log.attempt}.jsonl".__ne__):
             _carry_out(attempt, log.attempt, old / child)
         try:
             disk.remove_dir(old)
@@ -162,7 +161,7 @@ def _carry_out(attempt: Attempt, number: int, path: Path) -> None:
     try:
         history = attempt.root / "history" / path.name
         if path.name == f"attempt-{number}.jsonl":
-            if os.path.lexists(history):  # the name is taken: keep the journal under another name
+            if scan.lexists(history):  # the name is taken: keep the journal under another name
                 history = history.with_name(f"{path.name}-{uuid.uuid4().hex[:8]}")
             disk.rename_new(path, history)
             disk.sync_dir(history.parent)
@@ -176,20 +175,20 @@ def _carry_out(attempt: Attempt, number: int, path: Path) -> None:
 
 
 def _discard_fenced(attempt: Attempt) -> None:
-    for child in children(attempt.room):
+    for child in scan.names(attempt.room):
         if child.startswith("fenced-"):
             disk.remove_tree(attempt.room / child)
 
 
 def stale_claims(root: Path) -> list[Path]:
     """Drafts of rooms whose process is gone."""
-    drafts = (root / "attempts" / child for child in children(root / "attempts") if child.startswith(".claim-"))
+    drafts = (root / "attempts" / child for child in scan.names(root / "attempts") if child.startswith(".claim-"))
     return [draft for draft in drafts if _stale_claim(draft)]
 
 
 def _stale_claim(draft: Path) -> bool:
     try:
-        for path in draft.glob("attempt-*.jsonl"):
+        for path in scan.glob(draft, "attempt-*.jsonl"):
             log = Log(0, path, journal.read(path))
             if log.owner:
                 return owner.proven_gone(log.owner, partial(_last_seen, log))
@@ -232,18 +231,18 @@ def _last_seen(log: Log) -> float:
 
 
 def _rooms(root: Path) -> list[int]:
-    return [number for number in _numbers(root) if (root / "attempts" / str(number)).is_dir()]
+    return [number for number in _numbers(root) if scan.is_dir(root / "attempts" / str(number))]
 
 
 def _numbers(root: Path) -> list[int]:
     """Numbers that a new attempt must not use. Stray files may have such names, too."""
-    return sorted(int(child) for child in children(root / "attempts") if child.isdecimal())
+    return sorted(int(child) for child in scan.names(root / "attempts") if child.isdecimal())
 
 
 def _run_id(root: Path, note: str | None, known: str | None) -> str:
     """Return the run's id; write it to run.json if the run is new: `known`, if it exists elsewhere."""
     path = root / "run.json"
-    if not path.exists():
+    if not scan.exists(path):
         draft = root / f".run-{uuid.uuid4().hex}.json"
         disk.write(draft, [run_json(known or uuid.uuid4().hex, owner.me(), note)])
         try:

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from .. import disk
+from .. import disk, scan
 from ..errors import Damaged, DiskError, NoSpace, NotFound, UsageError
 from ..provenance import document
 from ..rules import Best, Rule, parts
@@ -100,7 +100,7 @@ class Committing:
     def _begin(self) -> Attempt:
         with writing(self.root):
             elsewhere = self._elsewhere
-            if elsewhere.run is None and not os.path.lexists(self.root / "run.json"):  # its checkpoints know it, too
+            if elsewhere.run is None and not scan.lexists(self.root / "run.json"):  # its checkpoints know it, too
                 elsewhere = elsewhere._replace(run=self.shelf.run())
             return claiming.claim(self.root, take_over=self.take_over, private=self.private, elsewhere=elsewhere)
 

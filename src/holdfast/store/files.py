@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import stat
 from pathlib import Path
 
-from .. import disk
+from .. import disk, scan
 from ..errors import UsageError
 from ..legible import is_text
 from . import format, source
@@ -20,11 +21,12 @@ def make_durable(path: Path, kind: str) -> dict[str, File]:
         UsageError: there is something other than plain files and directories, or a file has the manifest's name.
     """
     files = {}
-    for place, folders, names in os.walk(path):
+    for place, folders, names in scan.walk(path):
         for name in itertools.chain(names, folders):
             inside = (Path(place) / name).relative_to(path).as_posix()
             found = Path(place) / name
-            plain = not found.is_symlink() and (found.is_file() or found.is_dir())  # opening a pipe would block
+            mode = os.lstat(found).st_mode
+            plain = stat.S_ISREG(mode) or stat.S_ISDIR(mode)  # opening a pipe would block
             if not is_text(inside):
                 raise UsageError(f"{inside!r}: a file of a checkpoint has a name in UTF-8; give it another one")
             if not plain or not format.is_inside(inside):

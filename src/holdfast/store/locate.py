@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from .. import retention
+from .. import retention, scan
 from ..errors import Damaged, NotFound, StoreError, UsageError
 from . import source
 from .attempt import is_checkpoint
@@ -96,14 +96,14 @@ def locate(path: str | os.PathLike[str]) -> Location:
         NotFound: there is nothing, or nothing that Holdfast wrote.
     """
     place = Path(path)
-    if not place.is_dir():
-        what = "not a directory" if os.path.lexists(place) else "no such file or directory"
+    if not scan.is_dir(place):
+        what = "not a directory" if scan.lexists(place) else "no such file or directory"
         raise NotFound(f"{path}: {what}; expected a run's directory, or a checkpoint's")
     if _is_ours(place / MANIFEST):
         return Location(place, _run_around(place.absolute().parent), single=True)
     if _is_run(place):
         return Location(place, place, single=False)
-    if _run_around(place.absolute()) is not None or any(is_checkpoint(place / entry) for entry in _entries(place)):
+    if _run_around(place.absolute()) is not None or any(is_checkpoint(place / entry) for entry in scan.names(place)):
         return Location(place, _run_around(place.absolute()), single=False)
     raise NotFound(
         f"{path}: neither a run's directory nor a checkpoint's: no checkpoints/ and no {MANIFEST} of Holdfast's"
@@ -133,7 +133,7 @@ def require_run(path: Path) -> None:
 
 def is_mirror(path: Path) -> bool:
     """Whether `path` is a folder with copies of a run, as `mirror=` makes them, and no run's directory."""
-    return (path / "claims").is_dir() and not (path / "attempts").exists()
+    return scan.is_dir(path / "claims") and not scan.exists(path / "attempts")
 
 
 def parse_step(text: str) -> int | str:
@@ -199,8 +199,8 @@ def _names(checkpoint: Checkpoint, *, single: bool) -> tuple[int | str, ...]:
 def _is_run(path: Path) -> bool:
     """Whether `path` is a run. A copied run may lack journals, a new one checkpoints. Others use such names."""
     inside = path / "checkpoints"
-    began = (path / "run.json").is_file() and ((path / "attempts").is_dir() or inside.is_dir())
-    return began or any(is_checkpoint(inside / entry) for entry in _entries(inside))
+    began = scan.is_file(path / "run.json") and (scan.is_dir(path / "attempts") or scan.is_dir(inside))
+    return began or any(is_checkpoint(inside / entry) for entry in scan.names(inside))
 
 
 def _run_around(folder: Path) -> Path | None:
@@ -210,16 +210,9 @@ def _run_around(folder: Path) -> Path | None:
 
 def _is_ours(manifest: Path) -> bool:
     """Whether `manifest` is, or was before damage, a checkpoint's manifest; other programs have files of that name."""
-    if not manifest.is_file():
+    if not scan.is_file(manifest):
         return False
     if parse_name(manifest.parent.name) is not None:
         return True
     with source.named(manifest), open(manifest, "rb") as file:
         return b"holdfast" in file.read(1 << 12)
-
-
-def _entries(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []

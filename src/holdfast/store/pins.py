@@ -7,7 +7,7 @@ import time
 import uuid
 from pathlib import Path
 
-from .. import disk
+from .. import disk, scan
 from ..errors import Damaged, UsageError
 from . import places, shards
 from .checkpoint import Checkpoint
@@ -19,7 +19,7 @@ _STALE_S = 3600.0  # a copy of a pinned file older than this was left by a proce
 
 def names(root: Path) -> set[str]:
     """Names of the checkpoints pinned in the run at `root`. Some of these checkpoints may no longer exist."""
-    return {path.name for path in root.glob("pins/step-*")}
+    return {path.name for path in scan.glob(root, "pins/step-*")}
 
 
 def pin(root: Path, checkpoint: Checkpoint) -> None:
@@ -31,7 +31,7 @@ def pin(root: Path, checkpoint: Checkpoint) -> None:
     """
     pins = root / "pins"
     places.require(root)
-    if checkpoint.path.is_symlink():
+    if scan.is_symlink(checkpoint.path):
         raise UsageError(
             f"{checkpoint.path} is a symbolic link to {os.readlink(checkpoint.path)}: its files lie in another run; "
             "pin it there, or copy it here with cp -rL in the link's place"
@@ -53,7 +53,7 @@ def unpin(root: Path, name: str) -> None:
 def _own_files(pins: Path, checkpoint: Checkpoint) -> None:
     """Write the files that it shares with other checkpoints anew."""
     manifest = checkpoint.manifest
-    for left in pins.glob(".*.part"):
+    for left in scan.glob(pins, ".*.part"):
         if time.time() - left.lstat().st_mtime > _STALE_S:
             disk.remove_tree(left)
     for name, file in manifest.files.items():

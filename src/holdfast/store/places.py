@@ -11,7 +11,7 @@ import os
 import stat
 from pathlib import Path
 
-from .. import disk, modes
+from .. import disk, modes, scan
 from ..errors import UsageError
 
 OWN = ("attempts", "history", "quarantine", "pins")
@@ -39,7 +39,7 @@ def make_private(root: Path) -> None:
     """
     for place in (root, root / "checkpoints"):
         try:
-            if place == root or place.is_symlink():
+            if place == root or scan.is_symlink(place):
                 disk.make_private(place)
         except PermissionError as error:
             raise UsageError(
@@ -55,7 +55,7 @@ def require_rooms(root: Path) -> None:
     """
     rooms = root / "attempts"
     refuse_link(rooms)
-    for name in os.listdir(rooms) if rooms.is_dir() else ():
+    for name in scan.names(rooms):
         if name.isdecimal():
             refuse_link(rooms / name)
 
@@ -65,7 +65,7 @@ def refuse_link(path: Path) -> None:
     Raises:
         UsageError: `path` is a symbolic link.
     """
-    if path.is_symlink():
+    if scan.is_symlink(path):
         raise UsageError(
             f"{path} is a symbolic link to {os.readlink(path)}: Holdfast writes through no link here; put the "
             "directory itself in its place, or remove the link. Only the run's whole directory, and its checkpoints, "
@@ -80,7 +80,7 @@ def checkpoints(root: Path) -> Path:
         UsageError: `checkpoints` is a link to a missing directory, or to another user's.
     """
     path = root / "checkpoints"
-    if not path.is_symlink():
+    if not scan.is_symlink(path):
         return path
     target = os.readlink(path)
     try:

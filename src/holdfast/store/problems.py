@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from .. import scan
 from ..errors import Damaged, NotFound
 from ..threads import Hook
 from . import files, format, reading, source
@@ -79,7 +80,7 @@ def of_sizes_and_headers(
             leaves[leaf.shard].append(leaf)
     for name in names:
         path, size, file = folder / name, _size(folder, name), listed.files[name]
-        if size is None and not (folder / MANIFEST).exists():
+        if size is None and not scan.exists(folder / MANIFEST):
             raise NotFound(f"{folder}: no checkpoint is there any more")
         if size != file.size_bytes:
             had = "missing, or not a plain file" if size is None else f"{size} bytes long"
@@ -112,7 +113,7 @@ def _of_header(path: Path, file: File, leaves: list[Leaf]) -> Iterator[Problem]:
 
 def _size(folder: Path, name: str) -> int | None:
     """Return the size of the plain file with that name; None if there is none."""
-    if any((folder / each).is_symlink() for each in Path(name).parents if each.name):
+    if any(scan.is_symlink(folder / each) for each in Path(name).parents if each.name):
         return None  # a link to a directory may lead out of the checkpoint
     try:
         facts = os.lstat(folder / name)

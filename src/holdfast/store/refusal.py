@@ -7,10 +7,11 @@ import os
 import shlex
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from .. import disk
+from .. import disk, scan
 from ..errors import DiskError, NoSpace, StoreError
 
 _FAILS = "the disk, or the connection to it, fails: the system's log (dmesg) tells more"
@@ -88,10 +89,13 @@ def _barred(folder: Path, facts: os.stat_result, what: str, change: str) -> Barr
 def all_barred(root: Path) -> Iterator[Barred]:
     """Yield the directories of a run out of which this user may not move or remove what a start or a prune has to."""
     for folder in ("attempts", "checkpoints", "history", "quarantine", "attempts/*", "checkpoints/step-*"):
-        for place in sorted(root.glob(folder)):
+        places: list[Path] = []
+        with suppress(PermissionError):  # of a directory that was yielded itself
+            places = scan.glob(root, folder)
+        for place in places:
             inside = sorted(place.iterdir()) if os.access(place, os.R_OK | os.X_OK) else []
             found = next(filter(None, map(barred, [*inside, place / "new"])), None)
-            if found is not None and place.is_dir():
+            if found is not None and scan.is_dir(place):
                 yield found
 
 

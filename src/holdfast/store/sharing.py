@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from .. import disk
+from .. import disk, scan
 from ..errors import Damaged, NotFound, StoreError
 from ..ranks import ALONE, Ranks
 from ..rules import Whole
@@ -115,7 +115,7 @@ class Sharing:
             self.lineage = None
             with suppress(Damaged, NotFound, StoreError):
                 self.go_on(self._mine(checkpoint.path))
-        elsewhere = checkpoint.path.is_symlink()  # its files belong to another run
+        elsewhere = scan.is_symlink(checkpoint.path)  # its files belong to another run
         gone = self.lineage is None or not is_checkpoint(self.lineage.path) or parent in self._shelf.pins()
         return None if gone or elsewhere else self.lineage
 

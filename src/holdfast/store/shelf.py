@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from .. import retention
+from .. import retention, scan
 from ..errors import Damaged, NotFound, StoreError, Untrusted
 from ..retention import CheckpointFacts
 from ..rules import Best
@@ -208,7 +208,7 @@ def committed(folder: Path, exists: Callable[[Path, Name], bool] = is_committed)
     for _ in range(_MOST_LOOKS):
         listed = _listed(folder)
         found = [name for name in listed if exists(folder, name)]
-        if found == listed or all(name in found or (folder / str(name)).exists() for name in listed):
+        if found == listed or all(name in found or scan.exists(folder / str(name)) for name in listed):
             break
     return found
 
@@ -216,18 +216,14 @@ def committed(folder: Path, exists: Callable[[Path, Name], bool] = is_committed)
 def _listed(folder: Path) -> list[Name]:
     names: list[Name] = []
     for _ in range(2):  # a listing takes time: the only checkpoint may have been replaced by the next one meanwhile
-        names = names or [name for name in map(format.parse_name, _names_in(folder)) if name]
+        names = names or [name for name in map(format.parse_name, scan.names(folder)) if name]
     return sorted(names, key=lambda name: name.order)
 
 
 def _newest_first(folder: Path) -> Iterator[Name]:
     """The names of checkpoints in `folder`, the newest first. It parses only those that are asked for."""
-    texts = sorted(_names_in(folder), key=lambda text: (len(text.removesuffix("-end")), text), reverse=True)
+    texts = sorted(scan.names(folder), key=lambda text: (len(text.removesuffix("-end")), text), reverse=True)
     return filter(None, map(format.parse_name, texts))
-
-
-def _names_in(folder: Path) -> list[str]:
-    return os.listdir(folder) if folder.is_dir() else []
 
 
 def _stats(checkpoint: Checkpoint) -> dict[str, os.stat_result]:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from .. import disk
+from .. import disk, scan
 from ..errors import Damaged, NotFound, Unreadable
 from ..pages import PAGE, address, pages
 from .format import MANIFEST, MOST_BYTES
@@ -168,7 +168,7 @@ def open_plain(path: Path) -> int:
     except disk.NotPlain as error:
         raise Damaged(f"{path}: not a plain file, as was committed") from error
     except FileNotFoundError as error:
-        if path.name == MANIFEST or not (path.parent / MANIFEST).exists():
+        if path.name == MANIFEST or not scan.exists(path.parent / MANIFEST):
             raise NotFound(f"{path.parent}: no checkpoint is there (any more)") from error
         raise Damaged(f"{path}: the file is missing") from error
 

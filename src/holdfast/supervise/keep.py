@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from .. import journal
+from .. import journal, scan
 from ..apps.program import Program
 from ..apps.program import ProgramCheckpoint as Written
 from ..apps.take import Look, looks, take
@@ -59,9 +59,8 @@ class Kept:
                 if problem is None:
                     return checkpoint
                 self.set_aside(checkpoint, "damaged", problem)
-        aside = sorted(
-            path.name for path in self.store.root.glob("quarantine/step-*") if not path.name.endswith(f"-{LEFT_WORD}")
-        )
+        aside = [path.name for path in scan.glob(self.store.root, "quarantine/step-*")]
+        aside = [name for name in aside if not name.endswith(f"-{LEFT_WORD}")]
         if aside:
             raise StoreError(
                 f"{self.store.root}: there were checkpoints, and none that would do is left; they are in "
@@ -244,8 +243,8 @@ def _same(found: Written, checkpoint: Checkpoint) -> bool:
     }
     ours = {
         path.relative_to(checkpoint.path).as_posix(): path
-        for path in checkpoint.path.rglob("*")
-        if path.is_file() and path != checkpoint.path / MANIFEST
+        for path in scan.glob(checkpoint.path, "**/*")
+        if scan.is_file(path) and path != checkpoint.path / MANIFEST
     }
     filecmp.clear_cache()
     with suppress(OSError):  # a file may have just been removed

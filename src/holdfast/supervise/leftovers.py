@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from .. import disk, journal
+from .. import disk, journal, scan
 from ..cluster.job_leader import SCRIPT
 from . import submission
 from .place import JOURNAL, living
@@ -16,11 +16,11 @@ UNSUBMITTED_S = 3600.0  # the age at which an empty script was left by a submiss
 def find(directory: Path) -> list[Path]:
     """Return the files of supervisors that have ended or are proven dead, and of a submission that never was one."""
     alive = {str(begin.get("supervisor")) for begin in living(directory / JOURNAL)}
-    signs = [path for word in ("alive-", "leave-") for path in directory.glob(f"{word}*")]
-    left = [path for path in signs if path.name.partition("-")[2] not in alive and (directory / JOURNAL).is_file()]
-    left += [path for path in directory.glob(".*.new") if is_theirs(directory) and disk.is_abandoned(path)]
+    signs = [path for word in ("alive-", "leave-") for path in scan.glob(directory, f"{word}*")]
+    left = [path for path in signs if path.name.partition("-")[2] not in alive and scan.is_file(directory / JOURNAL)]
+    left += [path for path in scan.glob(directory, ".*.new") if is_theirs(directory) and disk.is_abandoned(path)]
     script = directory / SCRIPT
-    if not (directory / JOURNAL).exists() and script.is_file() and not script.is_symlink():
+    if not scan.exists(directory / JOURNAL) and scan.is_file(script) and not scan.is_symlink(script):
         facts = script.stat()
         left += [script] if not facts.st_size and time.time() - facts.st_mtime > UNSUBMITTED_S else []
     return sorted(left)
@@ -28,7 +28,7 @@ def find(directory: Path) -> list[Path]:
 
 def is_theirs(directory: Path) -> bool:
     """Whether a supervisor or a submission has used this directory."""
-    return (directory / JOURNAL).is_file() or (directory / SCRIPT).is_file()
+    return scan.is_file(directory / JOURNAL) or scan.is_file(directory / SCRIPT)
 
 
 def remove(directory: Path) -> list[Path]:
@@ -39,7 +39,7 @@ def remove(directory: Path) -> list[Path]:
             submission.give_back(directory)
         else:
             disk.remove_tree(path)
-    if found and (directory / JOURNAL).is_file():
+    if found and scan.is_file(directory / JOURNAL):
         disk.sync_dir(directory)
         lines = [{"event": "repaired", "time": time.time(), "path": str(path)} for path in found]
         journal.append(directory / JOURNAL, lines, sync=True)

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .. import disk, journal, modes, owner
+from .. import disk, journal, modes, owner, scan
 from ..cluster import chain, script
 from ..cluster.chain import Earlier
 from ..errors import NoSpace, UsageError
@@ -157,7 +157,7 @@ def outlast(path: Path, told: Callable[[], object]) -> None:
 
 def _wait_for(path: Path, begin: Event, told: Callable[[], object]) -> None:
     name, seen, since_s = str(begin.get("supervisor")), b"", 0.0
-    if not _sign(path, name).exists():  # it could not write any
+    if not scan.exists(_sign(path, name)):  # it could not write any
         return
     with suppress(OSError):
         disk.replace_with(_leave(path, name), [])

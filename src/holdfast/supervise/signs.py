@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from .. import scan
 from ..children import processes, steps
 from ..children.steps import Seen
 from .hang import UNKNOWN, Look, Phase
@@ -52,7 +53,7 @@ def of_file(path: Path) -> list[Look]:
 
 def silence(phase: str, file: Path | None) -> str:
     """Return in words what shows no sign of life, where there are no steps."""
-    if phase == FILE and file is not None and not file.exists():
+    if phase == FILE and file is not None and not scan.exists(file):
         return f"{file} is not there"
     return f"{phase} does not change"
 

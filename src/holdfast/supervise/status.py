@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .. import journal, owner
+from .. import journal, owner, scan
 from ..cluster import job_leader, slurm
 from ..cluster.ask import Absent
 from ..cluster.hold import HOLD
@@ -140,16 +140,16 @@ def _places(path: Path, name: str, deep: int) -> Iterator[Place]:
     elif sweep is not None:
         task = int(path.absolute().name.removeprefix(job_leader.TASK_DIRECTORY))
         yield Place(name, path, job_leader.run_of(path), submission.submitted(sweep), task)
-    elif ours or (path / JOURNAL).is_file():
+    elif ours or scan.is_file(path / JOURNAL):
         yield Place(name, path, job_leader.run_of(path) or _run(path), submission.submitted(path))
     elif (run := _run(path)) is not None:
         yield Place(name, None, run)
-    elif deep and path.is_dir():
+    elif deep and scan.is_dir(path):
         for child in sorted(path.iterdir(), key=_by_number):
             if child.name.startswith(".") and child.name != ".holdfast":
                 continue
             with suppress(OSError, StoreError):  # a stranger's, or it is being removed
-                if child.is_dir():
+                if scan.is_dir(child):
                     yield from _places(child, child.name if child.name != ".holdfast" else "", deep - 1)
 
 
@@ -182,7 +182,7 @@ def _id(queued: Queued) -> str:
 
 def _held(place: Place) -> Path | None:
     sweep = job_leader.sweep_of(place.directory) if place.directory is not None else None
-    return next((each for each in (place.directory, sweep, place.run) if each and (each / HOLD).exists()), None)
+    return next((each for each in (place.directory, sweep, place.run) if each and scan.exists(each / HOLD)), None)
 
 
 def _state(
@@ -244,7 +244,7 @@ def _output(place: Place, queued: Queued | None, found: Sequence[Start]) -> str 
     if job is None:
         return None
     path = submission.output(submission.script_of(script.parent), job, str(place.task))
-    return path if not unheard or Path(path).exists() else None
+    return path if not unheard or scan.exists(Path(path)) else None
 
 
 def _next(place: Place, state: str, events: Sequence[Event], output: str | None, logs: Sequence[Log]) -> str:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from .. import disk, journal
+from .. import disk, journal, scan
 from ..cluster import sbatch, slurm, sweep
 from ..cluster.job_leader import SCRIPT, TASK_DIRECTORY
 from ..cluster.script import WRITTEN
@@ -43,9 +43,7 @@ class Standing(NamedTuple):
 
 def next_free(parent: Path, name: str) -> str:
     """Return the name with the next number that no submission in `parent` has."""
-    taken = (
-        re.fullmatch(rf"{re.escape(name)}-(\d+)", each) for each in (os.listdir(parent) if parent.is_dir() else ())
-    )
+    taken = (re.fullmatch(rf"{re.escape(name)}-(\d+)", each) for each in scan.names(parent))
     return f"{name}-{1 + max((int(match[1]) for match in taken if match), default=0)}"
 
 
@@ -65,7 +63,7 @@ def claim(directory: Path) -> None:
     Raises:
         UsageError: another submission or supervisor has it.
     """
-    if (directory / JOURNAL).exists() and not (directory / SCRIPT).exists():
+    if scan.exists(directory / JOURNAL) and not scan.exists(directory / SCRIPT):
         raise UsageError(f"{directory} is where another `holdfast run` keeps its journal; give another --run")
     disk.make_dirs(directory)
     try:
@@ -98,9 +96,9 @@ def script_of(directory: Path) -> str:
 
 def is_there(directory: Path) -> bool:
     """Whether a submission has this directory; a job.sh may also be the user's own."""
-    if not (directory / SCRIPT).is_file():
+    if not scan.is_file(directory / SCRIPT):
         return False
-    return (directory / JOURNAL).is_file() or WRITTEN in script_of(directory)
+    return scan.is_file(directory / JOURNAL) or WRITTEN in script_of(directory)
 
 
 def note(directory: Path, job: str, command: Sequence[str]) -> None:
@@ -117,7 +115,7 @@ def submitted(directory: Path) -> Submitted:
 
     A job with a script of the user may do something else after this.
     """
-    places, ours = [directory, *directory.glob(f"{TASK_DIRECTORY}*")], (directory / SCRIPT).is_file()
+    places, ours = [directory, *scan.glob(directory, f"{TASK_DIRECTORY}*")], scan.is_file(directory / SCRIPT)
     found = (_job(event) for place in places for event in _events(place) if ours or event["event"] != "begin")
     return Submitted([*dict.fromkeys(filter(None, found))], full_path(directory) if ours else None)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from .. import scan
 from ..apps.command import RUN_ME_AGAIN
 from ..apps.file import AppFile
 from ..apps.program import Program, ProgramExit
@@ -392,4 +393,4 @@ def _last_lines(text: str) -> list[str]:
 
 
 def _is_held(path: Path) -> bool:
-    return (path / hold.HOLD).exists()
+    return scan.exists(path / hold.HOLD)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .. import disk
+from .. import disk, scan
 from ..children import processes
 from ..children.steps import Memory, Seen
 from ..errors import UsageError
@@ -167,7 +167,7 @@ class HangWatch:
 
     def _keep(self, found: dict[int, str], output: Output) -> Path | None:
         number = 1
-        while (file := self.directory / STACKS.format(number)).exists():
+        while scan.exists(file := self.directory / STACKS.format(number)):
             number += 1
         text = "\n\n".join(f"--- process {pid} ---\n{text}" for pid, text in found.items())
         try:
@@ -196,7 +196,7 @@ def require_a_place(file: Path | None) -> None:
     Raises:
         UsageError: the file that the command is to touch cannot be there.
     """
-    if file is not None and not file.parent.is_dir():
+    if file is not None and not scan.is_dir(file.parent):
         raise UsageError(f"--alive {file}: there is no directory {file.parent}")
 
 

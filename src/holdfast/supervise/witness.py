@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from .. import disk, journal
+from .. import disk, journal, scan
 from ..cluster import job_leader
 from ..errors import StoreError
 from ..journal import CLOSING, Event
@@ -54,7 +54,8 @@ class ProgressWitness:
     def look(self) -> None:
         """Measure how long the run's saves take, while it runs."""
         if (run := self.run) is not None:
-            self._take_saves(_last(run)[1])
+            with suppress(OSError):  # the command goes on; the next look may succeed
+                self._take_saves(_last(run)[1])
 
     def after(self, began_unix_s: float) -> Said:
         """Return what the start that began at `began_unix_s` left in its run."""
@@ -80,7 +81,7 @@ class ProgressWitness:
 
 def _last(run: Path) -> tuple[int, list[Event]]:
     """Return the number of the run's last attempt, and its first and its last events."""
-    found = [*run.glob("attempts/*/attempt-*.jsonl"), *run.glob("history/attempt-*.jsonl")]
+    found = [*scan.glob(run, "attempts/*/attempt-*.jsonl"), *scan.glob(run, "history/attempt-*.jsonl")]
     numbers = {int(text): path for path in found if (text := path.stem.removeprefix("attempt-")).isdecimal()}
     number = max(numbers, default=0)
     if not number:

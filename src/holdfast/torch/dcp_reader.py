@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
+from .. import scan
 from ..errors import Damaged, UsageError
 from ..run.inside import require_outside
 from ..run.run import Run
@@ -134,7 +135,7 @@ class Reader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        return Path(checkpoint_id).is_dir()
+        return scan.is_dir(Path(checkpoint_id))
 
     def _find(self, rank: int) -> None:
         """Find the handles and values that the rank saved, by name, and the path to each."""

@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
+from .. import scan
 from ..collective.rank_share import PartWriter, Seal, commit
 from ..errors import HoldfastError, UsageError
 from ..pages import pieces
@@ -196,7 +197,7 @@ _open: dict[Path, Store] = {}  # stores through which this process writes, until
 def _opened(wanted: Store) -> Store:
     """Return the store with which this process already writes there, if any: a second one would be refused."""
     known = _open.get(wanted.root)
-    if known is None or known.attempt is None or known.attempt.inherited or not known.attempt.room.is_dir():
+    if known is None or known.attempt is None or known.attempt.inherited or not scan.is_dir(known.attempt.room):
         known = _open[wanted.root] = wanted
     known.keep = wanted.keep
     return known

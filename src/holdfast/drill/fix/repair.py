@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from ... import disk
+from ... import disk, scan
 from ...errors import ChildError, HoldfastError, UsageError
 from .. import advice, kill, output, report
 from ..drill import Drill, Say, Watch
@@ -83,7 +83,7 @@ def script_of(command: Sequence[str]) -> int:
         UsageError: none does.
     """
     for number, word in enumerate(command):
-        if word.endswith(".py") and Path(word).is_file():
+        if word.endswith(".py") and scan.is_file(Path(word)):
             return number
     raise UsageError("no word of the command is a script that can be changed: write `-- python train.py`")
 

@@ -1,0 +1,84 @@
+"""What lies at a path: the only module that lists directories and looks whether a name is in use.
+
+An answer of `Path.glob` or `os.walk` is also "nothing" if the disk fails, and that of `exists` on some versions of
+Python "no". Whoever trusts it deletes a pinned checkpoint, or begins from scratch. Here only a name that is not there
+is absent; all other errors are raised.
+"""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # of a link that leads to itself nothing is behind it
+_WILD = frozenset("*?[")
+
+AnyPath = str | os.PathLike[str]
+
+
+def exists(path: AnyPath) -> bool:
+    """Whether something is at `path`, its links followed."""
+    return _mode(path) is not None
+
+
+def lexists(path: AnyPath) -> bool:
+    """Whether the name is in use, by a dangling link, too."""
+    return _mode(path, follow=False) is not None
+
+
+def is_dir(path: AnyPath) -> bool:
+    return stat.S_ISDIR(_mode(path) or 0)
+
+
+def is_file(path: AnyPath) -> bool:
+    return stat.S_ISREG(_mode(path) or 0)
+
+
+def is_symlink(path: AnyPath) -> bool:
+    return stat.S_ISLNK(_mode(path, follow=False) or 0)
+
+
+def names(path: AnyPath) -> list[str]:
+    """Return what the directory `path` holds, sorted; nothing if it is no directory, or none any more."""
+    try:
+        return sorted(os.listdir(path))
+    except OSError as error:
+        _require_absent(error)
+        return []
+
+
+def glob(root: Path, pattern: str) -> list[Path]:
+    """Return the paths below `root` that match, sorted: `*` also matches hidden names, `**` any folders but links."""
+    found = [root]
+    for part in Path(pattern).parts:
+        if part == "**":
+            found = [Path(folder) for each in found for folder, _, _ in walk(each)]
+        elif _WILD.isdisjoint(part):
+            found = [each / part for each in found if lexists(each / part)]
+        else:
+            found = [each / name for each in found for name in names(each) if fnmatch.fnmatchcase(name, part)]
+    return sorted({*found})
+
+
+def walk(root: AnyPath) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield what `os.walk` does; what is removed meanwhile is left out."""
+    return os.walk(root, onerror=_require_absent)
+
+
+def _mode(path: AnyPath, *, follow: bool = True) -> int | None:
+    try:
+        return os.stat(path, follow_symlinks=follow).st_mode
+    except OSError as error:
+        _require_absent(error)
+    except ValueError:  # no name has a null character
+        pass
+    return None
+
+
+def _require_absent(error: OSError) -> None:
+    if error.errno not in _ABSENT:
+        raise error
