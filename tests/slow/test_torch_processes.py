@@ -161,3 +161,30 @@ def test_a_run_inside_a_child_process_ends_with_its_workers(start, tmp_path):
     command = [sys.executable, str(script), str(tmp_path / "run"), start]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
     assert done.stdout == "75\n", done.stderr
+
+
+FORKSERVER = """
+    import os, signal, sys, torch
+    from torch.utils.data import DataLoader, TensorDataset
+    from holdfast import Run
+
+    if __name__ == "__main__":
+        model = torch.nn.Linear(2, 2)
+        data = TensorDataset(torch.zeros(40, 2))
+        loader = DataLoader(data, 4, num_workers=2, persistent_workers=True, multiprocessing_context=sys.argv[2])
+        with Run(sys.argv[1], dict(model=model), every=None) as run:
+            for epoch in run.epochs(3):
+                for number, (x,) in enumerate(run.batches(loader)):
+                    if epoch == 1 and number == 3:
+                        os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+@pytest.mark.parametrize("start", ["forkserver", "spawn"])
+def test_a_script_ends_with_its_workers_however_they_were_started(start, tmp_path):
+    """A worker ends when the process that uses it says so: of a forkserver's workers that is not their parent."""
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(FORKSERVER))
+    command = [sys.executable, str(script), str(tmp_path / "run"), start]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 75, done.stderr

@@ -69,16 +69,17 @@ def sheltered() -> Iterator[None]:
 
 
 def _ignore_stop_signals() -> None:
-    """In a worker: ignore the signals that stop a run, except a SIGTERM from the parent, which ends the worker."""
+    """In a worker: ignore the signals that stop a run, except a SIGTERM from its user, which ends the worker."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # a handler does not learn who sent it
     for number in _STOP_SIGNALS:
         if number != signal.SIGTERM:
             signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, set(_STOP_SIGNALS) - {signal.SIGTERM})
-    Thread(target=_end_on_the_parents_sigterm, daemon=True).start()
+    parent = multiprocessing.parent_process()  # who asked for this worker; os.getppid() may be a forkserver
+    Thread(target=_end_on_sigterm_from, args=[parent.pid if parent else os.getppid()], daemon=True).start()
 
 
-def _end_on_the_parents_sigterm() -> None:
+def _end_on_sigterm_from(pid: int | None) -> None:
     while True:
-        if signal.sigwaitinfo({signal.SIGTERM}).si_pid == os.getppid():
+        if signal.sigwaitinfo({signal.SIGTERM}).si_pid == pid:
             os._exit(0)
