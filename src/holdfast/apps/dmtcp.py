@@ -48,7 +48,7 @@ class Dmtcp:
         places = ["--ckptdir", str(self._images), "--interval", interval]
         if checkpoint is None:
             return [*launch, *coordinator, *places, *command]
-        images = sorted(str(path) for path in scan.glob(checkpoint, "*.dmtcp"))
+        images = [str(path) for path in scan.glob(checkpoint, "*.dmtcp")]
         if not images:
             raise UsageError(f"{checkpoint}: holds no image of DMTCP; another program's? Give another --run")
         take(
@@ -89,4 +89,4 @@ class Dmtcp:
 
 def _beside(images: Path) -> list[Path]:
     """Return the deleted files that the program still had open: DMTCP saves them beside its images."""
-    return sorted(path for path in scan.glob(images, "*_files/**/*") if scan.is_file(path))
+    return [path for path in scan.glob(images, "*_files/**/*") if scan.is_file(path)]

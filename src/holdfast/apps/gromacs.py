@@ -153,7 +153,7 @@ def _skip_text(file: BinaryIO) -> None:
 
 
 def _matching(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
-    return sorted(path for path in scan.glob(folder, "*") if pattern.fullmatch(path.name))
+    return [path for path in scan.glob(folder, "*") if pattern.fullmatch(path.name)]
 
 
 def _limited(options: list[str], time_left_s: float | None) -> list[str]:

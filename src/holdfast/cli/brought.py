@@ -254,7 +254,7 @@ def _of_others(text: str) -> Here:
         found = find(Path(text))
         if found is not None:
             return Others(text, found)
-        if scan.is_file(Path(text)):
+        if scan.is_file(text):
             raise NotFound(f"{text}: neither a run's directory nor a checkpoint of a format that is known") from None
     return here
 

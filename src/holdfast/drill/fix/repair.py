@@ -83,7 +83,7 @@ def script_of(command: Sequence[str]) -> int:
         UsageError: none does.
     """
     for number, word in enumerate(command):
-        if word.endswith(".py") and scan.is_file(Path(word)):
+        if word.endswith(".py") and scan.is_file(word):
             return number
     raise UsageError("no word of the command is a script that can be changed: write `-- python train.py`")
 
