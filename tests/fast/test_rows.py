@@ -13,8 +13,8 @@ import torch
 import holdfast
 from holdfast import Every, Run, Store
 from holdfast.errors import Damaged, Mismatch, UsageError
-from holdfast.state import codec, nodes, rows, tree
-from holdfast.state.captured import is_held
+from holdfast.state import codec, fill, nodes, rows, tree
+from holdfast.state.captured import is_loose
 from holdfast.state.fill import whole
 from stores import invoke
 from toy import Cut
@@ -174,14 +174,31 @@ def test_an_array_that_others_hold_is_filled_and_no_other(tmp_path):
     with Run(tmp_path, {"it": [(board(at + 100), at) for at in range(COUNT)]}) as run:
         run.save()
     live = [(board(at), at) for at in range(COUNT)]
-    assert not is_held(live)
+    assert is_loose(live)
     mine, view = live[3][0], live[4][0][1:]
-    assert is_held(live)
+    assert not is_loose(live)
     with Run(tmp_path, {"it": live}):
         assert live[3][0] is mine
         assert mine.tolist() == board(103).tolist()
         assert view.tolist() == board(104)[1:].tolist()
         assert live[9][0].tolist() == board(109).tolist()
+
+
+def test_a_start_packs_rows_once_and_looks_once_who_holds_them(tmp_path, monkeypatch):
+    """For the digests of the restored state. Which types and objects are in plain rows is known without columns."""
+
+    def state() -> dict[str, Any]:
+        return {"it": [(board(at), at) for at in range(COUNT)]}
+
+    with Run(tmp_path, state()) as run:
+        run.save()
+    seen: list[str] = []
+    packed, loose = rows.packed, fill.is_loose
+    monkeypatch.setattr(rows, "packed", lambda *args: seen.append("packed") or packed(*args))
+    monkeypatch.setattr(fill, "is_loose", lambda values: seen.append("loose") or loose(values))
+    run = Run(tmp_path, state()).start()
+    assert seen == ["loose", "packed"]
+    run.__exit__(None, None, None)
 
 
 @pytest.mark.parametrize("where", ["row", "before", "after", "nested"])

@@ -266,9 +266,10 @@ def _put_back(session: Session, baseline: Digests) -> list[str]:
     if checkpoint is None or not baseline.changed(before):
         return []
     with reading(checkpoint.path):
-        session.tracked.restore(checkpoint, session.types())
+        types = session.types()
+        session.tracked.restore(checkpoint, session.tracked.plan(checkpoint, types, compare=False))
         # loaded again: the script may have changed the first copy in place
-        fresh = checkpoint.load(part=RESERVED, types=session.types())
+        fresh = checkpoint.load(part=RESERVED, types=types)
     session.vars.load_state_dict(fresh["vars"], session.tracked.places)
     _override(session, memory["overrides"], again=True)
     restored = session.digests()

@@ -64,8 +64,10 @@ def note_end(session: Session) -> None:
 def take(path: str | os.PathLike[str], tracked: Tracked, *, same_run: bool) -> Reentry | None:
     """Return, once, how the last block at `path` ended; None if there is none, or it tracked other objects."""
     ended = _ended.pop(_key(path), None)
+    if ended is None:
+        return None
     now = _all(tracked)
-    if ended is None or ended.objects.keys() != now.keys() or not (same_run or ended.objects):
+    if ended.objects.keys() != now.keys() or not (same_run or ended.objects):
         return None
     pairs = [(held, now[name]) for name, held in ended.objects.items() if held is not None]
     if not all(_is_same(held(), each) for held, each in pairs):

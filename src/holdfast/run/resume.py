@@ -20,7 +20,7 @@ from . import unsound
 from .memory import checked
 from .patience import given_up, patiently, reading, unread_elsewhere
 from .ranks import agreed, led_at_length
-from .tracked import RESERVED, Digests, Tracked, require_fit
+from .tracked import RESERVED, Digests, Plan, Tracked, require_fit
 
 if TYPE_CHECKING:
     from .reentry import Reentry
@@ -250,18 +250,18 @@ def restore(session: Session, checkpoint: Checkpoint, types: Iterable[type], aga
     again = again if _goes_on(session, checkpoint, again) else None
 
     @reading(checkpoint.path)
-    def compared() -> tuple[Checkpoint, dict[str, Any]]:
+    def compared() -> tuple[Checkpoint, dict[str, Any], Plan | None]:
         require_wanted(session, checkpoint)
         if session.options.allow_fresh and session.leads:  # after half of this one was restored, there may be no other
             require_sound(checkpoint)
         view = checkpoint if ranks.alone else checkpoint.as_rank(ranks.rank)
-        memory = _fitting(view, tracked if again is None else None, types)
-        if not origin.outvoted and again is None:
-            origin.outvote(tracked.outvoted(view, types))
-        return view, memory
+        memory, plan = _fitting(view, tracked if again is None else None, types)
+        if not origin.outvoted and plan is not None:
+            origin.outvote(tracked.outvoted(view, plan, types))
+        return view, memory, plan
 
-    view, memory = agreed(ranks, "the comparison", compared)
-    if again is not None:
+    view, memory, plan = agreed(ranks, "the comparison", compared)
+    if plan is None:
         origin.restored(view, memory, again)
         return
     if not ranks.alone:
@@ -271,7 +271,7 @@ def restore(session: Session, checkpoint: Checkpoint, types: Iterable[type], aga
     def filled() -> None:
         session.attempt.record("restoring", checkpoint=view.path.name)
         session.attempt.flush(sync=True)
-        tracked.restore(view, types)
+        tracked.restore(view, plan)
 
     agreed(ranks, "the restore", filled)
     origin.restored(view, memory)
@@ -307,10 +307,12 @@ def require_wanted(session: Session, checkpoint: Checkpoint) -> None:
         unsound.require_finite(session.store, checkpoint)
 
 
-def _fitting(checkpoint: Checkpoint, tracked: Tracked | None, types: Iterable[type]) -> dict[str, Any]:
-    """Return what the run itself saved in a checkpoint, after checking that the checkpoint fits the live objects.
+def _fitting(
+    checkpoint: Checkpoint, tracked: Tracked | None, types: Iterable[type]
+) -> tuple[dict[str, Any], Plan | None]:
+    """Return what the run itself saved in a checkpoint, and how it would be restored.
 
-    None: they are not filled.
+    Before that, check that the checkpoint fits the live objects. None: they are not filled.
     """
     checkpoint.check_layout()
     checkpoint.check_unread()
@@ -320,13 +322,14 @@ def _fitting(checkpoint: Checkpoint, tracked: Tracked | None, types: Iterable[ty
         )
     memory = checked(checkpoint.load(part=RESERVED, types=types), checkpoint)
     if tracked is None:
-        return memory
+        return memory, None
     if tracked.places is not None:
         tracked.places.expect(memory.get("bound_anew", ()))
     variables = tracked.variables.differences(memory["vars"], tracked.places)
-    nested = tracked.nested_differences(memory.get("nested", []))
-    require_fit([*tracked.differences(checkpoint, types), *nested, *variables], checkpoint)
-    return memory
+    plan = tracked.plan(checkpoint, types, compare=True)
+    differences = tracked.differences(checkpoint, plan, memory.get("nested", []))
+    require_fit([*differences, *variables], checkpoint)
+    return memory, plan
 
 
 def require_sound(checkpoint: Checkpoint) -> None:

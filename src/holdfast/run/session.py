@@ -298,7 +298,7 @@ class Session:
         variables = {
             f"run.vars.{name}": value for name, value in self.tracked.captured_variables().items() if name in known
         }
-        return digests(self.tracked.capture() | variables, stored, self.tracked.filled() if stored else ())
+        return digests(self.tracked.capture() | variables, stored, self.tracked.filled if stored else ())
 
     def memory(self, *, probe: bool = True) -> dict[str, Any]:
         """The run's own state for a checkpoint. Random numbers are captured last."""

@@ -57,6 +57,7 @@ class Tracked:
         self.objects = {name: target for name, target in live.items() if target is not None}
         self.variables = Vars() if variables is None else variables
         self.places: Places | None = None
+        self.filled: set[str] = set()  # what the last restore filled with stored bytes, not a user's load_state_dict
         self._reducers: list[Any] = []
         self._cold: dict[str, Any] = {}  # state of reducers that do not exist yet
 
@@ -76,10 +77,7 @@ class Tracked:
 
     def inside(self) -> dict[str, Any]:
         """The objects that restore themselves, also inside containers, by their paths; each once."""
-        found: dict[int, tuple[str, Any]] = {}
-        for path, each in self._own():
-            found.setdefault(id(each), (path, each))
-        return dict(found.values())
+        return _each_once(self._own())
 
     def generators(self) -> dict[str, Any]:
         """Copies of the random generators among the objects, also in dicts and lists, by their paths."""
@@ -154,46 +152,42 @@ class Tracked:
         """Return the digests of the present state, leaf by leaf."""
         return digests(self.capture())
 
-    def filled(self) -> set[str]:
-        """The names of what a restore fills with the checkpoint's own bytes: no load_state_dict of the user's does."""
-        themselves = {path.partition("/")[0] for path, each in self._own() if adapter_for(each) is None}
-        return {name for name in self.objects if name.partition("/")[0] not in themselves}
-
     def types(self) -> set[type]:
         """The caller's own types that the state holds: the ones that a checkpoint may name."""
         return tree.types_in(self.capture())
 
-    def differences(self, checkpoint: Checkpoint, types: Iterable[type]) -> list[str]:
-        """Return how `checkpoint` does not fit the live objects; nothing is changed."""
+    def differences(self, checkpoint: Checkpoint, plan: Plan, nested: Iterable[str]) -> list[str]:
+        """Return how `checkpoint` does not fit the live objects; nothing is changed.
+
+        `nested`: the places in containers that held an object with a state of its own at the save.
+        """
         stored = set(checkpoint.parts()) - {RESERVED}
         lines = [f"{name}: not in the checkpoint{_NONE_THERE}" for name in self.objects if name not in stored]
         for name in sorted(stored - set(self.objects)):
             here = f"None here{_NONE_HERE}" if name in self.given else "not tracked here"
             lines.append(f"{name}: in the checkpoint, but {here}")
-        fill, _ = self._plan(checkpoint, types, compare=True)
-        inside = [(path, each) for path, each in self._own() if path.partition("/")[0] in stored]
-        lost = [f"{path}: not in the checkpoint" for path, each in inside if not fill.reaches(each)]
-        return lines + fill.misfits + [line for line in lost if line not in fill.misfits]
+        inside = [(path, each) for path, each in plan.own if path.partition("/")[0] in stored]
+        lost = [f"{path}: not in the checkpoint" for path, each in inside if not plan.fill.reaches(each)]
+        lines += plan.fill.misfits + [line for line in lost if line not in plan.fill.misfits]
+        absent = sorted({*nested}.difference(path for path, _ in plan.own))
+        return lines + [f"{path}: an object with a state of its own in the checkpoint, none here" for path in absent]
 
-    def nested_differences(self, stored: Iterable[str]) -> list[str]:
-        """Return the places in containers that held such an object at the save and hold none now."""
-        absent = set(stored).difference(self.nested())
-        return [f"{path}: an object with a state of its own in the checkpoint, none here" for path in sorted(absent)]
-
-    def _plan(self, checkpoint: Checkpoint, types: Iterable[type], *, compare: bool) -> tuple[Fill, list[Act]]:
+    def plan(self, checkpoint: Checkpoint, types: Iterable[type], *, compare: bool) -> Plan:
+        """Return how the live objects would be filled with the checkpoint's state; nothing is changed."""
         fill, stored = Fill(OBJECTS, self.places, compare=compare), set(checkpoint.parts())
         # what can only be filled comes first: another place that holds it too can be set
         names = sorted((name for name in self.objects if name in stored), key=lambda name: not self._is_leaf(name))
-        return fill, [fill.top(name, self.objects[name], checkpoint.handles(part=name, types=types)) for name in names]
+        acts = [fill.top(name, self.objects[name], checkpoint.handles(part=name, types=types)) for name in names]
+        return Plan(fill, acts, self._own())
 
     def _is_leaf(self, name: str) -> bool:
         return not OBJECTS.has(self.objects[name]) and codec.is_leaf(self.objects[name])
 
-    def outvoted(self, checkpoint: Checkpoint, types: Iterable[type]) -> dict[str, list[str]]:
+    def outvoted(self, checkpoint: Checkpoint, plan: Plan, types: Iterable[type]) -> dict[str, list[str]]:
         """For each object, the options whose values in the script differ from the checkpoint's, which are used."""
         return {
             path: [line for line in lines if target not in STEERED or not line.startswith("lr ")]
-            for path, target in self.inside().items()
+            for path, target in _each_once(plan.own).items()
             if (adapter := adapter_for(target)) is not None
             for lines in [adapter.outvoted(target, handles_at(checkpoint, path, types))]
         }
@@ -215,13 +209,29 @@ class Tracked:
             for name in module.Reducers(self.inside()).warm(self._cold):
                 del self._cold[name]
 
-    def restore(self, checkpoint: Checkpoint, types: Iterable[type]) -> None:
-        """Fill the live objects with the checkpoint's state. A failure half-way leaves them mixed."""
-        fill, acts = self._plan(checkpoint, types, compare=False)
-        require_fit(fill.misfits, checkpoint)
-        fill.read()
-        for put in acts:
+    def restore(self, checkpoint: Checkpoint, plan: Plan) -> None:
+        """Fill the live objects as planned. A failure half-way leaves them mixed."""
+        require_fit(plan.fill.misfits, checkpoint)
+        themselves = {path.partition("/")[0] for path, each in plan.own if adapter_for(each) is None}
+        self.filled = {name for name in self.objects if name.partition("/")[0] not in themselves}
+        plan.fill.read()
+        for put in plan.acts:
             put()
+
+
+class Plan(NamedTuple):
+    """How a checkpoint would be restored."""
+
+    fill: Fill
+    acts: list[Act]
+    own: list[tuple[str, Any]]  # the objects that restore themselves, by their paths
+
+
+def _each_once(own: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[int, tuple[str, Any]] = {}
+    for path, each in own:
+        found.setdefault(id(each), (path, each))
+    return dict(found.values())
 
 
 _NONE_THERE = " (it was None or not tracked when that was saved)"

@@ -95,42 +95,33 @@ def is_plain(values: Iterable[Any]) -> bool:
     return all(map(_is_plain, _blocks(values)))
 
 
-def _is_plain(level: list[Any]) -> bool:
+def is_loose(values: Iterable[Any]) -> bool:
+    """Whether it is plain, and no other code holds a member, one of a tuple or list in it, or an array's memory.
+
+    CPython's reference counts say so. Then it makes no difference whether members are filled or replaced.
+    """
+    return _COUNTS and all(_is_plain(block, loose=True) for block in _blocks(values))
+
+
+def _is_plain(level: list[Any], *, loose: bool = False) -> bool:
     kinds = set(map(type, level))
     for _ in range(_LEVELS):
         inner = kinds & {list, tuple}
-        if not all(kind in ATOMS or kind in inner or (is_array(kind) and kind.__module__ == "numpy") for kind in kinds):
+        arrays = kinds - inner - ATOMS
+        if not all(is_array(kind) and kind.__module__ == "numpy" for kind in arrays):
             return False
+        if loose and (inner or arrays):
+            held = [each for each in level if type(each) not in ATOMS]
+            if max(map(sys.getrefcount, held)) > _ALONE:
+                return False
+            if any(each.base is not None for each in held if type(each) in arrays):  # a view
+                return False
         if not inner:
             return True
-        held = level if inner == kinds else [each for each in level if type(each) in inner]
+        held = [each for each in level if type(each) in inner]
         kinds = set(map(type, chain.from_iterable(held)))
-        level = list(chain.from_iterable(held)) if kinds & {list, tuple} else []
+        level = list(chain.from_iterable(held)) if kinds - ATOMS else []
     return False
-
-
-def is_held(values: Iterable[Any]) -> bool:
-    """Whether other code may hold a member of plain values, or of the tuples and lists in them, or its memory.
-
-    CPython's reference counts say so. If nobody does, it makes no difference whether members are filled or replaced.
-    """
-    return not _COUNTS or any(map(_is_held, _blocks(values)))
-
-
-def _is_held(level: list[Any]) -> bool:
-    for _ in range(_LEVELS):
-        if ATOMS.issuperset(map(type, level)):
-            return False
-        held = [each for each in level if type(each) not in ATOMS]
-        if max(map(sys.getrefcount, held)) > _ALONE or any(map(_shows_other_memory, held)):
-            return True
-        level = list(chain.from_iterable(each for each in held if type(each) in (list, tuple)))
-    return True
-
-
-def _shows_other_memory(value: Any) -> bool:
-    """Whether it is a view, or a tensor: of one nothing is known here."""
-    return getattr(value, "base", None) is not None or type(value).__module__ == "torch"
 
 
 def _blocks(values: Iterable[Any]) -> Iterator[list[Any]]:

@@ -27,9 +27,8 @@ from .captured import (
     Own,
     fields_of,
     is_dataclass,
-    is_held,
+    is_loose,
     is_named_tuple,
-    is_plain,
     kept_factory,
 )
 from .places import Places
@@ -63,10 +62,10 @@ class Fill:
             stored = stored.whole()
         self.misfits += _top_differences(path, live, stored)
         self._require_one(path, live, stored)
+        if type(stored) is Packed:
+            return self._rows(path, live, stored)
         put = self.plan(path, live, stored)
-        if (
-            id(live) not in self._filled and type(stored) is not Packed
-        ):  # the checkpoint had one object here, and the live state has two
+        if id(live) not in self._filled:  # the checkpoint had one object here, and the live state has two
             self._take(live, stored)
         return put
 
@@ -152,7 +151,7 @@ class Fill:
         if type(live) is not stored.kind or self._is_anew(path, live):
             return not self._has_own(live) and not isinstance(live, Attributes) and not self._holds(live)
         here: Any = live
-        return id(live) not in self._filled and (not here or (is_plain(here) and not is_held(here)))
+        return id(live) not in self._filled and (not here or is_loose(here))
 
     def _holds(self, live: Any) -> bool:
         return isinstance(live, list | tuple | dict | deque) and len(live) > 0

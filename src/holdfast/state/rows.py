@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import accumulate, chain, islice, pairwise
 from typing import Any, ClassVar
 
 from ..errors import Damaged, UsageError
@@ -96,10 +96,10 @@ class Packer:
     def pack(self, rows: list[Any], name: str, depth: int = 0) -> dict[str, Any]:
         if len(rows) > _MOST_VALUES:
             raise _Unfit
-        kinds = list(dict.fromkeys(map(type, rows)))
+        kinds = set(map(type, rows))
         if len(kinds) != 1:
             return self._mixed(rows, list(map(type, rows)), name, depth)
-        kind = kinds[0]
+        (kind,) = kinds
         if depth > _DEEPEST:
             raise _Unfit
         if (registered := _registered(kind)) is not None:
@@ -269,8 +269,10 @@ class Unpacker:
         length, column = _pair(content)
         lengths = [length] * count if type(length) is int else self._column(length, count).tolist()
         _require(all(type(each) is int and each >= 0 for each in lengths))
-        inner = iter(self.rows(column, sum(lengths)))
-        return [kind(islice(inner, each)) for each in lengths]
+        ends = list(accumulate(lengths, initial=0))
+        inner = self.rows(column, ends[-1])
+        found = [inner[start:end] for start, end in pairwise(ends)]
+        return found if kind is list else list(map(kind, found))
 
     def _fields(self, columns: Any, count: int) -> Iterator[tuple[Any, ...]]:
         _require(type(columns) is list)

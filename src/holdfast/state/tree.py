@@ -19,7 +19,7 @@ import msgspec
 from ..errors import UsageError
 from ..legible import is_text, of_key
 from . import codec, rows, tables
-from .captured import fields_of, is_dataclass, is_named_tuple, kept_factory
+from .captured import fields_of, is_dataclass, is_named_tuple, is_plain, kept_factory
 from .codec import Block, Node
 from .finite import is_floating
 from .nodes import MAX_DEPTH, is_safe, quoted, unused
@@ -62,8 +62,10 @@ def flatten(state: Any, weights: Collection[int] = (), *, first: bool = False) -
         return Flat(tree, leaves, frozenset(flattener.viewed))
 
 
-def _walked(state: Any, weights: Collection[int] = (), *, first: bool = False) -> tuple[_Flattener, Any]:
-    flattener = _Flattener(weights, packs=not first, first=first)
+def _walked(
+    state: Any, weights: Collection[int] = (), *, first: bool = False, skips_plain: bool = False
+) -> tuple[_Flattener, Any]:
+    flattener = _Flattener(weights, packs=not first, first=first, skips_plain=skips_plain)
     try:
         tree = flattener.walk(state)
         flattener.require_apart()
@@ -76,7 +78,7 @@ def _walked(state: Any, weights: Collection[int] = (), *, first: bool = False) -
 def types_in(state: Any) -> set[type]:
     """Return the user's types in `state`: enums, dataclasses, named tuples. Restoring it needs them in `types=`."""
     with enough_stack():
-        return _walked(state)[0].types
+        return _walked(state, skips_plain=True)[0].types
 
 
 class _Step(NamedTuple):
@@ -131,8 +133,11 @@ class _RepeatedError(Exception):
 
 
 class _Flattener:
-    def __init__(self, weights: Collection[int] = (), *, packs: bool = False, first: bool = False) -> None:
+    def __init__(
+        self, weights: Collection[int] = (), *, packs: bool = False, first: bool = False, skips_plain: bool = False
+    ) -> None:
         self._packs, self.first = packs, first
+        self._skips_plain = skips_plain  # whether rows in which no type of the user's can be are left out
         self._packed: dict[Any, Any] = {}  # arrays in columns, by identity
         self._columns: dict[int, Any] = {}  # and the columns, which nothing changes
         self.types: set[type] = set()
@@ -240,6 +245,8 @@ class _Flattener:
             self._packs and len(values) >= rows.LEAST_ROWS and not self.hashing
             and rows.may_pay(values) and not self._weights_in(values)
         ):  # fmt: skip
+            if self._skips_plain and is_plain(values):
+                return []
             packed = self._rows(list(values))
             if packed is not None:
                 return {"packed": packed}
