@@ -112,6 +112,57 @@ main()
 """
 
 
+EPISODES = """
+from itertools import count
+
+import numpy as np
+
+
+class Environment:
+    def __init__(self):
+        self.rng = np.random.default_rng(3)
+
+    def reset(self):
+        self.state = self.rng.normal()
+        return self.state
+
+    def step(self, action):
+        self.state = 0.5 * self.state + action
+        return self.state
+
+
+class Wrapper:
+    def __init__(self, env):
+        self.env = env
+
+    def reset(self):
+        return self.env.reset()
+
+    def step(self, action):
+        return self.env.step(action)
+
+
+env, weights = Wrapper(Environment()), np.zeros(2)
+
+
+def main():
+    running = 10.0
+    for episode in count(1):
+        state, total = env.reset(), 0.0
+        for _ in range(1, 10):
+            state = env.step(weights[0] * state)
+            total -= abs(state)
+        running = 0.05 * total + 0.95 * running
+        weights[:] += 0.01 * total
+        print(f"{episode}: {total:.6f} {running:.6f}")
+        if episode == 16:
+            break
+
+
+main()
+"""
+
+
 @pytest.fixture
 def from_zero(tmp_path):
     script = tmp_path / "fit.py"
@@ -138,6 +189,17 @@ def test_a_script_that_knows_nothing_of_holdfast_becomes_identical_by_one_comman
     assert "    seen = 0.0  # so far\n    run = Run(" in from_zero.read_text()
     after = subprocess.run([sys.executable, "fit.py"], cwd=from_zero.parent, capture_output=True, check=True).stdout
     assert before == after
+
+
+def test_episodes_of_a_wrapped_environment_become_identical_by_one_command(tmp_path):
+    """actor_critic's shape: endless episodes, a generator inside of a wrapper, a running mean that is a local."""
+    (tmp_path / "episodes.py").write_text(EPISODES)
+    done = holdfast("init", "--kills", "2", "--json", "--", sys.executable, "episodes.py", cwd=tmp_path)
+    found = json.loads(done.stdout)
+    whats = {each["what"] for each in found["additions"]}
+    assert (done.returncode, found["verdict"]) == (0, "identical"), found
+    assert {"env_env_rng=env.env.rng", "weights=weights", "run.vars.running"} <= whats
+    assert all("differ" in each["evidence"] for each in found["additions"])
 
 
 def test_write_writes_it_and_the_last_line_says_so(from_zero):

@@ -16,7 +16,7 @@ from libcst import metadata
 from .. import advice
 from ..report import Fix
 from . import begin, loops
-from .source import Function, Place, Refused, Source, walk, with_argument, with_entry
+from .source import Function, Place, Refused, Source, keyword, walk, with_argument, with_entry
 
 _READS_NAMES = ("locals", "vars", "exec", "eval", "dir")
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*|\[(\d+|'[^']*'|\"[^\"]*\")\])*")
@@ -89,12 +89,17 @@ def _enter(source: Source, place: Place, word: str, value: str) -> None:
 
     def change(call: cst.Call) -> cst.Call:
         for number, arg in enumerate(call.args):
-            if (arg.keyword is None and number == 1) or (arg.keyword is not None and arg.keyword.value == "state"):
-                entered = arg.with_changes(value=with_entry(arg.value, word, value))
-                return call.with_changes(args=[*call.args[:number], entered, *call.args[number + 1 :]])
+            if keyword(arg) == "state" or (number == 1 and not keyword(arg)):
+                return _entered(call, arg, word, value)
         raise Refused("this Run has no state mapping to add to")
 
     source.edit(place.call, change)
+
+
+def _entered(call: cst.Call, arg: cst.Arg, word: str, value: str) -> cst.Call:
+    """Return the call with one more entry in the mapping that this argument gives."""
+    entered = arg.with_changes(value=with_entry(arg.value, word, value))
+    return call.with_changes(args=[entered if each is arg else each for each in call.args])
 
 
 # Variables ----------------------------------------------------------------------------------------------------------
@@ -202,10 +207,9 @@ def _changed_in_place(source: Source, name: str, function: Function | None, plac
 
 
 def _with_first_value(call: cst.Call, name: str) -> cst.Call:
-    for number, arg in enumerate(call.args):
-        if arg.keyword is not None and arg.keyword.value == "vars":
-            entered = arg.with_changes(value=with_entry(arg.value, name, name))
-            return call.with_changes(args=[*call.args[:number], entered, *call.args[number + 1 :]])
+    for arg in call.args:
+        if keyword(arg) == "vars":
+            return _entered(call, arg, name, name)
     return with_argument(call, "vars", f"dict({name}={name})")
 
 
@@ -227,7 +231,7 @@ def _batches(source: Source, place: Place, fix: Fix) -> None:
 
 def _finished(source: Source, place: Place, fix: Fix) -> None:
     """Let a start of the finished run end there, before the code behind the loop."""
-    if any(arg.keyword is not None and arg.keyword.value == "finished" for arg in place.call.args):
+    if any(keyword(arg) == "finished" for arg in place.call.args):
         raise Refused("the Run says finished= already")
     source.edit(place.call, lambda call: with_argument(call, "finished", f'"{fix.names[0]}"'))
 

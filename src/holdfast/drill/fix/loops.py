@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import libcst as cst
 
-from .source import Place, Refused, Source, walk
+from .source import Place, Refused, Source, keyword, walk
 
 _BARS = ("tqdm", "track", "progress_bar", "tqdm_notebook")
 
 
-def is_call(node: cst.CSTNode, *names: str) -> bool:
+def is_call(node: cst.CSTNode, *names: str) -> TypeGuard[cst.Call]:
     """Whether it is a call of a function with one of these names, wherever that comes from."""
     if not isinstance(node, cst.Call):
         return False
@@ -21,14 +22,14 @@ def is_call(node: cst.CSTNode, *names: str) -> bool:
 
 def plain(iterable: cst.BaseExpression) -> cst.BaseExpression:
     """Return what a progress bar goes over; anything else as it is."""
-    while is_call(iterable, *_BARS) and isinstance(iterable, cst.Call) and iterable.args:
+    while is_call(iterable, *_BARS) and iterable.args:
         iterable = iterable.args[0].value
     return iterable
 
 
 def is_range(iterable: cst.BaseExpression) -> bool:
     inner = plain(iterable)
-    if is_call(inner, "enumerate") and isinstance(inner, cst.Call) and inner.args:
+    if is_call(inner, "enumerate") and inner.args:
         inner = plain(inner.args[0].value)
     return is_call(inner, "range", "trange", "reversed", "arange")
 
@@ -36,7 +37,7 @@ def is_range(iterable: cst.BaseExpression) -> bool:
 def walk_batches(source: Source, iterable: cst.BaseExpression, run: str) -> None:
     """Let the run serve a loop's iterable: `run.batches(loader)`, `run.enumerate(loader)`, with a bar around it."""
     inner = plain(iterable)
-    if is_call(inner, "enumerate") and isinstance(inner, cst.Call) and inner.args:
+    if is_call(inner, "enumerate") and inner.args:
         loader, bar = plain(inner.args[0].value), inner.args[0].value
         if bar is loader:
             source.put(inner.func, f"{run}.enumerate")
@@ -46,13 +47,12 @@ def walk_batches(source: Source, iterable: cst.BaseExpression, run: str) -> None
         changed = source.code(bar).replace(source.code(loader), f"{run}.enumerate({counted})", 1)
         source.put(inner, changed)
         return
-    if is_call(inner, "zip") and isinstance(inner, cst.Call):
-        _side_by_side(source, inner)
+    _side_by_side(source, inner)
     source.wrap(inner, f"{run}.batches(")
 
 
 def _side_by_side(source: Source, loader: cst.BaseExpression) -> None:
-    if is_call(loader, "zip") and isinstance(loader, cst.Call):
+    if is_call(loader, "zip"):
         source.want("Zip", "holdfast.data")
         source.put(loader.func, "Zip")
 
@@ -63,7 +63,7 @@ def walk_outermost(source: Source, loop: cst.For | cst.While, run: str, *, insid
         _walk_while(source, loop, run)
         return
     inner = plain(loop.iter)
-    if not is_call(inner, "range") or not isinstance(inner, cst.Call) or len(inner.args) == 3:
+    if not is_call(inner, "range") or len(inner.args) == 3:
         walk_batches(source, loop.iter, run)
         return
     first = source.code(inner.args[0].value)
@@ -135,7 +135,7 @@ def seed(source: Source, place: Place) -> None:
     found = [each for each in made if named(each) & walked] or made
     if len(found) != 1:
         raise Refused(f"there are {len(found)} DataLoaders: which one the run walks is not plain")
-    dataset = next((arg for arg in found[0].args if arg.keyword and arg.keyword.value == "dataset"), found[0].args[0])
+    dataset = next((arg for arg in found[0].args if keyword(arg) == "dataset"), found[0].args[0])
     if is_call(dataset.value, "Seeded"):
         raise Refused("the dataset is Seeded already")
     source.want("Seeded")

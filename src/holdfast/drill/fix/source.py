@@ -239,6 +239,11 @@ def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         yield from walk(child)
 
 
+def keyword(arg: cst.Arg) -> str:
+    """Return the name that an argument is given by; empty: by its place."""
+    return arg.keyword.value if arg.keyword is not None else ""
+
+
 def with_entry(mapping: cst.BaseExpression, word: str, value: str) -> cst.BaseExpression:
     """Return the mapping, `dict(...)`, `{...}` or anything else, with one more entry."""
     entry = cst.parse_expression(value)
