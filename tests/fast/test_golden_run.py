@@ -1,4 +1,6 @@
-"""The golden run: a directory that release 0.1.0 wrote in the middle of an epoch, from which every later one goes on.
+"""The golden runs: directories that earlier versions wrote, from which every later one goes on.
+
+One is of release 0.1.0, in the middle of an epoch. One has all that version 6 of the format has brought.
 
 `PYTHONPATH=tests python tests/fast/test_golden_run.py` writes it anew. Do so only before a release.
 """
@@ -7,7 +9,7 @@ import platform
 import random
 import shutil
 import sys
-from collections import deque
+from collections import defaultdict, deque
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from holdfast import Best, Every, Last, Run, owner
+from holdfast.store.format import SINCE_6
 from holdfast.store.store import Store
 
 GOLDEN = Path(__file__).parents[1] / "golden/run"
+GOLDEN_6 = GOLDEN.with_name("run-of-version-6")
 EPOCHS, STEPS, SAVED = 3, 4, 6  # of an epoch there are four steps; the second one's third was never made
 
 
@@ -104,6 +108,47 @@ def test_the_golden_run_is_as_it_was_committed():
     assert found[-1].metrics == {"loss": 5.0}
 
 
+def collided() -> set[int]:
+    """A set whose order comes from what was taken out of it."""
+    found = {0, 8, 16, 24}
+    found.discard(0)
+    return found
+
+
+def count(path: Path, steps: int) -> Run:
+    """A run with one of each: packed rows, long text, a set, a factory of the script's, an array bound anew."""
+    start = np.zeros(3)
+    held = {
+        "rows": [(np.zeros(2, np.float32), 0) for _ in range(300)],
+        "text": "",
+        "set": collided(),
+        "counts": defaultdict(lambda: 7),
+    }
+    with Run(path, {"held": held}, vars={"start": start, "x": start}, background=False) as run:
+        for step in run.steps(steps):
+            held["rows"] = [(np.full(2, at + step, np.float32), at) for at in range(300)]
+            held["text"] = "a sentence \u00e9 " * 400
+            held["counts"]["a"] += 1
+            run.vars.x = run.vars.x + 1
+    return run
+
+
+def test_a_run_of_version_6_goes_on(tmp_path):
+    """Its rows, its text, its set in the same order, its factory and its arrays are those of an undisturbed run."""
+    text = (Store(GOLDEN_6).latest().path / "manifest.json").read_bytes()
+    assert text.startswith(b'{"holdfast": 6,')
+    assert not [mark for mark in SINCE_6 if mark not in text and mark != b'".besides":']
+    path = tmp_path / "run"
+    shutil.copytree(GOLDEN_6, path, symlinks=True)
+    count(path, 5)
+    count(tmp_path / "undisturbed", 5)
+    found, wanted = (Store(each).latest().load() for each in (path, tmp_path / "undisturbed"))
+    assert [*found["held"]["set"]] == [*wanted["held"]["set"]]
+    assert repr(found["held"]) == repr(wanted["held"])
+    assert found["holdfast"]["vars"]["x"].tolist() == [5.0] * 3
+    assert found["holdfast"]["vars"]["start"].tolist() == [0.0] * 3
+
+
 def write() -> None:
     neutral = {**owner.me(), "host": "host", "machine": "", "hardware": "", "boot": "", "user": "user", "job": None}
     with pytest.MonkeyPatch.context() as patch, suppress(Enough):
@@ -111,6 +156,8 @@ def write() -> None:
         patch.setattr(platform, "node", lambda: "host")
         patch.setattr(sys, "argv", ["train.py"])
         shutil.rmtree(GOLDEN, ignore_errors=True)
+        shutil.rmtree(GOLDEN_6, ignore_errors=True)
+        count(GOLDEN_6, 3)
         train(GOLDEN, SAVED)
     for log in GOLDEN.rglob("*.jsonl"):  # it says where the script failed
         log.write_text(log.read_text().replace(str(Path(__file__).parent), "/home/user"))

@@ -195,10 +195,10 @@ def encode(manifest: Manifest, signer: Signer | None = None) -> bytes:
 
 def version_of(text: bytes) -> int:
     """Return the lowest version that expresses a manifest or a part with this JSON."""
-    return NEWEST if any(mark in text for mark in _SINCE_6) else VERSION
+    return NEWEST if any(mark in text for mark in SINCE_6) else VERSION
 
 
-_SINCE_6 = (
+SINCE_6 = (
     *(b',"bound_anew":[', b'{"defaultdict_of":', b'{"set_table":', b'{"long_str":', b'{"packed":'),
     b'".besides":',
 )
