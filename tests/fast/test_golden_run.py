@@ -118,7 +118,7 @@ def collided() -> set[int]:
 def count(path: Path, steps: int) -> Run:
     """A run with one of each: packed rows, long text, a set, a factory of the script's, an array bound anew."""
     start = np.zeros(3)
-    held = {
+    held: dict[str, Any] = {
         "rows": [(np.zeros(2, np.float32), 0) for _ in range(300)],
         "text": "",
         "set": collided(),
