@@ -65,7 +65,7 @@ else:
         for parameter in model.parameters():
             parameter.zero_()
     before = reset()
-    with Run(path, {"model": model}, every=None, keep=Last(9)) as run:
+    with Run(path, {"model": model}, every=None, keep=Last(9), go_back=1) as run:  # else this process's values count
         for _ in run.steps(2):
             print(peak() - before)
             assert all(bool((p == n + 1).all()) for n, p in enumerate(model.parameters()))

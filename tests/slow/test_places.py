@@ -61,7 +61,7 @@ def lived(tmp_path_factory):
     newest = root / "checkpoints" / os.readlink(root / "checkpoints/latest")
     flip(newest / "manifest.json")
     train(root, 2)
-    Store(root).pin("step-000000004")
+    Store(root).pin("step-000000003")
     (root / "attempts/.claim-0123").mkdir()
     (root / "attempts/3/step-000000099").mkdir()
     (root / "attempts/3/step-000000099/part").write_bytes(b"part")
@@ -81,13 +81,13 @@ PLACES = (
     "attempts/3/quarantine-step-000000098-why",
     "history",
     "history/attempt-1.jsonl",
-    "checkpoints/step-000000004",
-    "checkpoints/step-000000004/manifest.json",
-    "checkpoints/step-000000004/frozen.safetensors",
+    "checkpoints/step-000000003",
+    "checkpoints/step-000000003/manifest.json",
+    "checkpoints/step-000000003/frozen.safetensors",
     "checkpoints/step-000000004-end",
     "checkpoints/latest",
     "pins",
-    "pins/step-000000004",
+    "pins/step-000000003",
     "pins/.0123.part",
     "quarantine",
     "quarantine/step-000000004-end-damaged",
@@ -198,7 +198,7 @@ def test_a_link_in_the_place_of_a_directory_that_is_written_in_is_refused(name, 
     if name == "pins":
         for change in (Store(root).pin, Store(root).unpin):
             with pytest.raises(UsageError, match="pins is a symbolic link"):
-                change("step-000000004")
+                change("step-000000003")
     assert before == snapshot(root)
 
 
