@@ -24,7 +24,7 @@ from holdfast.torch import leaves
 COME_LATE = [
     *("torch", "numpy", "rich", "click", "dataclasses", "json", "traceback", "sysconfig"),
     *("asyncio", "concurrent", "email", "importlib.metadata", "logging", "multiprocessing", "socket", "subprocess"),
-    *("zoneinfo", "holdfast.cli", "holdfast.drill", "holdfast.collective", "holdfast.run.visible"),
+    *("zoneinfo", "holdfast.cli", "holdfast.drill", "holdfast.collective"),
 ]
 
 

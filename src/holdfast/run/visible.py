@@ -8,7 +8,6 @@ variables too, as `env.state` and `loader.dataset.calls`.
 from __future__ import annotations
 
 import sys
-import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -56,6 +55,8 @@ def is_users(file: str, module: str) -> bool:
     """Whether code from `file` belongs to the script: it is neither Python's, nor installed, nor Holdfast's."""
     if module.partition(".")[0] == _OURS or module in sys.stdlib_module_names or file.startswith("<frozen"):
         return False
+    import sysconfig  # takes a while; only a run that looks at variables needs it
+
     places = sysconfig.get_paths()
     installed = [places[name] for name in ("purelib", "platlib", "stdlib", "platstdlib")]
     return not any(file.startswith(f"{place}/") for place in installed) and "/site-packages/" not in file
