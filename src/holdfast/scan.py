@@ -14,7 +14,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # of a link that leads to itself nothing is behind it
+# Nothing is behind a link that leads to itself; nothing has a name that is too long.
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 _WILD = frozenset("*?[")
 
 AnyPath = str | os.PathLike[str]

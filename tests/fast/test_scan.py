@@ -95,6 +95,7 @@ def test_each_look_sees_what_python_sees(tmp_path):
     for path in tmp_path.iterdir():
         expected = (path.exists(), os.path.lexists(path), path.is_dir(), path.is_file(), path.is_symlink())
         assert expected == tuple(look(path) for look in LOOKS), path
+    assert not any(look(tmp_path / ("x" * 300)) for look in LOOKS)  # no name is so long
 
 
 @pytest.mark.parametrize(
