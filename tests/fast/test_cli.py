@@ -359,8 +359,8 @@ REFUSED = """\
 3 show {run} --step 25 # step-000000030
 3 export {run} --part ema -o {run}/x.npz
 1 export {run} -o {run}/absent/m.safetensors # No such file or directory
-3 ls {long} # no committed checkpoint
-2 diff {run} {long}
+3 ls {long} # no such file or directory
+3 diff {run} {long}
 """
 
 
