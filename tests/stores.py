@@ -6,6 +6,7 @@ import subprocess
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +65,13 @@ def flip(path: Path, place: int = -1, bit: int = 1) -> None:
         os.close(descriptor)
 
 
+BEFORE_CLICK_8_2: dict[str, Any] = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}
+RUNNER = CliRunner(**BEFORE_CLICK_8_2)
+
+
 def invoke(*words: object) -> Result:
     """What a command of `holdfast` prints, and its exit code; an error that it does not tell is raised."""
-    told = CliRunner().invoke(commands, list(map(str, words)))
+    told = RUNNER.invoke(commands, list(map(str, words)))
     if told.exception is not None and not isinstance(told.exception, SystemExit):
         raise told.exception
     return told

@@ -5,12 +5,11 @@ import time
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from holdfast.apps.file import AppFile, read
 from holdfast.apps.program import ProgramExit
-from holdfast.cli import commands
 from holdfast.errors import UsageError
+from stores import invoke
 
 LEAST = {
     "start": '["solve"]',
@@ -98,7 +97,7 @@ def test_a_mistake_ends_the_command_with_2(tmp_path, monkeypatch):
         ("whole.toml", ["true"], "`start` has no {command} to take it"),
         *((name, [], "Missing argument 'COMMAND...'; see") for name in ("gromacs", "lammps", "dmtcp", "criu")),
     ):
-        result = CliRunner().invoke(commands, ["run", "--app", name, "--", *command])
+        result = invoke("run", "--app", name, "--", *command)
         assert (2, "") == (result.exit_code, result.stdout), name
         assert line in result.stderr.splitlines()[-1]
 

@@ -20,7 +20,6 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 
 from command_runs import finished, flip, save, state
 from holdfast.cli import COMMANDS, commands
@@ -30,6 +29,7 @@ from holdfast.store import format
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.locate import again, fault
 from holdfast.store.store import Facts, Store
+from stores import invoke
 from unread import unreadable
 
 GOLDEN = Path(__file__).parents[1] / "golden/two-ranks/step-000000007-end"
@@ -38,10 +38,6 @@ GOLDEN = Path(__file__).parents[1] / "golden/two-ranks/step-000000007-end"
 @pytest.fixture
 def run(tmp_path, tmp_path_factory):
     return finished(tmp_path, tmp_path_factory)
-
-
-def invoke(*words):
-    return CliRunner().invoke(commands, [str(word) for word in words])
 
 
 def done(*words):

@@ -8,16 +8,15 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from command_runs import finished, flip, save, state
 from holdfast import Run, owner
-from holdfast.cli import commands
 from holdfast.errors import UsageError
 from holdfast.mirror.place import open_place
 from holdfast.mirror.records import Origin
 from holdfast.mirror.remote import Remote
 from holdfast.store.store import Store
+from stores import invoke
 
 GOLDEN = Path(__file__).parents[1] / "golden/two-ranks/step-000000007-end"
 NEWEST = "step-000000030"
@@ -44,10 +43,6 @@ def mirrored(run, to, *, attempt=1, names=None, origin=None):
                 remote.copy(attempt, path)
         remote.end(attempt)
     return to
-
-
-def invoke(*words):
-    return CliRunner().invoke(commands, [str(word) for word in words])
 
 
 def done(*words):

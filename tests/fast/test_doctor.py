@@ -9,12 +9,11 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from holdfast import disk, journal
-from holdfast.cli import commands
 from holdfast.doctor import files
 from holdfast.store.store import Store
+from stores import invoke
 from subjects import asked_of
 
 CONFIG = """Configuration data as of 2026-11-21T16:00:00
@@ -72,7 +71,7 @@ def slurm(place, kill_wait=30, requeue=1, parameters="(null)"):
 
 def asked(*words):
     """{name: (level, what, what to do)}, and the exit code."""
-    result = CliRunner().invoke(commands, ["doctor", *map(str, words), "--json"])
+    result = invoke("doctor", *words, "--json")
     checks = json.loads(result.stdout)["checks"]
     return {check["name"]: (check["level"], check["what"], check["todo"]) for check in checks}, result.exit_code
 
@@ -96,7 +95,7 @@ def run_that_saved(place, save_s, lead=None, partition=None):
 
 def test_a_healthy_folder_has_a_line_for_each_check_and_stays_empty(place):
     """ok, and exit 0."""
-    result = CliRunner().invoke(commands, ["doctor"])
+    result = invoke("doctor")
     lines = result.stdout.splitlines()
     assert 0 == result.exit_code
     names = [re.findall(r"^(?:ok|warning|problem) +([^:]+): ", line)[0] for line in lines]
@@ -293,7 +292,7 @@ def test_a_run_that_has_not_saved_yet_is_told_to_wait(place):
 
 def test_a_run_that_is_not_there_is_one_line_and_exit_3(place):
     """And nothing is made."""
-    result = CliRunner().invoke(commands, ["doctor", "nowhere"])
+    result = invoke("doctor", "nowhere")
     assert (3, 1) == (result.exit_code, len(result.stderr.splitlines()))
     assert [] == list(place.iterdir())
 

@@ -14,11 +14,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from causes import quiet
 from holdfast import drill
-from holdfast.cli import commands
 from holdfast.drill import compare, kill, report, table
 from holdfast.drill.aim import Schedule, move
 from holdfast.drill.attempts import prove
@@ -32,6 +30,7 @@ from holdfast.errors import ChildError, UsageError
 from holdfast.journal import Log
 from holdfast.run.metrics import TIMINGS
 from holdfast.store.store import Store
+from stores import invoke
 
 PACE = Pace(last=100, saves=5, step_s=0.1, save_s=0.02, total_s=12.0)
 
@@ -467,7 +466,7 @@ def test_the_report_ends_with_its_verdict():
 def test_wrong_options_get_one_line_and_exit_2():
     """A command that is none, an option that is none, a program without a Run."""
     for words in ("", "--kills 0 -- true", "--signals HUP -- true", "--no-such -- true", "-- true"):
-        done = CliRunner().invoke(commands, ["drill", *words.split()])
+        done = invoke("drill", *words.split())
         assert done.exit_code == 2, words
         assert "Traceback" not in done.output
 
@@ -475,4 +474,4 @@ def test_wrong_options_get_one_line_and_exit_2():
 def test_options_of_the_command_are_its_own():
     """Also without `--`: what follows the program's name belongs to it."""
     words = [sys.executable, "-c", "raise SystemExit('--lr')", "--lr", "1"]
-    assert CliRunner().invoke(commands, ["drill", "--seed", "3", *words]).exit_code == 8
+    assert invoke("drill", "--seed", "3", *words).exit_code == 8

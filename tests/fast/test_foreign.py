@@ -15,15 +15,14 @@ import pytest
 import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
-from click.testing import CliRunner
 
 import foreign_corpus as corpus
 from holdfast import disk
-from holdfast.cli import commands
 from holdfast.errors import Damaged, StoreError
 from holdfast.foreign import table, trees
 from holdfast.foreign.checkpoint import find
 from holdfast.store.store import Store
+from stores import invoke
 from unread import unreadable
 
 
@@ -31,10 +30,6 @@ from unread import unreadable
 def originals(tmp_path_factory):
     folder = tmp_path_factory.mktemp("foreign")
     return {name: corpus.written(folder, name) for name in corpus.WRITERS}
-
-
-def invoke(*words):
-    return CliRunner().invoke(commands, [str(word) for word in words])
 
 
 def done(*words):

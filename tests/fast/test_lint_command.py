@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from holdfast import journal
-from holdfast.cli import commands
 from lint_faults import CLEAN, LONG, job
+from stores import invoke
 
 
 @pytest.fixture(autouse=True)
@@ -17,20 +16,20 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def invoke(*words):
-    return CliRunner().invoke(commands, ["lint", *map(str, words)])
+def lint(*words):
+    return invoke("lint", *words)
 
 
 def test_a_finding_is_two_lines_with_file_line_severity_and_fix():
     """Nothing is said of a clean file."""
     Path("job.sh").write_text(CLEAN.replace("append", "truncate"))
     Path("clean.sh").write_text(CLEAN)
-    result = invoke("job.sh", "clean.sh")
+    result = lint("job.sh", "clean.sh")
     assert (
         "job.sh:3: may lose work: each start of this job empties the output file: what earlier starts printed is lost "
         "[append-missing]\n    fix: write --open-mode=append\n"
     ) == result.stdout
-    assert (0, "") == (invoke("clean.sh").exit_code, invoke("clean.sh").stdout)
+    assert (0, "") == (lint("clean.sh").exit_code, lint("clean.sh").stdout)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +44,7 @@ def test_a_finding_is_two_lines_with_file_line_severity_and_fix():
 def test_the_exit_code_tells_the_worst_severity(text, code):
     """0: nothing or style, 1: work may be lost, 11: it is."""
     Path("job.sh").write_text(text)
-    assert code == invoke("job.sh").exit_code
+    assert code == lint("job.sh").exit_code
 
 
 def test_a_file_that_cannot_be_read_hides_no_finding_of_the_others():
@@ -54,16 +53,16 @@ def test_a_file_that_cannot_be_read_hides_no_finding_of_the_others():
     Path("program.py").write_text("print(1)\n")
     Path("binary").write_bytes(b"\x7fELF\0#SBATCH")
     Path("folder").mkdir()
-    result = invoke("nowhere.sh", "program.py", "binary", "folder", "job.sh")
+    result = lint("nowhere.sh", "program.py", "binary", "folder", "job.sh")
     assert 2 == result.exit_code
     assert 1 == result.stdout.count("[append-missing]")
     assert ["nowhere.sh", "program.py", "binary", "folder"] == [
         line.split(": ")[1] for line in result.stderr.splitlines()
     ]
     Path("job.sh").write_text(CLEAN.replace("exec ", ""))
-    assert 11 == invoke("nowhere.sh", "job.sh").exit_code
-    assert 2 == invoke().exit_code
-    unread = json.loads(invoke("nowhere.sh", "job.sh", "--json").stdout)["unread"]
+    assert 11 == lint("nowhere.sh", "job.sh").exit_code
+    assert 2 == lint().exit_code
+    unread = json.loads(lint("nowhere.sh", "job.sh", "--json").stdout)["unread"]
     assert [{"file": "nowhere.sh", "why": "No such file or directory"}] == unread
 
 
@@ -71,18 +70,18 @@ def test_every_shell_is_read_and_of_other_languages_the_directives():
     """With options, through env; zsh as well."""
     for first in ("/bin/bash -l", "/bin/bash -e", "/usr/bin/env -S bash -l", "/usr/bin/env zsh", " /bin/sh"):
         Path("job").write_text(CLEAN.replace("/bin/bash", first).replace("exec ", ""))
-        assert 11 == invoke("job").exit_code, first
+        assert 11 == lint("job").exit_code, first
     Path("job").write_text("#!/usr/bin/env python3\n#SBATCH --tme=5\nholdfast = run\n")
-    assert "1 [script-refused]" == f"{invoke('job').exit_code} {invoke('job').stdout.splitlines()[0].split()[-1]}"
+    assert "1 [script-refused]" == f"{lint('job').exit_code} {lint('job').stdout.splitlines()[0].split()[-1]}"
     Path("job").write_text("#!/usr/bin/Rscript\n#SBATCH --time=5\n")
-    assert (0, "") == (invoke("job").exit_code, invoke("job").output)
+    assert (0, "") == (lint("job").exit_code, lint("job").output)
 
 
 def test_json_has_the_same_facts_and_the_edits():
     """For programs: where the edit begins and ends, and what stands there then."""
     text = job("python train.py", LONG)
     Path("job.sh").write_text(text)
-    (finding,) = json.loads(invoke("job.sh", "--json").stdout)["findings"]
+    (finding,) = json.loads(lint("job.sh", "--json").stdout)["findings"]
     assert {"file", "line", "rule", "severity", "what", "fix", "edits"} == set(finding)
     assert ("job.sh", 3, "no-grace", "may lose work") == tuple(
         finding[name] for name in ("file", "line", "rule", "severity")
@@ -90,7 +89,7 @@ def test_json_has_the_same_facts_and_the_edits():
     place = text.index("python")
     assert [{"start": place, "end": place, "new": "exec holdfast run -- "}] == finding["edits"]
     Path("job.sh").write_text(CLEAN)
-    assert {"findings": [], "unread": []} == json.loads(invoke("job.sh", "--json").stdout)
+    assert {"findings": [], "unread": []} == json.loads(lint("job.sh", "--json").stdout)
 
 
 def test_folders_are_looked_for_here_unless_their_file_system_is_not():
@@ -100,7 +99,7 @@ def test_folders_are_looked_for_here_unless_their_file_system_is_not():
     for folder in ("logs", "there", "/nowhere-here/logs", "/tmp/nowhere-here"):
         Path("there").mkdir(exist_ok=True)
         Path("job.sh").write_text(CLEAN.replace("--requeue", option.format(folder)))
-        finds[folder] = "log-folder-missing" in invoke("job.sh").stdout
+        finds[folder] = "log-folder-missing" in lint("job.sh").stdout
     assert {"logs": True, "there": False, "/nowhere-here/logs": False, "/tmp/nowhere-here": True} == finds
 
 
@@ -110,11 +109,11 @@ def test_it_knows_what_saves_of_the_scripts_own_run_took():
     history.mkdir(parents=True)
     (history / "attempt-1.jsonl").write_bytes(journal.lines([{"event": "saved", "step": 1, "save_s": 400.0}]))
     Path("job.sh").write_text(CLEAN)
-    assert 0 == invoke("job.sh").exit_code
-    assert "write --signal=B:USR1@631" in invoke("job.sh", "--run", "runs/x").stdout
+    assert 0 == lint("job.sh").exit_code
+    assert "write --signal=B:USR1@631" in lint("job.sh", "--run", "runs/x").stdout
     for words in ("--run runs/x --", "--run=runs/x -- foo --run=y"):
         Path("job.sh").write_text(CLEAN.replace("holdfast run --", f"holdfast run {words}"))
-        assert "a save took 400 s [lead-too-short]" in invoke("job.sh").stdout
+        assert "a save took 400 s [lead-too-short]" in lint("job.sh").stdout
     Path("job.sh").write_text(CLEAN.replace("12:00:00", "8"))
-    assert "the job ends before its first save [time-below-save]" in invoke("job.sh", "--run", "runs/x").stdout
-    assert 3 == invoke("job.sh", "--run", "nowhere").exit_code
+    assert "the job ends before its first save [time-below-save]" in lint("job.sh", "--run", "runs/x").stdout
+    assert 3 == lint("job.sh", "--run", "nowhere").exit_code

@@ -3,10 +3,9 @@
 import errno
 
 import pytest
-from click.testing import CliRunner
 
-from holdfast.cli import commands
 from holdfast.mirror.place import Silent, told
+from stores import invoke
 from toy import Toy, new_run
 
 
@@ -31,7 +30,7 @@ def test_an_error_is_told_without_its_number(error, text):
     "words", [["prune", "--keep", "Last(1)"], ["doctor"], ["status"], ["hold"], ["unpin", "--step", "1"]]
 )
 def test_a_command_that_takes_no_address_says_which_do(words):
-    result = CliRunner().invoke(commands, [words[0], "s3://bucket/run", *words[1:]])
+    result = invoke(words[0], "s3://bucket/run", *words[1:])
     assert 2 == result.exit_code, result.output
     assert "s3://bucket/run: is an address, which only ls, show, verify, diff, export and copy take" in result.output
 

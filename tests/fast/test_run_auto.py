@@ -4,15 +4,14 @@ import json
 import time
 
 import pytest
-from click.testing import CliRunner
 
 from holdfast import Auto, Run, Stopped, journal
-from holdfast.cli import commands
 from holdfast.errors import UsageError
 from holdfast.run import pace
 from holdfast.run.pace import chosen_in, recall
 from holdfast.young_daly import Around, Choice, Chosen, Costs, Seen, Window, choose
 from run_ranks import among_threads, train
+from stores import invoke
 from toy import Toy, new_run
 
 
@@ -159,7 +158,7 @@ def test_a_choice_stands_for_the_starts_before_it(tmp_path):
 def test_doctor_explains_the_choice(tmp_path):
     """In one sentence."""
     until_chosen(tmp_path / "run")
-    answer = CliRunner().invoke(commands, ["doctor", str(tmp_path / "run"), "--json"]).stdout
+    answer = invoke("doctor", str(tmp_path / "run"), "--json").stdout
     (check,) = [each for each in json.loads(answer)["checks"] if each["name"] == "interval"]
     assert "ok" == check["level"]
     assert check["what"].startswith("a save costs ")

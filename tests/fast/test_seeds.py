@@ -5,12 +5,11 @@ import shlex
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from test_docs_commands import parsed
 
-from holdfast.cli import commands
 from holdfast.cluster.lint import lint
 from laws_ran import FOLDERS, LAW, Law, defined
+from stores import invoke
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "seeds.md").read_text(encoding="utf-8")
@@ -46,7 +45,7 @@ def test_a_command_that_is_named_parses(words):
 def test_a_submission_that_is_named_is_a_script_without_a_finding(words, tmp_path, monkeypatch):
     """As its reader would try it, before there is a cluster."""
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(commands, ["submit", "--dry-run", *words[1:]])
+    result = invoke("submit", "--dry-run", *words[1:])
     assert result.exit_code == 0, result.stderr
     assert "#SBATCH --signal=" in result.stdout
     assert lint(result.stdout) == []

@@ -8,11 +8,10 @@ import subprocess
 import time
 
 import pytest
-from click.testing import CliRunner
 
 import messes
 from holdfast import Every, Run, journal, owner
-from holdfast.cli import commands
+from stores import invoke
 
 SCRIPT = """#!/bin/bash
 #SBATCH --job-name=train
@@ -41,7 +40,7 @@ def place(tmp_path, monkeypatch):
 
 
 def asked(*words):
-    result = CliRunner().invoke(commands, ["status", *map(str, words)])
+    result = invoke("status", *words)
     assert 0 == result.exit_code, result.output
     return result.stdout
 
@@ -188,7 +187,7 @@ def test_what_is_to_be_typed_has_the_options_that_were_typed(place):
     """As words for the shell; not --run, which it has anyway, nor what was left at its default."""
     (place / "touched").touch()
     typed = ["--retries", "0", "--alive", "touched", "--no-requeue", "--on-hang", "restart"]
-    ran = CliRunner().invoke(commands, ["run", "--json", *typed, "--run", "x", "--", "sh", "-c", "exit 3"])
+    ran = invoke("run", "--json", *typed, "--run", "x", "--", "sh", "-c", "exit 3")
     assert 8 == ran.exit_code, ran.output
     (line,) = [each["next"] for each in told("x").values()]
     before, _, command = line.partition(" -- ")
@@ -228,7 +227,7 @@ def test_a_run_without_a_supervisor_is_told_from_its_own_journal(place):
     (place / ".holdfast/x-1/run-here.json").write_text(json.dumps({"run": str(place / "runs/x")}))
     assert [("x-1", "done", 4)] == [(name, each["state"], each["step"]) for name, each in told().items()]
     for words in (["ls"], ["show"], ["verify"], ["show", "--metrics"]):
-        shown = [CliRunner().invoke(commands, [*words, path]).stdout for path in (".holdfast/x-1", "runs/x")]
+        shown = [invoke(*words, path).stdout for path in (".holdfast/x-1", "runs/x")]
         assert shown[0] == shown[1].replace("runs/x", str(place / "runs/x")) != "", "it stands for its run"
 
 
@@ -245,42 +244,42 @@ def test_a_repair_does_not_end_a_run_and_a_silent_one_is_told_with_its_last_sign
         pass
     file.write_text(re.sub(r'"pid":\d+', f'"pid":{over.pid}', killed))
     messes.half_export(root)
-    assert 0 == CliRunner().invoke(commands, ["doctor", "--repair", "runs/x"]).exit_code
+    assert 0 == invoke("doctor", "--repair", "runs/x").exit_code
     assert [1, 2] == [log.attempt for log in journal.logs(root)]
     assert ("killed", None) == tuple(told("runs/x")["x"][name] for name in ("state", "heard"))
     journal.logs(root)[0].path.write_text(re.sub(r'"(boot|host)":"[^"]*"', r'"\1":"elsewhere"', killed))
     found = told("runs/x")["x"]
     assert ("running", journal.logs(root)[0].last["time"]) == (found["state"], found["heard"])
-    assert re.search(r"^heard  .* ago$", CliRunner().invoke(commands, ["status", "runs/x"]).stdout, re.MULTILINE)
+    assert re.search(r"^heard  .* ago$", invoke("status", "runs/x").stdout, re.MULTILINE)
 
 
 def test_ls_of_a_job_that_has_no_checkpoint_yet_names_status(place):
     """And of a folder of runs; not where no run is."""
     supervised(place / ".holdfast/x-1", script=PLAIN)
     for path in (".holdfast/x-1", ".holdfast"):
-        result = CliRunner().invoke(commands, ["ls", path])
+        result = invoke("ls", path)
         assert (3, 1) == (result.exit_code, len(result.stderr.splitlines()))
         assert f"holdfast status {path}" in result.stderr
-    assert "status" not in CliRunner().invoke(commands, ["ls", str(place.parent / "bin")]).stderr
+    assert "status" not in invoke("ls", str(place.parent / "bin")).stderr
 
 
 def test_a_slurm_that_does_not_answer_is_said(place):
     """And what the journals know is told all the same."""
     supervised(place / "s", "begin", {"event": "end"}, script=PLAIN)
     (place.parent / "bin/squeue").write_text("#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact' >&2; exit 1\n")
-    result = CliRunner().invoke(commands, ["status", "s"])
+    result = invoke("status", "s")
     assert (0, 1) == (result.exit_code, result.stderr.count("what waits in the queue is not known"))
     assert result.stdout.startswith("s: done")
     supervised(place / "t", "begin", {"event": "start", "pid": 1}, {"event": "end"})
-    assert 1 == CliRunner().invoke(commands, ["status", "t"]).stderr.count("is not known")  # it was in a job
+    assert 1 == invoke("status", "t").stderr.count("is not known")  # it was in a job
     with Run("runs/x", state={"w": [0]}) as run:
         for _ in run.steps(1):
             pass
-    assert "squeue" not in CliRunner().invoke(commands, ["status", "runs"]).stderr, "no run there has a job"
+    assert "squeue" not in invoke("status", "runs").stderr, "no run there has a job"
 
 
 def test_where_no_run_is_there_is_one_line_and_exit_3(place):
     """Nothing, and a folder without runs."""
     for path in ("nothing", "."):
-        result = CliRunner().invoke(commands, ["status", path])
+        result = invoke("status", path)
         assert (3, 1) == (result.exit_code, len(result.stderr.splitlines())), result.output

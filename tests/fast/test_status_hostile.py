@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-from click.testing import CliRunner
 from test_status import PLAIN, SCRIPT, job, place, supervised, told
 
 from holdfast import Run, owner
 from holdfast.apps.command import Command
-from holdfast.cli import commands
 from holdfast.cluster import job_leader
 from holdfast.supervise.supervise import SupervisorOptions, supervise
+from stores import invoke
 
 __all__ = ["place"]  # a fixture
 OWN = "#!/bin/bash\n#SBATCH --time=60\nexec holdfast run --run state/one -- python train.py\n"
@@ -57,7 +56,7 @@ def test_a_job_that_slurm_does_not_have_any_more_is_not_running(place):
     assert "killed" == told("x")["x"]["state"]
     assert "holdfast submit --continue x" == told("x")["x"]["next"]
     (place.parent / "bin/squeue").write_text("#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact' >&2; exit 1\n")
-    result = CliRunner().invoke(commands, ["status", "x"])
+    result = invoke("status", "x")
     assert "x: running" in result.stdout
 
 
@@ -79,11 +78,11 @@ def test_a_hold_of_a_sweep_holds_its_tasks(place, monkeypatch):
     sweep = place / ".holdfast/train-1"
     supervised(sweep, script=SCRIPT)
     (sweep / "task-2").mkdir()
-    assert 3 == CliRunner().invoke(commands, ["hold", str(sweep / "task-5")]).exit_code, "there is none"
+    assert 3 == invoke("hold", str(sweep / "task-5")).exit_code, "there is none"
     for word, state in (("hold", "held"), ("release", "not started")):  # one task by itself, before it has begun
-        assert 0 == CliRunner().invoke(commands, [word, str(sweep / "task-4")]).exit_code
+        assert 0 == invoke(word, str(sweep / "task-4")).exit_code
         assert state == told(sweep)["train-1/task-4"]["state"]
-    assert 0 == CliRunner().invoke(commands, ["hold", str(sweep)]).exit_code
+    assert 0 == invoke("hold", str(sweep)).exit_code
     (place / "seen").write_text("")
     monkeypatch.setenv("SLURM_JOB_ID", "18")
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "17")

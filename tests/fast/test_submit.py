@@ -9,12 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from holdfast import journal
-from holdfast.cli import commands
 from holdfast.cli.submit_words import sort
 from holdfast.supervise import submission
+from stores import invoke
 
 FAKE = """#!/bin/sh
 echo "$@" >> "$SEEN"
@@ -48,7 +47,7 @@ def place(tmp_path, monkeypatch):
 
 
 def submit(*words):
-    return CliRunner().invoke(commands, ["submit", *map(str, words)])
+    return invoke("submit", *words)
 
 
 def script(*words):

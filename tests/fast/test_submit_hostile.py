@@ -5,15 +5,14 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from click.testing import CliRunner
 from test_submit import directives, is_refused, place, submit
 
-from holdfast.cli import commands
 from holdfast.cli.checked import script_file
 from holdfast.cluster import sbatch, slurm
 from holdfast.cluster.sbatch import Option
 from holdfast.errors import UsageError
 from holdfast.supervise import submission
+from stores import invoke
 
 __all__ = ["place"]  # a fixture
 
@@ -106,7 +105,7 @@ def test_an_sbatch_that_did_not_answer_may_have_submitted(place):
         f"12|N/A|PENDING|None||N/A|{place}|train.sh\n4712|N/A|PENDING|None||N/A|/|{place}/.holdfast/train-1/job.sh\n"
     )
     is_refused(place, ["--continue", ".holdfast/train-1"], "its job 4712 is PENDING")
-    told = CliRunner().invoke(commands, ["status", ".holdfast/train-1", "--json"])
+    told = invoke("status", ".holdfast/train-1", "--json")
     assert ("queued", "4712") == tuple(json.loads(told.stdout)[0][name] for name in ("state", "job"))
 
 

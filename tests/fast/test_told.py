@@ -4,12 +4,11 @@ import warnings
 
 import pytest
 import torch
-from click.testing import CliRunner
 from torch import nn
 
 from holdfast import Best, Every, Run, Store
-from holdfast.cli import commands
 from holdfast.store.store import Facts
+from stores import invoke
 from toy import Toy, new_run
 
 
@@ -32,7 +31,7 @@ def test_prune_refuses_a_metric_that_no_checkpoint_has(tmp_path):
         store.save(step, step=step, facts=Facts(metrics={"val_acc": 1.0 / step}))
     store.close()
     for dry in ([], ["--dry-run"]):
-        done = CliRunner().invoke(commands, ["prune", str(tmp_path / "r"), "--keep", "Best('val_ac', max)", *dry])
+        done = invoke("prune", str(tmp_path / "r"), "--keep", "Best('val_ac', max)", *dry)
         assert (done.exit_code, "they have val_acc" in done.stderr) == (2, True)
     assert 2 == len(store.checkpoints())
 

@@ -15,6 +15,7 @@ from holdfast import Every, Last
 from holdfast.data import promise
 from holdfast.errors import Mismatch, Stopped
 from holdfast.run.unproven import prove, proven
+from stores import invoke
 from subjects import asked_of
 from toy import Cut, Toy, events, launch, names, new_run, script
 
@@ -222,9 +223,6 @@ def test_the_newest_end_of_an_epoch_stays_whatever_the_rule(tmp_path):
 
 def test_other_samples_are_told_journalled_and_shown_from_then_on(tmp_path, capsys):
     """By every later checkpoint, by `ls`, and by every later start. Where the position restores, nothing is."""
-    from click.testing import CliRunner
-
-    from holdfast.cli.ls import command
 
     make = UNKNOWN["a class around a loader"]
     cut_short(tmp_path / "run", make, 5, body=lambda run: run.save())
@@ -233,7 +231,7 @@ def test_other_samples_are_told_journalled_and_shown_from_then_on(tmp_path, caps
     assert (event["step"], event["skipped"], event["loader"]) == (4, 4, "train")
     assert "not exact from step 4" in capsys.readouterr().err
     trained(tmp_path / "run", make, accept={"data"})
-    shown = CliRunner().invoke(command, [str(tmp_path / "run")]).output
+    shown = invoke("ls", str(tmp_path / "run")).output
     rows = [line for line in shown.splitlines() if line.startswith("step-")]
     marked = {row.split()[0]: "not exact from step 4" in row for row in rows}
     assert {name: int(name[5:14]) > 4 for name in marked} == marked

@@ -8,14 +8,13 @@ import threading
 from contextlib import closing
 
 import pytest
-from click.testing import CliRunner
 
 from command_runs import finished, save
-from holdfast.cli import commands
 from holdfast.cli.brought import brought
 from holdfast.mirror.place import open_place
 from holdfast.store.store import Store
 from servers import KEY, SECRET, needs_sshd, s3, sftp, sftp_server  # noqa: F401  fixtures
+from stores import invoke
 
 NEWEST = "step-000000030"
 # what the libraries leave open until they are collected
@@ -38,10 +37,6 @@ def server(request, monkeypatch):
 @pytest.fixture
 def url(server, tmp_path):
     return server.url(tmp_path.name)
-
-
-def invoke(*words):
-    return CliRunner().invoke(commands, [str(word) for word in words])
 
 
 def done(*words):

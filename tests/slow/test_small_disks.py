@@ -5,10 +5,9 @@ import os
 import subprocess
 
 import pytest
-from click.testing import CliRunner
 
-from holdfast.cli import commands
 from needed import missing
+from stores import invoke
 from supervised import bash, supervised
 
 
@@ -24,10 +23,6 @@ def small(tmp_path):
         yield place
     finally:
         subprocess.run(["umount", place], check=True)
-
-
-def invoke(*words):
-    return CliRunner().invoke(commands, [str(word) for word in words])
 
 
 def test_submit_on_a_full_disk_is_one_line_and_exit_7(small, tmp_path, monkeypatch):
