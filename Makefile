@@ -14,6 +14,7 @@ COUNT :=
 # LOCK=lowest: the frameworks' lowest supported versions, in one more. SAMPLE=word: of `test-frameworks` one case of each law,
 # drawn by the word; of `prove` likewise, of half of its laws, and a quarter of the mutants.
 LOCK :=
+CORNERS :=
 SAMPLE :=
 FRAMEWORKS := .venv-frameworks$(LOCK:%=-%)
 FRAMEWORKS_LOCK := tests/frameworks/$(or $(LOCK),requirements).lock
@@ -44,7 +45,7 @@ mv .lock/pinned $(1)
 rm -rf .lock
 endef
 
-.PHONY: setup demo check test prove test-slurm test-frameworks soak lint types docs bench bench-gpu lock frameworks-lock bench-lock docs-lock clean
+.PHONY: setup demo check test prove test-slurm test-frameworks test-versions soak lint types docs bench bench-gpu lock frameworks-lock bench-lock docs-lock clean
 
 setup: $(READY)
 
@@ -69,6 +70,9 @@ test-slurm: setup  ## all stories of a real Slurm; parts of `make test` and `mak
 
 test-frameworks: $(FRAMEWORKS)/.ready  ## Keras, Lightning, Hugging Face, JAX: killed and resumed; LOCK=lowest: the lowest versions
 	FRAMEWORKS=1 $(FRAMEWORKS)/bin/python -m pytest -n 2 --dist loadfile tests/frameworks --durations=10 $(SAMPLE:%=--sample=%)
+
+test-versions:  ## tests/fast and a drill on other versions of Python, torch, NumPy: docs/versions.md; CORNERS=lowest, a SAMPLE
+	$(PYTHON) tools/versions.py $(CORNERS) $(SAMPLE:%=--sample=%)
 
 $(FRAMEWORKS)/.ready: $(FRAMEWORKS_LOCK) pyproject.toml
 	$(call build,$(FRAMEWORKS),$(FRAMEWORKS_LOCK))

@@ -86,7 +86,7 @@ def hugging_face_bin(folder):
 
 def distributed(folder):
     with warnings.catch_warnings(action="ignore"):  # it says that this is one process
-        dcp.save(state(), checkpoint_id=folder / "distributed", no_dist=True)
+        dcp.save(state(), checkpoint_id=folder / "distributed")
     return folder / "distributed"
 
 

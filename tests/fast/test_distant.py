@@ -23,7 +23,8 @@ from holdfast.torch import items, leaves, staging, stored
 from kept import Kept, bits, random_bits, raw
 from stores import in_a_child
 
-BITS = "bfloat16 float16 float32 float64 complex32 complex64 complex128 float8_e5m2 float4_e2m1fn_x2 bool int8 int64"
+BITS = "bfloat16 float16 float32 float64 complex32 complex64 complex128 float8_e5m2 bool int8 int64"
+BITS += "".join(f" {name}" for name in ("float4_e2m1fn_x2", "bcomplex32") if hasattr(torch, name))  # since 2.8, 2.14
 LAYOUTS = {
     "channels_last": lambda t: t.contiguous(memory_format=torch.channels_last),
     "transposed": lambda t: t.transpose(0, 3),
@@ -243,7 +244,7 @@ def odd_state():
         "half": in_layout("transposed", tensor_of(torch.bfloat16, (33, 5, 7, 64))),
         "conj": conjugated((30, 40, 50)),
         "fortran": ARRAYS["Fortran"],
-        "packed": in_layout("permuted", tensor_of(torch.float4_e2m1fn_x2)),
+        "packed": in_layout("permuted", tensor_of(getattr(torch, "float4_e2m1fn_x2", torch.float8_e5m2))),
         "empty": torch.zeros(0, 3).t(),
         "plain": torch.randn(1000),
     }

@@ -471,7 +471,7 @@ def test_damage_is_told_beside_what_is_unreadable(tmp_path):
 @pytest.mark.filterwarnings("ignore:torch.distributed is")  # it says that this is one process
 def test_an_empty_file_of_tensors_is_damage_to_ls(tmp_path):
     """Without reading a tensor: its place lies beyond the end."""
-    dcp.save({"w": torch.ones(3)}, checkpoint_id=tmp_path / "distributed", no_dist=True)
+    dcp.save({"w": torch.ones(3)}, checkpoint_id=tmp_path / "distributed")
     os.truncate(tmp_path / "distributed" / "__0_0.distcp", 0)
     (row,) = asked("ls", tmp_path / "distributed")["checkpoints"]
     assert "cut: 'w' goes on to there" in row["damaged"]

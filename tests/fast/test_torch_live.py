@@ -344,7 +344,7 @@ bfloat16 = partial(seeded_net, dtype=torch.bfloat16)
 matrices = lambda seed: nn.Sequential(nn.Linear(6, 8, bias=False), nn.Linear(8, 3, bias=False))
 STARTED = {
     **{kind: with_model(make) for kind, make in OPTIMIZERS.items()},
-    "Muon": with_model(partial(torch.optim.Muon, lr=0.01), matrices),
+    **({"Muon": with_model(partial(torch.optim.Muon, lr=0.01), matrices)} if hasattr(torch.optim, "Muon") else {}),
     "SparseAdam": with_model(torch.optim.SparseAdam, lambda seed: nn.Embedding(9, 4, sparse=True)),
     "fp32 moments of bf16 parameters": with_model(Fp32Moments, bfloat16),
     "the same through hooks": with_model(through_hooks, bfloat16),

@@ -73,9 +73,9 @@ def test_what_dcp_has_saved_is_a_checkpoint_like_any_other(tmp_path, no_pickles)
     The store lists it, verifies it and loads the same.
     """
     writer = Writer(tmp_path, step=3, metrics={"loss": 0.5}, note="by DCP")
-    dcp.save(state(), storage_writer=writer, no_dist=True)
+    dcp.save(state(), storage_writer=writer)
     found = blanks(state())
-    dcp.load(found, storage_reader=Reader(tmp_path), no_dist=True)
+    dcp.load(found, storage_reader=Reader(tmp_path))
     (checkpoint,) = Store(tmp_path).checkpoints()
     assert bits(state()) == bits(found) == bits(checkpoint.load())
     assert (checkpoint.step, checkpoint.metrics, checkpoint.head.note) == (3, {"loss": 0.5}, "by DCP")
@@ -90,7 +90,7 @@ def test_what_a_run_has_saved_is_read_by_dcp(tmp_path, no_pickles):
         for _ in run.steps(1):
             pass
     found = {"model": {name: torch.zeros_like(value) for name, value in model.state_dict().items()}}
-    dcp.load(found, storage_reader=Reader(tmp_path), no_dist=True)
+    dcp.load(found, storage_reader=Reader(tmp_path))
     assert all(torch.equal(value, found["model"][name]) for name, value in model.state_dict().items())
 
 
@@ -119,7 +119,7 @@ def test_each_save_may_have_a_writer_of_its_own(tmp_path):
 
 
 def save_to(place, step, **state):
-    dcp.save(state or {"n": torch.full((2,), step)}, storage_writer=Writer(place, step=step), no_dist=True)
+    dcp.save(state or {"n": torch.full((2,), step)}, storage_writer=Writer(place, step=step))
 
 
 def test_a_run_that_is_not_entered_lends_its_directory_and_its_rule(tmp_path):
@@ -129,7 +129,7 @@ def test_a_run_that_is_not_entered_lends_its_directory_and_its_rule(tmp_path):
         save_to(run, step)
     assert [2, 3] == [each.step for each in Store(tmp_path).checkpoints()]
     found = {"n": torch.zeros(2)}
-    dcp.load(found, storage_reader=Reader(run), no_dist=True)
+    dcp.load(found, storage_reader=Reader(run))
     assert [3, 3] == found["n"].tolist()
 
 
@@ -142,7 +142,7 @@ def test_inside_of_its_block_a_run_saves_by_itself(tmp_path):
             with pytest.raises(UsageError, match=r"inside of its run's block.*Run\(path, dict\(.*run.save\(\)"):
                 Writer(place, step=1)
         with pytest.raises(CheckpointException, match="inside of its run's block"):
-            dcp.save({"n": torch.ones(1)}, storage_writer=early, no_dist=True)
+            dcp.save({"n": torch.ones(1)}, storage_writer=early)
         with pytest.raises(UsageError, match=r"inside of its run's block.*Reader\(run.path"):
             Reader(run)
         save_to(tmp_path / "other", 1)
@@ -153,13 +153,13 @@ def test_inside_of_its_block_a_run_saves_by_itself(tmp_path):
 def test_each_step_is_named_and_saved_once(tmp_path):
     """By `step`, or by the checkpoint's id; a step that exists is refused, and nothing of it is changed."""
     writer = Writer(tmp_path)
-    dcp.save({"n": torch.ones(1)}, checkpoint_id="5", storage_writer=writer, no_dist=True)
-    dcp.save({"n": torch.ones(2)}, checkpoint_id="6", storage_writer=writer, no_dist=True)
+    dcp.save({"n": torch.ones(1)}, checkpoint_id="5", storage_writer=writer)
+    dcp.save({"n": torch.ones(2)}, checkpoint_id="6", storage_writer=writer)
     assert [each.step for each in Store(tmp_path).checkpoints()] == [5, 6]
     with pytest.raises(CheckpointException, match="already committed"):
-        dcp.save({"n": torch.ones(3)}, checkpoint_id="6", storage_writer=writer, no_dist=True)
+        dcp.save({"n": torch.ones(3)}, checkpoint_id="6", storage_writer=writer)
     with pytest.raises(CheckpointException, match="which step"):
-        dcp.save({"n": torch.ones(3)}, storage_writer=Writer(tmp_path), no_dist=True)
+        dcp.save({"n": torch.ones(3)}, storage_writer=Writer(tmp_path))
     assert Store(tmp_path).load()["n"].shape == (2,)
 
 
@@ -195,13 +195,13 @@ def test_a_reader_of_a_run_reads_the_checkpoint_that_is_asked_for(tmp_path):
 
 def test_a_changed_byte_is_not_loaded(tmp_path):
     """Every piece that is read has its digest checked."""
-    dcp.save(state(), storage_writer=Writer(tmp_path, step=1), no_dist=True)
+    dcp.save(state(), storage_writer=Writer(tmp_path, step=1))
     (shard,) = (tmp_path / "checkpoints" / "step-000000001").glob("*model*")
     data = bytearray(shard.read_bytes())
     data[-30] ^= 1
     shard.write_bytes(data)
     with pytest.raises(CheckpointException, match="changed since commit"):
-        dcp.load(blanks(state()), storage_reader=Reader(tmp_path), no_dist=True)
+        dcp.load(blanks(state()), storage_reader=Reader(tmp_path))
 
 
 def test_planners_that_want_pickles_are_refused(tmp_path):
@@ -211,11 +211,11 @@ def test_planners_that_want_pickles_are_refused(tmp_path):
         def load_bytes(self, read_item, value):
             raise AssertionError
 
-    dcp.save(state(), storage_writer=Writer(tmp_path, step=1), no_dist=True)
+    dcp.save(state(), storage_writer=Writer(tmp_path, step=1))
     with pytest.raises(CheckpointException, match="wants a pickle"):
-        dcp.load(blanks(state()), storage_reader=Reader(tmp_path), planner=Unpickles(), no_dist=True)
+        dcp.load(blanks(state()), storage_reader=Reader(tmp_path), planner=Unpickles())
     tensors = {"model": blanks(state())["model"]}
-    dcp.load(tensors, storage_reader=Reader(tmp_path), planner=Unpickles(), no_dist=True)
+    dcp.load(tensors, storage_reader=Reader(tmp_path), planner=Unpickles())
     assert bits(state()["model"]) == bits(tensors["model"])
     with pytest.raises(UsageError, match="enable_plan_caching"):
         writer = Writer(tmp_path, step=2)
@@ -223,7 +223,7 @@ def test_planners_that_want_pickles_are_refused(tmp_path):
         writer.prepare_global_plan([dcp.planner.SavePlan([], usable=False)])
     with pytest.raises(CheckpointException, match="enable_plan_caching"):  # at the first save already
         caching = DefaultSavePlanner(enable_plan_caching=True)
-        dcp.save(state(), storage_writer=Writer(tmp_path, step=3), planner=caching, no_dist=True)
+        dcp.save(state(), storage_writer=Writer(tmp_path, step=3), planner=caching)
 
 
 def test_a_planner_of_ones_own_may_change_tensors(tmp_path):
@@ -234,7 +234,7 @@ def test_a_planner_of_ones_own_may_change_tensors(tmp_path):
             found = super().resolve_data(write_item)
             return found.to(torch.float16) if isinstance(found, torch.Tensor) else found
 
-    dcp.save({"w": torch.ones(3)}, storage_writer=Writer(tmp_path, step=1), planner=Halves(), no_dist=True)
+    dcp.save({"w": torch.ones(3)}, storage_writer=Writer(tmp_path, step=1), planner=Halves())
     assert Store(tmp_path).load()["w"].dtype == torch.float16
 
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def save_to(place, step, **state):
-    dcp.save(state, storage_writer=Writer(place, step=step), no_dist=True)
+    dcp.save(state, storage_writer=Writer(place, step=step))
 
 
 class Color(enum.Enum):
@@ -51,7 +51,7 @@ def test_objects_come_back_in_their_own_types(tmp_path, monkeypatch):
 
     def loaded(*names, **options):
         found = dict.fromkeys(names)
-        dcp.load(found, storage_reader=Reader(tmp_path, **options), no_dist=True)
+        dcp.load(found, storage_reader=Reader(tmp_path, **options))
         return found
 
     found: dict[str, Any] = {
@@ -60,7 +60,7 @@ def test_objects_come_back_in_their_own_types(tmp_path, monkeypatch):
         "generator": None,
         "steps": [{"dtypes": None}],
     }
-    dcp.load(found, storage_reader=Reader(tmp_path), no_dist=True)
+    dcp.load(found, storage_reader=Reader(tmp_path))
     assert objects["plain"] == found["plain"]
     assert objects["long"].getvalue() == found["long"].getvalue()
     assert objects["generator"].random() == found["generator"].random()
@@ -80,7 +80,7 @@ def test_tensors_that_share_memory_are_read(tmp_path):
     store.save({"a": base[2:8].view(2, 3), "b": base[4:10], "t": base.view(3, 4).t()}, step=1)
     store.close()
     found = {"a": torch.zeros(2, 3, dtype=torch.float64), "b": torch.zeros(6), "t": torch.zeros(4, 3)}
-    dcp.load(found, storage_reader=Reader(tmp_path), no_dist=True)
+    dcp.load(found, storage_reader=Reader(tmp_path))
     assert base[2:8].tolist() == found["a"].flatten().tolist()
     assert base[4:10].tolist() == found["b"].tolist()
     assert torch.equal(base.view(3, 4).t(), found["t"])
@@ -93,5 +93,5 @@ def test_what_cannot_be_saved_is_named(tmp_path):
     apart = DefaultSavePlanner(flatten_state_dict=False)
     for state in ({"m": {"w": torch.ones(1)}}, {"m": {"rate": 0.5}}):
         with pytest.raises(CheckpointException, match="m: with flatten_state_dict=False"):
-            dcp.save(state, storage_writer=Writer(tmp_path, step=1), planner=apart, no_dist=True)
-    dcp.save({"w": torch.ones(1)}, storage_writer=Writer(tmp_path, step=1), planner=apart, no_dist=True)
+            dcp.save(state, storage_writer=Writer(tmp_path, step=1), planner=apart)
+    dcp.save({"w": torch.ones(1)}, storage_writer=Writer(tmp_path, step=1), planner=apart)

@@ -94,35 +94,49 @@ def test_a_signal_to_the_whole_group_saves_and_exits_75(tmp_path):
 
 
 GROUP = """
-import sys, time, torch
+import multiprocessing, sys, time, torch
 from torch.utils.data import DataLoader, TensorDataset
 from holdfast import Run
-data = TensorDataset(torch.arange(64.0).unsqueeze(1))
-evaluation = DataLoader(data, batch_size=1, num_workers=2)
-model = torch.nn.Linear(1, 1)
-with Run(sys.argv[1], dict(model=model)) as run:
-    for epoch in run.epochs(1000):
-        for (x,) in run.batches(DataLoader(data, batch_size=32, num_workers=2)):
-            model(x)
-        for number, (x,) in enumerate(evaluation):
-            if number == 1:
-                print("evaluating", flush=True)
-            time.sleep(0.01)
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method(sys.argv[2])
+    early = multiprocessing.Process(target=int)  # a forkserver that knows nothing of the run
+    early.start()
+    early.join()
+    data = TensorDataset(torch.arange(64.0).unsqueeze(1))
+    evaluation = DataLoader(data, batch_size=1, num_workers=2)
+    loader = DataLoader(data, batch_size=32, num_workers=2)
+    model = torch.nn.Linear(1, 1)
+    with Run(sys.argv[1], dict(model=model)) as run:
+        for epoch in run.epochs(1000):
+            for number, (x,) in enumerate(run.batches(loader)):
+                if number == 1:
+                    print("training", flush=True)
+                    time.sleep(1)
+                model(x)
+            for number, (x,) in enumerate(evaluation):
+                if number == 1:
+                    print("evaluating", flush=True)
+                time.sleep(0.1)
 """
 
 
-def test_a_signal_to_the_whole_group_in_the_middle_of_an_evaluation_is_a_stop_like_any_other(tmp_path):
-    """Slurm and `timeout` signal every process: workers of a loader outside run.batches live on, and the run is
+@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("during", ["training", "evaluating"])
+def test_a_signal_to_the_whole_group_ends_no_worker(start, during, tmp_path):
+    """Slurm and `timeout` signal every process: workers live on, of a loader outside run.batches too, and the run is
     saved.
     """
+    script = tmp_path / "train.py"
+    script.write_text(GROUP)
 
     def begun(process):
         lines = iter(process.stdout.readline, "")
-        assert any(line == "evaluating\n" for line in lines)
+        assert any(line == f"{during}\n" for line in lines)
 
-    code, said = group_signalled(["-c", GROUP, tmp_path / "run"], signal.SIGTERM, begun)
+    code, said = group_signalled([script, tmp_path / "run", start], signal.SIGTERM, begun)
     assert (75, False) == (code, "Traceback" in said), said
-    assert Store(tmp_path / "run").latest().phase == "end"
+    assert Store(tmp_path / "run").latest().phase == ("step" if during == "training" else "end")
 
 
 CHILD = """

@@ -79,6 +79,7 @@ FORMATS: Mapping[str, _Format] = {
     "float32": _Format("I", _floats("I", "f")),
     "float64": _Format("Q", _floats("Q", "d")),
     "complex32": _Format("H", _floats("H", "e")),
+    "bcomplex32": _Format("H", _bfloat16),
     "complex64": _Format("I", _floats("I", "f")),
     "complex128": _Format("Q", _floats("Q", "d")),
 }

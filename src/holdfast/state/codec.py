@@ -69,7 +69,6 @@ ML_DTYPES: Mapping[str, int] = {
     **dict.fromkeys(("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz"), 1),
     **dict.fromkeys(("float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn"), 1),
     **dict.fromkeys(("int1", "int2", "int4", "uint1", "uint2", "uint4"), 1),
-    "bcomplex32": 4,
 }
 
 ITEMSIZE: Mapping[str, int] = {
@@ -91,6 +90,7 @@ ITEMSIZE: Mapping[str, int] = {
     "uint32": 4,
     "float32": 4,
     "complex32": 4,
+    "bcomplex32": 4,  # two bfloat16; torch has it since 2.14
     "int64": 8,
     "uint64": 8,
     "float64": 8,

@@ -19,6 +19,7 @@ _FIRST: Mapping[str, tuple[int, int]] = {
     "float32": (4, 0x7F80_0000),
     "float64": (8, 0x7FF0_0000_0000_0000),
     "complex32": (2, 0x7C00),
+    "bcomplex32": (2, 0x7F80),
     "complex64": (4, 0x7F80_0000),
     "complex128": (8, 0x7FF0_0000_0000_0000),
     "float8_e5m2": (1, 0x7C),

@@ -28,8 +28,8 @@ class Cut(NamedTuple):
 
 
 def is_dtensor(value: object) -> TypeGuard[DTensor]:
-    home = sys.modules.get("torch.distributed.tensor")  # None: not imported, so there are no DTensors
-    return home is not None and isinstance(value, home.DTensor)
+    kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)  # None: not imported, or torch < 2.5
+    return kind is not None and isinstance(value, kind)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

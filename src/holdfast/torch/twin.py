@@ -27,7 +27,7 @@ def twin_of(
     loader: DataLoader[Any], steps: Any = None, dataset: Any = None, kind: Any = DataLoader, **settings: Any
 ) -> Any:
     """A `kind` of loader like `loader`; `steps` takes the place of its batch sampler, `dataset` of its dataset."""
-    if loader.num_workers and not loader.in_order:
+    if loader.num_workers and not getattr(loader, "in_order", True):  # since torch 2.6
         warnings.warn("in_order=False: batches stay in order, or no run could be repeated", UserWarning, stacklevel=2)
     order: dict[str, Any] = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
     if steps is not None:

@@ -10,18 +10,18 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from threading import Thread
 from typing import Any
 
-from torch.utils.data import _utils
+from torch.utils.data import dataloader
 
 from ..data.seeded import in_worker
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
-class WorkerInit:
+class Unstopped:
     """Runs in a worker before its first sample: only the main process reacts to a stop."""
 
     def __init__(self, users: Callable[[int], None] | None) -> None:
@@ -29,43 +29,59 @@ class WorkerInit:
 
     def __call__(self, worker: int) -> None:
         _ignore_stop_signals()
-        in_worker()
         if self._users is not None:
             self._users(worker)
 
 
-def iterate(twin: Any) -> Iterator[Any]:
-    """An iterator of the twin; the signals that its workers will ignore are blocked while they start."""
-    if not twin.num_workers:
-        return iter(twin)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)  # children inherit it, fork and spawn alike
-    try:
-        if (twin.multiprocessing_context or multiprocessing).get_start_method() != "fork":
-            resource_tracker.ensure_running()  # started by the first worker, it would unblock these signals
-            signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-        return iter(twin)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+class WorkerInit(Unstopped):
+    """The same, in a worker of `run.batches`."""
+
+    def __call__(self, worker: int) -> None:
+        in_worker()
+        super().__call__(worker)
 
 
 @contextmanager
 def sheltered() -> Iterator[None]:
-    """During a run, the workers of *any* DataLoader ignore stop signals: an evaluation's too, if they are forked.
+    """During a run, the workers of *any* DataLoader ignore stop signals: an evaluation's too."""
+    kind: Any = dataloader._MultiProcessingDataLoaderIter  # noqa: SLF001
+    original = kind.__init__
 
-    torch sets a worker's signal handlers after every hook of ours: this is the one place where ours can follow.
-    """
-    signal_handling: Any = _utils.signal_handling
-    original = signal_handling._set_worker_signal_handlers  # noqa: SLF001
+    def init(self: Any, loader: Any) -> None:
+        users = loader.worker_init_fn
+        if not isinstance(users, Unstopped):
+            loader.worker_init_fn = Unstopped(users)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)  # until Unstopped runs: children inherit it
+        try:
+            method = (loader.multiprocessing_context or multiprocessing).get_start_method()
+            if method != "fork":
+                resource_tracker.ensure_running()  # started by the first worker, it would unblock these signals
+                signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+            if method == "forkserver":
+                _start_forkserver()
+            original(self, loader)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            loader.worker_init_fn = users
 
-    def set_handlers() -> None:
-        _ignore_stop_signals()
-        original()
-
-    signal_handling._set_worker_signal_handlers = set_handlers  # noqa: SLF001
+    kind.__init__ = init
     try:
         yield
     finally:
-        signal_handling._set_worker_signal_handlers = original  # noqa: SLF001
+        kind.__init__ = original
+
+
+def _start_forkserver() -> None:
+    """Start a forkserver under the signals that are blocked now. One from before the run serves its own children on."""
+    server: Any = forkserver._forkserver  # noqa: SLF001
+    with server._lock:  # noqa: SLF001
+        if server._forkserver_pid not in _forkservers:  # noqa: SLF001
+            server._forkserver_pid = None  # noqa: SLF001  # its pipe stays open, and it lives as long as we do
+    server.ensure_running()
+    _forkservers.add(server._forkserver_pid)  # noqa: SLF001
+
+
+_forkservers: set[int] = set()  # those that block the signals
 
 
 def _ignore_stop_signals() -> None:
