@@ -11,6 +11,7 @@ import msgspec
 
 from .. import disk, scan
 from ..legible import UNREADABLE
+from ..run.alive import SUPERVISOR
 
 NAMES = {"first": "undisturbed run 1", "second": "undisturbed run 2", "killed": "the killed run"}
 DIRECTORY = "opened"
@@ -45,7 +46,7 @@ def found(place: Path) -> list[Leftover]:
     left: dict[tuple[str, str], Leftover] = {}
     for run in NAMES:
         for line in lines[run]:
-            if "read" in line:
+            if "read" in line and not _of_a_supervisor(line["read"]):
                 path, before = line["read"], [each for each in NAMES if lines[each]]
                 writer = [each for each in before if lines[each][0]["began_ns"] <= line["written_ns"]][-1]
                 wrote = {each["wrote"]: each["at"] for each in lines[writer] if "wrote" in each}
@@ -55,7 +56,13 @@ def found(place: Path) -> list[Leftover]:
 
 def written(place: Path) -> set[str]:
     """Return the files that any run has written until now."""
-    return {line["wrote"] for run in NAMES for line in _lines(place / DIRECTORY / f"{run}.jsonl") if "wrote" in line}
+    lines = (line for run in NAMES for line in _lines(place / DIRECTORY / f"{run}.jsonl"))
+    return {line["wrote"] for line in lines if "wrote" in line and not _of_a_supervisor(line["wrote"])}
+
+
+def _of_a_supervisor(path: str) -> bool:
+    """Whether `holdfast run`, which may be what is drilled, writes that file for itself."""
+    return scan.exists(Path(path).with_name(SUPERVISOR))
 
 
 def _lines(path: Path) -> list[Mapping[str, Any]]:
