@@ -13,6 +13,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -183,16 +184,21 @@ def sync_dir(path: Path) -> None:
 
 def make_dirs(path: Path) -> None:
     """Create `path` and its missing ancestors, durably. Existing names are synced, too: their maker may have died."""
-    if not scan.is_dir(path):
-        make_dirs(path.parent)
-        try:
-            make_dir(path)
-        except FileExistsError:
-            if not scan.is_dir(path):
-                raise
-    # a parent directory without read permission cannot be opened; its owner must sync it
-    with suppress(PermissionError):
-        sync_dir(path.parent)
+    missing = [*takewhile(lambda each: not scan.is_dir(each), (path, *path.parents))]
+    if missing:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            os.stat(path)  # a path that is too long is refused before any part of it is made
+    there = missing[-1].parent if missing else path
+    for each in (there, *reversed(missing)):
+        if each is not there:
+            try:
+                make_dir(each)
+            except FileExistsError:
+                if not scan.is_dir(each):
+                    raise
+        # a parent directory without read permission cannot be opened; its owner must sync it
+        with suppress(PermissionError):
+            sync_dir(each.parent)
 
 
 def remove_tree(path: Path) -> None:
