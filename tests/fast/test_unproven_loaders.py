@@ -525,7 +525,7 @@ def test_a_drill_that_ends_well_notes_the_proof_where_the_next_start_finds_it(tm
     assert all(name.endswith("-end") for name in names(runs))
     shutil.rmtree(runs)
     ended = run(sys.executable, "-m", "holdfast", "drill", "--kills", "2", "--no-flip", "--", sys.executable)
-    assert "Adds resumed inside an epoch" in ended.stdout + ended.stderr
+    assert "Adds resumed exactly" in ended.stdout + ended.stderr
     assert [*proven(runs).values()] == ["Adds"]
     run(sys.executable)
     assert any(not name.endswith("-end") for name in names(runs))

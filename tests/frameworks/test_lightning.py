@@ -225,5 +225,5 @@ def test_what_is_refused(zygotes, tmp_path):
         assert "gave no batch" in refused[name]
     assert "nothing" == refused["samples at last"]
     assert "is taken by the trainer's own objects" in refused["state"]
-    assert "has another source" in refused["another version"]
+    assert "takes (self, more) and not (self)" in refused["another version"]
     assert all("\n" not in line for line in refused.values())

@@ -26,6 +26,7 @@ from accelerate.utils import synchronize_rng_states
 
 from ..data import feed as feeds
 from ..data.facts import Feed, FeedPosition, LoaderFacts, reached
+from ..data.promise import Unproven, digest_of
 from ..errors import UsageError
 from ..state import rng
 from ..trainers.known import NAMES
@@ -61,13 +62,12 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
             "process 0 dispatches this loader's batches, and fills a short last one up from the first one that it has "
             "dispatched: after a resume that is another one. Give the loader drop_last=True"
         )
-    _require_known()
-    return PreparedFeed(loader, seed)
+    return PreparedFeed(loader, seed, _untried())
 
 
 @cache
-def _require_known() -> None:
-    require("accelerate", NAMES["accelerate"])
+def _untried() -> Unproven | None:
+    return require("accelerate", NAMES["accelerate"])
 
 
 class _Fetch(NamedTuple):
@@ -81,10 +81,13 @@ class _Fetch(NamedTuple):
 class PreparedFeed(Feed):
     """The feed of a prepared loader. Its epochs are those of the run, and `loader.iteration` follows them."""
 
-    def __init__(self, loader: Any, seed: int) -> None:
+    def __init__(self, loader: Any, seed: int, untried: Unproven | None) -> None:
         super().__init__(loader)
         self._inner = feeds.feed_for(loader.base_dataloader, seed)
-        self.replays, self.unknown = self._inner.replays, self._inner.unknown
+        self.replays, inside = self._inner.replays, self._inner.unknown
+        self.unknown = untried or inside
+        if untried is not None and inside is not None:  # one drill proves both
+            self.unknown = untried._replace(code=untried.code[:16] + digest_of(inside)[:16])
         dispatches = isinstance(loader, DataLoaderDispatcher) and not loader.split_batches
         self._each = loader.state.num_processes if dispatches else 1  # batches of the loader inside for one outside
         self._batches: Iterator[Any] = iter(())

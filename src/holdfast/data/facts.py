@@ -74,7 +74,7 @@ class Feed:
     """How a loop walks one loader."""
 
     replays = False  # whether a resume reads the consumed batches again
-    unknown: Any = None  # the class, or the generator's code, whose replay nobody promises; None: any position resumes
+    unknown: Any = None  # class or generator's code that promises no replay, or an `Unproven`; None: any place resumes
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader

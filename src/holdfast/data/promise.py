@@ -11,13 +11,26 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import chain, tee
 from types import CodeType, FunctionType, GeneratorType
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 
 _PYTHONS = {"builtins", "itertools", "_io", "_csv", "collections"}  # modules of iterators without a script's code
 _SHOWS = {"tqdm": "iterable"}  # packages of progress bars -> the attribute with what a bar walks
 _REPLAY = {"torch": "holdfast.torch.loader"}  # package -> our module with unknown_in(), for its iterators
+
+
+class Unproven(NamedTuple):
+    """What may go on otherwise behind a resume, until a drill has proven it: a loader's code, or a framework."""
+
+    code: str  # 32 hex digits, others when it changes
+    kind: str  # its name, for people
+    changed: str = ""  # of a framework: what of it has changed since it was tried; empty: it is a loader's code
+
+
+def unproven(unknown: Any) -> Unproven:
+    """Return it for a class, or a generator's code; a framework is one already."""
+    return unknown if isinstance(unknown, Unproven) else Unproven(digest_of(unknown), name_of(unknown))
 
 
 def unknown_in(loader: Any) -> Any:

@@ -307,13 +307,13 @@ class Drill:
 
 
 def _proofs(root: Path) -> list[str]:
-    """Note, for the next start of the script, that its loaders resume inside an epoch; return a line for each."""
+    """Note for the next starts that loaders and frameworks resume inside an epoch; return a line for each."""
     lines = {}
     for log in _logs(root):
         for event in log.newest(unproven.EVENT):
             path, kind = Path(str(event["run"])), str(event["kind"])
             where = unproven.prove(path, {str(event["code"]): kind})
-            lines[kind] = f"{kind} resumed inside an epoch: {where} lets the next starts of {path} save there"
+            lines[kind] = f"{kind} resumed exactly: {where} lets the next starts of {path} save anywhere"
     return [*lines.values()]
 
 

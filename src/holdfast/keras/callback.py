@@ -34,7 +34,7 @@ class Holdfast(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no 
     def __init__(
         self, path: str | os.PathLike[str], *, state: Mapping[str, Any] | None = None, **options: Unpack[RunOptions]
     ) -> None:
-        require("keras", NAMES["keras"])
+        self._untried = require("keras", NAMES["keras"])
         super().__init__()
         self._path, self._state, self._options = path, state, options
         self.run: Run | None = None  # once fit() has begun
@@ -43,7 +43,7 @@ class Holdfast(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no 
         call = the_call(self.model)
         require_alone(call, type(self))
         begin_the_others(call, self)
-        self.run = Fitting(call, self, self._path, self._state, self._options).run
+        self.run = Fitting(call, self, self._path, self._state, self._options, self._untried).run
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Do nothing. That it is here makes Keras call all callbacks in the loop's own thread."""

@@ -13,6 +13,7 @@ from typing import Any
 import keras
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
+from ..data.promise import Unproven
 from ..errors import UsageError
 from ..run.weights import StartFrom
 from ..terminal import warn
@@ -31,7 +32,13 @@ class Fitting:
     """Keras calls what this puts in place of its own: the safe points lie behind everybody else's callbacks."""
 
     def __init__(
-        self, call: Call, ours: Any, path: str | os.PathLike[str], state: Mapping[str, Any] | None, options: RunOptions
+        self,
+        call: Call,
+        ours: Any,
+        path: str | os.PathLike[str],
+        state: Mapping[str, Any] | None,
+        options: RunOptions,
+        untried: Unproven | None,
     ) -> None:
         build(call)
         self._call, model = call, call.model
@@ -58,7 +65,7 @@ class Fitting:
         tracked = together({**self._own, "fit": self._memory}, given)
         with ExitStack() as kept:
             kept.enter_context(generators.kept(tensorflow=keras.backend.backend() == "tensorflow"))
-            self._training = Training(path, tracked, options, epochs=call.epochs)
+            self._training = Training(path, tracked, options, epochs=call.epochs, untried=untried)
             self._kept = kept.pop_all()  # until the run is left
         self._loop, self.run = self._training.loop, self._training.run
         with self._watched():

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Self, Unpack, cast
 
+from ..data.promise import Unproven
 from ..terminal import say
 from ..trainers.training import RunOptions, only_one
 from . import framework
@@ -41,6 +42,7 @@ class Holdfast:
         self.path, self.state, self.options = path, dict(state or {}), options
         self._fit: Fit | None = None
         self._logs: Logs | None = None
+        self._untried: Unproven | None = None
         self._method: Any = None
 
     @property
@@ -60,7 +62,7 @@ class Holdfast:
         if trainer.state.fn != "fit":
             return
         only_one(trainer.callbacks, Holdfast)
-        framework.require_known(trainer)
+        self._untried = framework.require_known(trainer)
         if trainer.fast_dev_run:
             say(f"{os.fspath(self.path)}: fast_dev_run keeps nothing")
             return
@@ -72,7 +74,7 @@ class Holdfast:
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  Lightning's names
         if self._logs is not None:
             framework.require_alone(trainer)
-            self._fit = Fit(trainer, self.path, self.state, self.options, self._logs)
+            self._fit = Fit(trainer, self.path, self.state, self.options, self._logs, self._untried)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         if self._fit is not None:

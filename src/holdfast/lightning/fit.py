@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from ..data.promise import Unproven
 from ..errors import Stopped, UsageError
 from ..run.arguments import ENDLESS
 from ..state import rng
@@ -31,14 +32,20 @@ class Fit:
     """The run of one `trainer.fit`, from `on_fit_start` to its end."""
 
     def __init__(
-        self, trainer: Any, path: str | os.PathLike[str], state: Mapping[str, Any], options: RunOptions, logs: Logs
+        self,
+        trainer: Any,
+        path: str | os.PathLike[str],
+        state: Mapping[str, Any],
+        options: RunOptions,
+        logs: Logs,
+        untried: Unproven | None,
     ) -> None:
         self._trainer, self._loops, self._logs = trainer, trainer.fit_loop, logs
         self._epochs = trainer.fit_loop.epoch_loop
         self._memory = Memory(trainer, logs)
         total = self._loops.max_epochs
         objects = _objects(trainer, self._memory, state)
-        self._training = Training(path, objects, options, epochs=ENDLESS if total < 0 else total)
+        self._training = Training(path, objects, options, epochs=ENDLESS if total < 0 else total, untried=untried)
         self.run, self._loop = self._training.run, self._training.loop
         self._pending = 0  # batches since the last safe point
         self._open = False  # whether an epoch of the run is open

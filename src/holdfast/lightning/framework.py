@@ -8,6 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from ..data.promise import Unproven
 from ..errors import UsageError
 from ..terminal import say
 from ..trainers.known import NAMES
@@ -44,16 +45,14 @@ def is_a(callback: Any, kind: str) -> bool:
     return any(each.__name__ == kind for each in type(callback).__mro__)
 
 
-def require_known(trainer: Any) -> None:
-    """
-    Raises:
-        UsageError: a name that this adapter relies on is gone, or is not as it was.
-    """
+def require_known(trainer: Any) -> Unproven | None:
+    """As `names.require`, for the package that `trainer` is from."""
     package = package_of(trainer)
     fabric = "lightning_fabric" if package == PACKAGES[1] else "lightning.fabric"
-    for name in NAMES["lightning"]:
-        path = name.path.replace("lightning.fabric", fabric).replace(PACKAGES[0], package)
-        require("lightning", [name._replace(path=path)])
+    paths = (name.path.replace("lightning.fabric", fabric).replace(PACKAGES[0], package) for name in NAMES["lightning"])
+    return require(
+        "lightning", [name._replace(path=path) for name, path in zip(NAMES["lightning"], paths, strict=True)]
+    )
 
 
 def require_alone(trainer: Any) -> None:

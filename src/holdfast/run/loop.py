@@ -8,8 +8,10 @@ from types import CodeType
 from typing import Any
 
 from ..data.facts import Feed
+from ..data.promise import Unproven
 from ..errors import Mismatch, UsageError
 from ..terminal import say
+from . import unproven
 from .arguments import ENDLESS, consumed_wanted, epochs_wanted, name_wanted, steps_wanted
 from .leaving import count_left_pass, end_outer
 from .opening import begin_again, require_settled, settle
@@ -52,12 +54,16 @@ class Loop:
         epochs: int | range | None = None,
         steps: int | None = None,
     ) -> None:
-        """`leave` ends the run. Of `epochs` and `steps` one is given: up to where the run goes."""
-        if (epochs is None) == (steps is None):
-            raise UsageError("run.loop(): give epochs=, or steps= for a loop without epochs")
+        """`leave` ends the run. `epochs` or `steps`: up to where it goes; with both, the steps are so many epochs."""
         self._session, self._leave = session, leave
-        wanted = epochs_wanted(epochs) if epochs is not None else range(steps_wanted(steps or 0))
-        self._kind, self._first, self._total = "steps" if epochs is None else "epochs", wanted.start, wanted.stop
+        if steps is not None:
+            self._kind, wanted = "steps", range(steps_wanted(steps))
+            session.progress.count_epochs_in_steps(0 if epochs is None else len(epochs_wanted(epochs)))
+        elif epochs is not None:
+            self._kind, wanted = "epochs", epochs_wanted(epochs)
+        else:
+            raise UsageError("run.loop(): give epochs=, or steps= for a loop without epochs")
+        self._first, self._total = wanted.start, wanted.stop
         self._serving: Serving | None = None
         self._begun = False  # whether this loop is inside an epoch; a restored position may be before it is
         with ExitStack() as around:
@@ -116,6 +122,13 @@ class Loop:
             raise UsageError(f"loop.record(): the journal itself sets {min(taken)!r}; give the fact another name")
         self._session.attempt.record(ADAPTER + event, **facts)
         self._session.attempt.flush()
+
+    def note_untried(self, found: Unproven | None) -> None:
+        """Let saves wait for the ends of epochs until a drill has proven what walks the loop; None: it is known.
+
+        Call it before the first epoch, on every rank. A line tells of it in each start.
+        """
+        unproven.noted(self._session, None, found)
 
     def begin_epoch(self) -> None:
         """Begin the next epoch, or go on in the one that the checkpoint lies in, with the random numbers of then."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 
 from ..data.facts import Feed, FeedPosition
+from ..data.promise import Unproven
 from ..errors import Damaged, Mismatch
 from ..interval import Mark
 from ..state import rng
@@ -119,11 +120,6 @@ class Position(msgspec.Struct):
             done.get(kind, 0) >= total or kind in self.left for kind, total in self.targets.items()
         )
 
-    @property
-    def several_epochs(self) -> bool:
-        """Whether the run is to have more than one epoch, so that the end of one is not the end of all."""
-        return self.targets.get("epochs", 0) - self.first_epoch > 1
-
     def consumed(self, name: str) -> int:
         """Number of batches of the loader `name` completed in this epoch."""
         return int(self.loaders.get(name, {}).get("consumed", 0))
@@ -181,7 +177,8 @@ class Progress:
         self.epoch_generators: dict[str, Any] = {}  # the tracked ones then, by their paths
         self.last_batch = LastBatch()
         self._looked_at_body = False
-        self.unproven: dict[str, str] = {}  # name of a loader -> digest and name of the code whose replay is unproven
+        self.unproven: dict[str | None, Unproven | None] = {}  # by the loader's name; None: what walks the epochs
+        self._epochs_in_steps = 0
         self._serving: Serving | None = None  # the loader in progress
 
     @property
@@ -195,9 +192,23 @@ class Progress:
         return "" if self._serving is None else self._serving.lives_on
 
     @property
-    def unproven_here(self) -> str:
-        """Return the code, of the loader in progress, because of which a start from here may be refused; "" if none."""
-        return "" if self._serving is None else self.unproven.get(self._serving.name, "")
+    def unproven_here(self) -> Unproven | None:
+        """Return that because of which a start from here may be refused, or may end otherwise; None if there is none.
+
+        It is the loader in progress, or the framework that is inside an epoch. At an epoch's end there is none.
+        """
+        loader = None if self._serving is None else self.unproven.get(self._serving.name)
+        return loader or (self.unproven.get(None) if self.position.in_epoch else None)
+
+    @property
+    def has_epochs(self) -> bool:
+        return "epochs" in self.position.targets or self._epochs_in_steps > 0
+
+    @property
+    def several_epochs(self) -> bool:
+        """Whether the run is to have more than one epoch, so that the end of one is not the end of all."""
+        position = self.position
+        return max(position.targets.get("epochs", 0) - position.first_epoch, self._epochs_in_steps) > 1
 
     def restore(self, position: Position, memory: Mapping[str, Any]) -> None:
         """Restore what a checkpoint stored of the run itself."""
@@ -212,6 +223,10 @@ class Progress:
         if self._serving is not None:
             position.feeds[self._serving.name] = dict(self._serving.position())
         return position.state_dict()
+
+    def count_epochs_in_steps(self, epochs: int) -> None:
+        """Note how many epochs a loop has that goes up to a number of steps; 0: none, or nobody knows."""
+        self._epochs_in_steps = epochs
 
     def choose_seed(self, seed: int) -> None:
         """Set the seed of a fresh run's data order to `seed`, unless the caller gave one."""

@@ -275,7 +275,8 @@ class Run(AbstractContextManager["Run"]):
     def loop(self, epochs: int | range | None = None, steps: int | None = None) -> Loop:
         """Return the loop of a run that another program walks, as trainers do: its callbacks call the loop's methods.
 
-        Give the number of epochs, or of steps in a loop without epochs. docs/adapters.md shows one.
+        Give the number of epochs, or of steps in a loop without epochs. A loop of epochs that goes up to a number of
+        steps takes both. docs/adapters.md shows one.
         """
         session = self._inside("loop")
         if session.standing is not None:

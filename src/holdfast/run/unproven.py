@@ -1,7 +1,8 @@
-"""Unproven: a loader whose replay nobody promises. A run is saved where no batch of it is read again: at epochs' ends.
+"""Unproven: a loader whose replay nobody promises, or a framework that nobody tried.
 
-A drill proves such a loader when a killed run has resumed in the middle of its epochs and ended with the same bits. It
-leaves the digest of the loader's code in a file beside the run's directory, for the next start.
+A run is saved where no start goes on in their middle: at epochs' ends. A drill proves them when a killed run has
+resumed in the middle of its epochs and ended with the same bits. It leaves their digests in a file beside the run's
+directory, for the next start.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ if TYPE_CHECKING:
 
 EVENT = "unproven"  # of a drilled run's journal
 LEAST_STEPS = 1000  # so many steps a save waits for an epoch's end at least, however short its interval in steps
-_FILE = "{}-replays.json"  # beside the run's directory: the digests of loaders that a drill has proven
+_FILE = "{}-replays.json"  # beside the run's directory: the digests of what a drill has proven
+_UNPROVEN = msgspec.json.Decoder(promise.Unproven)
 _PROVEN = msgspec.json.Decoder(dict[str, str])
 
 
 def proven(path: Path) -> dict[str, str]:
-    """Return the digests of the loaders' code that a drill has proven for the run at `path`, with their names."""
+    """Return the digests of what a drill has proven for the run at `path`, with their names."""
     try:
         return _PROVEN.decode(_file(path).read_bytes())
     except (OSError, msgspec.DecodeError):
@@ -47,22 +49,30 @@ def _file(path: Path) -> Path:
     return path.with_name(_FILE.format(path.name))
 
 
-def noted(session: Session, name: str, unknown: Any) -> None:
-    """Note whether all ranks can resume in the middle of the loader `name`. The first loader of that name decides."""
+def noted(session: Session, name: str | None, unknown: Any) -> None:
+    """Note whether all ranks can resume in the middle of the loader `name`; None: in an epoch of what walks the loop.
+
+    The first loader of a name decides. That a framework was not tried is told at once.
+    """
     progress, ranks = session.progress, session.ranks
     if not ranks.alone and name in progress.unproven:
         return
 
     def mine() -> bytes:
-        return b"" if unknown is None else f"{promise.digest_of(unknown)} {promise.name_of(unknown)}".encode()
+        return b"" if unknown is None else msgspec.json.encode(promise.unproven(unknown))
 
     def chosen(several: list[bytes]) -> bytes:
         known = proven(session.options.path) if any(several) else {}
-        return next((each for each in several if each and each[:32].decode() not in known), b"")
+        return next((each for each in several if each and _UNPROVEN.decode(each).code not in known), b"")
 
-    kind = progress.unproven[name] = ranks.collect("a loader", mine, chosen).decode()
-    if kind and session.drilled.digests:
-        session.attempt.record(EVENT, code=kind[:32], kind=kind[33:], run=str(settings.own_dir(session.options.path)))
+    said = ranks.collect("a loader" if name else "the framework", mine, chosen)
+    found = progress.unproven[name] = _UNPROVEN.decode(said) if said else None
+    if found is None:
+        return
+    if session.drilled.digests:
+        session.attempt.record(EVENT, code=found.code, kind=found.kind, run=str(settings.own_dir(session.options.path)))
+    if found.changed:
+        session.saves.waiting.tell_untried(found)
 
 
 class Waiting:
@@ -93,7 +103,7 @@ class Waiting:
             self.since = now
             session = self._session
             idle = session.ranks.lead("a save", lambda: b"yes" if _was_idle(session, "killed") else b"")
-            self._is_short = bool(idle) or not (self._by_steps and session.position.several_epochs)
+            self._is_short = bool(idle) or not (self._by_steps and session.progress.several_epochs)
             return None
         return reason if self._is_short or now.step - self.since.step >= LEAST_STEPS else None
 
@@ -104,45 +114,62 @@ class Waiting:
 
     def tell(self) -> None:
         """Say, once for each loader, where this run is saved and what changes that."""
-        kind = self._session.progress.unproven_here
+        found = self._session.progress.unproven_here
         name = self._session.position.current or ""
         lives = self._session.progress.lives_on
-        if not kind or (name, "lives") in self._told or (name in self._told and not lives):
+        if not found or found.changed or (name, "lives") in self._told or (name in self._told and not lives):
             return
         self._told.add((name, "lives") if lives else name)
         if lives:
             self._told.add("")
             self._session.tell(
-                f"a {kind[33:]}, the loader {name!r}, keeps an iterator from epoch to epoch ({lives}), which no start "
+                f"a {found.kind}, the loader {name!r}, keeps an iterator from epoch to epoch ({lives}), which no start "
                 f"can bring back: after its first epoch a resume will be refused. {other_samples()}",
                 kind="unproven_loader",
                 name=name,
-                code=kind[:32],
+                code=found.code,
             )
             return
-        advice = Advice(
-            "a proof",
-            f"Prove it once: holdfast drill -- python {Path(sys.argv[0]).name}; or give it state_dict() and "
-            "load_state_dict()",
-        )
+        advice = Advice("a proof", f"Prove it once: {_drill()}; or give it state_dict() and load_state_dict()")
         self._session.tell(
-            f"nobody promises that a {kind[33:]}, the loader {name!r}, yields the same batches when it is read again: "
+            f"nobody promises that a {found.kind}, the loader {name!r}, yields the same batches when it is read again: "
             f"this run is saved at the ends of its epochs. {advice}",
             kind="unproven_loader",
             name=name,
-            code=kind[:32],
+            code=found.code,
+        )
+
+    def tell_untried(self, found: promise.Unproven) -> None:
+        """Say, once in each start, that nobody tried this version of a framework, and where the run is saved."""
+        if found.code in self._told:
+            return
+        self._told.add(found.code)
+        waits = self._session.progress.has_epochs
+        where = "this run is saved at the ends of its epochs" if waits else "a resume may end otherwise"
+        advice = Advice("a proof", f"Prove it once: {_drill()}")
+        self._session.tell(
+            f"{found.kind} was not tried with this Holdfast ({found.changed}): {where}. {advice}",
+            kind="untried_framework",
+            code=found.code,
         )
 
     def tell_inside(self) -> None:
         """Say, once, that a checkpoint in the middle of an epoch may need its reader's word."""
-        kind = self._session.progress.unproven_here
-        if kind and "" not in self._told:
-            self._told.add("")
-            self._session.tell(
-                f"saved in the middle of an epoch of a {kind[33:]}, whose replay nobody promises: a resume from there "
-                f"may be refused. {other_samples()}",
-                kind="unproven_save",
-            )
+        found = self._session.progress.unproven_here
+        if not found or "" in self._told:
+            return
+        self._told.add("")
+        where = f"saved in the middle of an epoch of {'' if found.changed else 'a '}{found.kind}"
+        self._session.tell(
+            f"{where}, which was not tried: a resume from there may end otherwise"
+            if found.changed
+            else f"{where}, whose replay nobody promises: a resume from there may be refused. {other_samples()}",
+            kind="unproven_save",
+        )
+
+
+def _drill() -> str:
+    return f"holdfast drill -- python {Path(sys.argv[0]).name}"
 
 
 def stops_unsaved(session: Session) -> bool:
@@ -151,7 +178,7 @@ def stops_unsaved(session: Session) -> bool:
     So that a run gets on whose attempts are all shorter than an epoch, the second of them in a row saves here.
     """
     progress = session.progress
-    if not progress.unproven_here or progress.lives_on or not session.position.several_epochs:
+    if not progress.unproven_here or progress.lives_on or not progress.several_epochs:
         return False
     if session.aim is not None:
         return False

@@ -33,7 +33,7 @@ class Holdfast(BaseCallback):  # type: ignore[misc]
     change; the options are those of `Run`. Every call of `learn` needs a callback and a directory of its own.
 
     Raises:
-        UsageError: an environment has a state that is unknown, or Stable-Baselines3 is not as the tests know it.
+        UsageError: an environment has a state that is unknown, or Stable-Baselines3 lacks what this wraps.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Holdfast(BaseCallback):  # type: ignore[misc]
         **options: Unpack[RunOptions],
     ) -> None:
         super().__init__()
-        require("stable_baselines3", NAMES["stable_baselines3"])
+        self._untried = require("stable_baselines3", NAMES["stable_baselines3"])
         self._path, self._given, self._options = path, dict(state or {}), options
         self._begun: Training | None = None
         self._pending = False  # whether a rollout and its update are done and not counted
@@ -66,7 +66,11 @@ class Holdfast(BaseCallback):  # type: ignore[misc]
         steps = self._rollouts(self.locals["total_timesteps"] - model.num_timesteps)
         before = model.num_timesteps
         self._begun = training = Training(
-            self._path, together(state_of(model, root, self), self._given), self._options, steps=steps
+            self._path,
+            together(state_of(model, root, self), self._given),
+            self._options,
+            steps=steps,
+            untried=self._untried,
         )
         training.require_more()
         if model.num_timesteps != before:

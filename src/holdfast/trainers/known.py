@@ -60,8 +60,19 @@ _LIGHTNING = (  # `pytorch_lightning` has the same
         ("self", "value", "batch_size"),
         frozenset({"523d2c4378eaa3d0"}),
     ),
-    Name(f"{_LIGHTNING_LOG}.result:_Metadata", None, frozenset({"34ac7cc2ebcbfe1a"})),
-    Name(f"{_LIGHTNING_LOG}.result:_Sync", None, frozenset({"5b53533232271fed"})),
+    Name(
+        f"{_LIGHTNING_LOG}.result:_Metadata",
+        (
+            *("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "reduce_fx", "enable_graph"),
+            *("add_dataloader_idx", "dataloader_idx", "metric_attribute", "_sync"),
+        ),
+        frozenset({"34ac7cc2ebcbfe1a"}),
+    ),
+    Name(
+        f"{_LIGHTNING_LOG}.result:_Sync",
+        ("fn", "_should", "rank_zero_only", "_op", "_group"),
+        frozenset({"5b53533232271fed"}),
+    ),
     Name("lightning.pytorch.callbacks.model_checkpoint:ModelCheckpoint.file_exists", ("self", "filepath", "trainer")),
     Name(
         "lightning.pytorch.callbacks.model_checkpoint:ModelCheckpoint._save_checkpoint", ("self", "trainer", "filepath")
@@ -103,25 +114,39 @@ NAMES: dict[str, tuple[Name, ...]] = {
     ),
     "keras": (
         Name(
-            "keras.src.trainers.epoch_iterator:EpochIterator._enumerate_iterator", None, frozenset({"7c534cb2253670d7"})
+            "keras.src.trainers.epoch_iterator:EpochIterator._enumerate_iterator",
+            ("self",),
+            frozenset({"7c534cb2253670d7"}),
         ),
         Name("keras.src.trainers.epoch_iterator:EpochIterator.catch_stop_iteration", ("self",)),
         Name(  # as it is on TensorFlow, on JAX, and on torch in 3.15 and in 3.12
             "keras:Model.fit",
-            None,
+            (
+                *("self", "x", "y", "batch_size", "epochs", "verbose", "callbacks", "validation_split"),
+                *("validation_data", "shuffle", "class_weight", "sample_weight", "initial_epoch", "steps_per_epoch"),
+                *("validation_steps", "validation_batch_size", "validation_freq"),
+            ),
             frozenset({"edfcb57eff6ed5ed", "38c0df52e14fe565", "cff92d2d99675837", "a5f2b557e2fd7c90"}),
         ),
         Name("keras:Model._symbolic_build", ("self", "iterator", "data_batch")),
         Name("keras:Model.metrics_variables"),
         Name("keras:Model._flatten_layers", ("self", "include_self", "recursive")),
-        Name("keras.src.callbacks.callback_list:CallbackList.on_train_begin", None, frozenset({"e14f02466ebe39b7"})),
+        Name(
+            "keras.src.callbacks.callback_list:CallbackList.on_train_begin",
+            ("self", "logs"),
+            frozenset({"e14f02466ebe39b7"}),
+        ),
         Name("keras.src.callbacks.callback_list:CallbackList.on_epoch_begin", ("self", "epoch", "logs")),
         Name("keras.src.callbacks.callback_list:CallbackList.on_train_batch_begin", ("self", "batch", "logs")),
         Name("keras.src.callbacks.callback_list:CallbackList.on_train_batch_end", ("self", "batch", "logs")),
         Name("keras.src.callbacks.callback_list:CallbackList.on_epoch_end", ("self", "epoch", "logs")),
         Name("keras.src.callbacks.callback_list:CallbackList.on_train_end", ("self", "logs")),
         Name("keras.src.callbacks.monitor_callback:MonitorCallback._set_monitor_op", ("self",)),
-        Name("keras.src.callbacks.csv_logger:CSVLogger.on_epoch_end", None, frozenset({"3460a2ba98931ca4"})),
+        Name(
+            "keras.src.callbacks.csv_logger:CSVLogger.on_epoch_end",
+            ("self", "epoch", "logs"),
+            frozenset({"3460a2ba98931ca4"}),
+        ),
         Name("keras.src.callbacks.tensorboard:TensorBoard.set_model", ("self", "model")),
         Name("keras.src.callbacks.tensorboard:TensorBoard._train_writer"),
         Name("keras.src.callbacks.tensorboard:TensorBoard._push_writer", ("self", "writer", "step")),
@@ -130,7 +155,7 @@ NAMES: dict[str, tuple[Name, ...]] = {
         Name("keras.src.callbacks.tensorboard:TensorBoard._write_keras_model_summary", ("self",)),
         Name(
             "keras.src.trainers.data_adapters.array_data_adapter:ArrayDataAdapter.__init__",
-            None,
+            ("self", "x", "y", "sample_weight", "batch_size", "steps", "shuffle", "class_weight"),
             frozenset({"c18bba17c7e96824"}),
         ),
         Name(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from .. import journal
+from ..data.promise import Unproven
 from ..errors import UsageError
 from ..rules import Auto, Every, Rule, Whole
 from ..run.loop import ADAPTER, Loop
@@ -60,6 +61,7 @@ class Training:
     """The run of one training, and what was changed on the trainer's objects for its time.
 
     Enter it when the trainer's objects exist and before its first epoch: the state is restored then, in place.
+    `untried`: what `names.require` found.
     """
 
     def __init__(
@@ -70,12 +72,14 @@ class Training:
         *,
         epochs: int | range | None = None,
         steps: int | None = None,
+        untried: Unproven | None = None,
     ) -> None:
         self._changed = ExitStack()
         self.run = Run(path, state, **options)
         self.run.__enter__()
         try:
             self.loop: Loop = self.run.loop(epochs, steps)
+            self.loop.note_untried(untried)
         except BaseException as error:
             self.run.__exit__(type(error), error, None)
             raise

@@ -38,7 +38,7 @@ class Holdfast(TrainerCallback):  # type: ignore[misc]
         options: those of `Run`: keep, every, deadline, board and so on.
 
     Raises:
-        UsageError: this transformers is not as the callback knows it.
+        UsageError: this transformers does not have what the callback wraps.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Holdfast(TrainerCallback):  # type: ignore[misc]
         state: Mapping[str, Any] | None = None,
         **options: Unpack[RunOptions],
     ) -> None:
-        require("transformers", NAMES["transformers"])
+        self._untried = require("transformers", NAMES["transformers"])
         self._path, self._state, self._options = path, dict(state or {}), options
         self._walk: Walk | None = None
 
@@ -91,7 +91,7 @@ class Holdfast(TrainerCallback):  # type: ignore[misc]
         only_one(trainer.callback_handler.callbacks, Holdfast)
         _require_fit(trainer, args, arguments, kwargs.get("train_dataloader"))
         options: RunOptions = {"seed": args.seed if args.data_seed is None else args.data_seed, **self._options}
-        self._walk = Walk(trainer, self._path, self._state, options)
+        self._walk = Walk(trainer, self._path, self._state, options, self._untried)
 
     def on_substep_end(self, *_: Any, **__: Any) -> None:
         if self._walk is not None:

@@ -12,6 +12,8 @@ import torch
 from transformers import Trainer
 from transformers import trainer as home
 
+from ..data.promise import Unproven
+from ..run.arguments import ENDLESS
 from ..run.loop import Loop
 from ..run.run import Run
 from ..trainers.training import RunOptions, Training, replace, together
@@ -31,9 +33,15 @@ class Walk:
     """
 
     def __init__(
-        self, trainer: Trainer, path: str | os.PathLike[str], state: Mapping[str, Any], options: RunOptions
+        self,
+        trainer: Trainer,
+        path: str | os.PathLike[str],
+        state: Mapping[str, Any],
+        options: RunOptions,
+        untried: Unproven | None,
     ) -> None:
         self._trainer, self._path, self._state, self._options = trainer, path, state, options
+        self._untried = untried
         self._progress = Progress(trainer)
         self._training: Training | None = None
         self._fed: dict[int, tuple[Any, Any]] = {}  # id of the trainer's loader -> itself, and ours
@@ -104,7 +112,15 @@ class Walk:
             }
             state = together(own, self._state)
             self._progress.look()
-            self._training = Training(self._path, state, self._options, steps=trainer.state.max_steps)
+            epochs = trainer.state.num_train_epochs  # endless for a stream without a length
+            self._training = Training(
+                self._path,
+                state,
+                self._options,
+                epochs=epochs if epochs < ENDLESS else None,
+                steps=trainer.state.max_steps,
+                untried=self._untried,
+            )
             self._training.require_more()
             loop = self._training.loop
             self._progress.durations = loop.durations

@@ -67,6 +67,6 @@ messages = {
     "state": refused("e", state={"model": []}),
 }
 assert Store("i").latest().step == 2
-_FitLoop.on_advance_start = lambda self: None
+_FitLoop.on_advance_start = lambda self, more: None
 messages["another version"] = refused("f")
 Path("result.json").write_text(json.dumps(messages))
