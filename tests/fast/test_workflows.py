@@ -130,6 +130,23 @@ def test_each_action_has_an_exact_version():
     assert [] == [uses for uses in used if not re.fullmatch(r"[\w-]+/[\w-]+@v\d+\.\d+\.\d+", uses)]
 
 
+def test_the_forms_of_github_are_whole():
+    """Each question has a name of its own and a label. The citation is of this version, by the package's authors."""
+    forms = [each for each in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml") if each.stem != "config"]
+    assert {"defect", "wish"} == {form.stem for form in forms}
+    for form in map(yaml.safe_load, (form.read_text() for form in forms)):
+        assert form["name"]
+        assert form["description"]
+        asked = [each for each in form["body"] if each["type"] != "markdown"]
+        assert len(asked) == len({each["id"] for each in asked})
+        assert all(each["attributes"]["label"] for each in asked)
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (holdfast.__version__, PROJECT["license"]) == (cited["version"], cited["license"])
+    assert [each["name"] for each in PROJECT["authors"]] == [each["name"] for each in cited["authors"]]
+    released = re.findall(r"^## (\S+) \((\S+)\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
+    assert released == (cited["version"], str(cited["date-released"]))
+
+
 # The release ------------------------------------------------------------------------------------------------------
 
 TAG_STEP = next(step for step in LINES if step.workflow == "release" and "GITHUB_REF_NAME" in step.run)

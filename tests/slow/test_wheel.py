@@ -1,6 +1,7 @@
 """The built package: what is in it, and that it works where nothing else of the repository is."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -76,14 +77,35 @@ def test_the_wheel_holds_the_package_and_nothing_else(built):
 
 
 def test_the_source_distribution_holds_what_the_project_needs(built):
-    """Whoever packages it can run the tests and build the documentation."""
+    """All files of the project, without links to directories and without what is made of them."""
     with tarfile.open(built[1]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    needed = (
-        "src/holdfast/py.typed tests/conftest.py docs/index.md mkdocs.yml Makefile README.md LICENSE requirements.lock"
-    )
-    assert {*needed.split()} <= names
+    needed = {
+        *("pyproject.toml", "mkdocs.yml", "Makefile", "requirements.lock", "LICENSE", ".gitignore", "CITATION.cff"),
+        *("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"),
+    }
+    for folder in ("src", "tests", "tools", "examples", "docs", "changelog", ".ci", ".github"):
+        files = [path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+        assert files
+        needed |= {str(path.relative_to(ROOT)) for path in files}
+    assert set() == needed - names
     assert not [name for name in names if "__pycache__" in name or name.startswith((".venv", "site/"))]
+
+
+def test_what_was_unpacked_runs_its_own_tests(built, tmp_path):
+    """With nothing of this checkout: golden runs, pages, workflows and the command are there."""
+    with tarfile.open(built[1]) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (root,) = tmp_path.iterdir()
+    laws = [f"tests/fast/test_{name}.py" for name in ("cli", "docs", "golden_run", "tools", "workflows")]
+    few = "help_and_json or version or golden or names or targets or weighed or kind"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *laws, "-k", few]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(root / "src"))
+        told = done(*command, cwd=root)
+        where = done(sys.executable, "-c", "import holdfast; print(holdfast.__file__)", cwd=root)
+    assert str(root) in where
+    assert re.search(r"^[1-9]\d passed, \d+ deselected", told, re.MULTILINE), told
 
 
 def test_the_installed_wheel_saves_and_resumes(python, tmp_path):
