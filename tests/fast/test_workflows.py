@@ -251,3 +251,22 @@ def test_what_is_published_was_asked_about_first():
     assert NAME_STEP.job == jobs["publish"]["needs"]
     assert "pypa/gh-action-pypi-publish" in jobs["publish"]["steps"][-1]["uses"]
     assert "${{ vars.INDEX }}" == NAME_STEP.env["INDEX"]
+
+
+def readme_of(checkout):
+    """The README in the package's metadata."""
+    ended = shell("python -m hatchling metadata readme", checkout)
+    assert 0 == ended.returncode, ended.stderr
+    return ended.stdout
+
+
+def test_links_of_the_readme_lead_somewhere_from_the_index_too(checkout):
+    """With the repository's address each link and picture has it, and the version's tag; without it none is changed."""
+    text = (ROOT / "README.md").read_text()
+    assert text.rstrip() == readme_of(named(checkout)).rstrip()
+    found = readme_of(named(checkout, Repository=f"{OURS}/"))
+    links = re.findall(r"\]\(([^)]*)\)", found)
+    assert len(links) == len(re.findall(r"\]\(([^)]*)\)", text)) > 20
+    assert [] == [link for link in links if not re.match(rf"{OURS}/(blob|raw)/{TAG}/|https?:|#", link)]
+    assert f"]({OURS}/raw/{TAG}/docs/demo.svg)" in found
+    assert f"]({OURS}/blob/{TAG}/docs/drill.md#let-it-add-what-is-missing)" in found
