@@ -27,12 +27,20 @@ RESULTS := benchmarks/results$(if $(SIZES),-$(SIZES))
 PICTURE := $(if $(SIZES),$(RESULTS)/speed.svg,docs/speed.svg)
 
 # $(call build,ENVIRONMENT,LOCK): the outer pip works on it, so that a Python without ensurepip (Debian's) will do.
+# torch's wheel for the CPU is a tenth of the other one. It is taken where the index has it and the machine has no GPU.
 define build
-test -x $(1)/bin/python || $(PYTHON) -m venv $(1) || $(PYTHON) -m venv --clear --without-pip $(1)
-$(PYTHON) -m pip --python $(1)/bin/python --disable-pip-version-check install --quiet --requirement $(2)
-$(PYTHON) -m pip --python $(1)/bin/python --disable-pip-version-check install --quiet --no-deps --no-build-isolation --editable .
-touch $@
+@echo "$(1) is built, once; this takes some minutes. 1 of 3: an empty environment"
+@test -x $(1)/bin/python || $(PYTHON) -m venv $(1) || $(PYTHON) -m venv --clear --without-pip $(1)
+@echo "2 of 3: the $$(grep -c == $(2)) packages of $(2)"
+@! grep -q '^$(TORCH)$$' $(2) || command -v nvidia-smi >/dev/null || \
+    $(call pip,$(1)) --no-deps '$(TORCH)+cpu' 2>/dev/null || echo "the index has no $(TORCH)+cpu: the larger wheel is taken"
+@$(call pip,$(1)) --requirement $(2)
+@echo "3 of 3: Holdfast itself, as it lies here"
+@$(call pip,$(1)) --no-deps --no-build-isolation --editable .
+@touch $@
 endef
+
+pip = $(PYTHON) -m pip --python $(1)/bin/python --disable-pip-version-check install --quiet
 
 # $(call pin,LOCK,REQUIREMENTS): resolves them anew and pins what it finds.
 define pin
@@ -47,12 +55,17 @@ endef
 
 .PHONY: setup demo check test prove test-slurm test-frameworks test-versions soak lint types docs bench bench-gpu lock frameworks-lock bench-lock docs-lock clean
 
+ifeq ($(MAKECMDGOALS),demo)
+$(info make demo: trains examples/digits/train.py, kills it five times, damages its files twice, and compares every bit)
+endif
+
 setup: $(READY)
 
 $(READY): requirements.lock pyproject.toml
 	$(call build,$(VENV),requirements.lock)
 
 demo: setup  ## kills the example's training on purpose and compares the bits
+	@echo "the drill: two undisturbed runs, then five kills; one or two minutes"
 	$(BIN)/holdfast drill --kills 5 --signals KILL,TERM --seed 7 -- $(BIN)/python examples/digits/train.py
 
 check: lint types  ## two or three minutes: format, lint, types and tests/fast

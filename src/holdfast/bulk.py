@@ -258,11 +258,11 @@ def _preallocate(descriptor: int, size: int, path: Path) -> None:
 
 def _set_direct(descriptor: int, *, wanted: bool) -> bool:
     """Turn O_DIRECT on or off. Return whether that changed anything."""
-    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
-    if bool(flags & os.O_DIRECT) == wanted:
+    flags, direct = fcntl.fcntl(descriptor, fcntl.F_GETFL), getattr(os, "O_DIRECT", 0)
+    if not direct or bool(flags & direct) == wanted:
         return False
     try:
-        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags ^ os.O_DIRECT)
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags ^ direct)
     except OSError as error:
         if not wanted or error.errno not in _REFUSED:
             raise

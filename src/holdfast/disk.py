@@ -43,6 +43,8 @@ def open_plain(path: Path, *, follow: bool = False, direct: bool = False) -> int
     """
     try:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+        if direct and not hasattr(os, "O_DIRECT"):  # Linux
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP), str(path))
         flags |= os.O_DIRECT if direct else 0
         descriptor = os.open(path, flags)
     except OSError as error:
@@ -324,7 +326,13 @@ def close_to_others(path: Path) -> None:
 
 
 def create_shared(name: str, size_bytes: int) -> int:
-    """Return a descriptor of memory that other processes open by way of /proc; it goes with its last user."""
+    """Return a descriptor of memory that other processes open by way of /proc; it goes with its last user.
+
+    Raises:
+        OSError: there is no such memory, as on macOS.
+    """
+    if not hasattr(os, "memfd_create"):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), name)
     descriptor = os.memfd_create(name)
     try:
         os.ftruncate(descriptor, size_bytes)
@@ -376,8 +384,10 @@ def free_bytes(path: Path) -> int:
 def forget_cached(path: Path) -> None:
     """Ask the kernel to drop its cached pages of `path`, so that the next read comes from the medium.
 
-    This is only a hint: tmpfs has no medium, and pages that another process has mapped stay.
+    This is only a hint: tmpfs has no medium, pages that another process has mapped stay, and macOS has no such call.
     """
+    if not hasattr(os, "posix_fadvise"):
+        return
     descriptor = open_plain(path)
     try:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

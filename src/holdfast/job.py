@@ -121,7 +121,7 @@ def job(environment: Mapping[str, str] = os.environ) -> Job | None:
 
 def cpus() -> int:
     """Return the number of CPUs for this process: the job's for one task, else those it may be scheduled on."""
-    allowed = len(os.sched_getaffinity(0))
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     here = job()
     given = [_count(os.environ, name, 0) for name in SCHEDULERS[here.scheduler].cpus] if here else []
     return min([allowed, *filter(None, given)])

@@ -16,6 +16,7 @@ Wait = Callable[[], object]  # waits until a copy that was begun is complete
 PAGE = 4096  # O_DIRECT needs this alignment of addresses, lengths and offsets; no disk that we have seen needs more
 _HUGE = 2 << 20  # the size of a huge page
 _WIPE_ON_FORK = 18  # madvise(2); Python's mmap has no name for it
+_USE_HUGE = getattr(mmap, "MADV_HUGEPAGE", None)  # Linux
 _FREEING_BYTES = 256 << 10  # a smaller copy is over before another thread could use the time
 _MOVE_BYTES = 384 << 10  # glibc copies more than a core's L2 cache at once by another way, which is slower
 _CROWDED_S = 0.002  # a small move that takes longer waited for other threads: each may hold the interpreter for 5 ms
@@ -33,7 +34,7 @@ def pages(size: int) -> memoryview:
     """
     unit = _HUGE if size >= _HUGE else PAGE  # only a map of whole huge pages is sure to begin at one
     whole = mmap.mmap(-1, max(unit, -(-size // unit) * unit), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    for advice in (_WIPE_ON_FORK, *([mmap.MADV_HUGEPAGE] if size >= _HUGE else [])):
+    for advice in (_WIPE_ON_FORK, *([_USE_HUGE] if _USE_HUGE is not None and size >= _HUGE else [])):
         with suppress(OSError):  # an old kernel refuses it
             whole.madvise(advice)
     return memoryview(whole)[: max(PAGE, rounded(size))]

@@ -59,6 +59,7 @@ NUMPY = {  # the first two run only once the program itself has imported it
     "state/rng.py",
     "inspect/distance.py",  # measures differences; without NumPy it counts by hand
     "state/finite.py",  # looks at the numbers of weights; without NumPy nothing is looked at
+    "cli/demo_training.py",  # the program that `holdfast demo` kills
     "data/order.py",  # blocks of an order, once the program has imported it or asks for an array
 }
 NAMED_BY_OTHERS = {"compat/cycling_utils.py"}  # stands in for a package of that name

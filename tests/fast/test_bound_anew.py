@@ -1,5 +1,6 @@
 """A value that began as another name's object: the restore writes into nothing that the loop has left."""
 
+import gc
 import random
 from collections import deque
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from torch import nn
 
 from holdfast import Every, Fields, Last, Run
 from holdfast.state.places import Places
+from holdfast.store.store import Store
+from stores import flip
 from toy import Cut, events
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
@@ -320,3 +323,23 @@ def test_a_loop_whose_first_values_nobody_else_holds_writes_nothing_more(tmp_pat
             norm(torch.randn(4, 3))
             assert run._tracked.bound_anew() == []
     assert (tmp_path / "checkpoints/latest/manifest.json").read_bytes().startswith(b'{"holdfast": 1,')
+
+
+def test_a_damaged_checkpoint_leaves_no_hold_on_what_it_was_read_into(tmp_path):
+    """An error's frames held the arrays until the garbage collector came: the drill called such a run different."""
+
+    def train(steps):
+        state = {"model": {"w": np.zeros(500)}}
+        with Run(tmp_path / "run", state, every=Every(steps=1), keep=Last(2)) as run:
+            for step in run.steps(steps):
+                state["model"]["w"] = state["model"]["w"] + step
+
+    train(4)
+    flip(tmp_path / "run/checkpoints/step-000000004/model.safetensors")
+    gc.disable()
+    try:
+        train(6)
+    finally:
+        gc.enable()
+    assert {"step-000000004"} == {each["name"] for each in events(tmp_path / "run", "quarantined")}
+    assert "bound_anew" not in Store(tmp_path / "run").latest().load()["holdfast"]

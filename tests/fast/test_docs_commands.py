@@ -49,3 +49,18 @@ def test_every_block_of_code_is_of_a_known_kind_and_compiles():
     for page, kind, block in blocks:
         if kind.startswith("python"):
             compile(block, str(page), "exec")
+
+
+def by_name(text: str) -> list[str]:
+    """Lines that would take Holdfast itself from an index. An extra by name is of what is installed."""
+    return re.findall(r"pip install[^`\n#]*[ \"'](?:holdfast)(?![\[\w/.-])[^`\n]*", text)
+
+
+def test_no_page_installs_holdfast_from_an_index_before_there_is_a_release():
+    """The name belongs to another project there. A page that does so is noticed."""
+    assert [] == [f"{page.name}: {line}" for page in PAGES for line in by_name(page.read_text())]
+    assert ["pip install holdfast accelerate"] == by_name(
+        "`pip install holdfast accelerate`, `pip install holdfast[s3]`"
+    )
+    readme = (ROOT / "README.md").read_text()
+    assert readme.index("pip install . ") < readme.index('pip install ".[torch]"')

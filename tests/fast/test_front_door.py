@@ -5,6 +5,7 @@ import importlib.metadata
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import holdfast
@@ -65,3 +66,17 @@ def test_the_package_is_typed_and_has_a_version():
     assert (Path(holdfast.__file__).parent / "py.typed").exists()
     assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", holdfast.__version__)
     assert holdfast.__version__ == importlib.metadata.version("holdfast")
+
+
+def test_the_package_is_installed_by_the_name_in_pyproject():
+    """The code and the documents say it where they ask for an extra, or for what is installed; each extra exists."""
+    root = Path(__file__).parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    pages = [root / "README.md", *(root / "docs").glob("*.md"), *(root / "src/holdfast").rglob("*.py")]
+    text = "\n".join(page.read_text() for page in pages)
+    asked = re.findall(r"""["' ]([\w-]+)\[([a-z0-9]+)\]["'`]""", text)
+    asked = [(name, extra) for name, extra in asked if extra in project["optional-dependencies"]]
+    installed = re.findall(r"""(?:metadata\.version\(|\.requires\(|package_name=)["']([\w-]+)["']""", text)
+    assert {"s3", "sftp", "signed", "fix", "images"} <= {extra for _, extra in asked}
+    assert len(installed) == 3
+    assert {project["name"]} == {*installed, *(name for name, _ in asked)}

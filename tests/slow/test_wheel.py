@@ -1,5 +1,7 @@
 """The built package: what is in it, and that it works where nothing else of the repository is."""
 
+import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.drill.plan import DAMAGE
 
 ROOT = Path(__file__).parents[2]
 VERSION = holdfast.__version__
@@ -74,14 +77,35 @@ def test_the_wheel_holds_the_package_and_nothing_else(built):
 
 
 def test_the_source_distribution_holds_what_the_project_needs(built):
-    """Whoever packages it can run the tests and build the documentation."""
+    """All files of the project, without links to directories and without what is made of them."""
     with tarfile.open(built[1]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    needed = (
-        "src/holdfast/py.typed tests/conftest.py docs/index.md mkdocs.yml Makefile README.md LICENSE requirements.lock"
-    )
-    assert {*needed.split()} <= names
+    needed = {
+        *("pyproject.toml", "mkdocs.yml", "Makefile", "requirements.lock", "LICENSE", ".gitignore", "CITATION.cff"),
+        *("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"),
+    }
+    for folder in ("src", "tests", "tools", "examples", "docs", "changelog", ".ci", ".github"):
+        files = [path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+        assert files
+        needed |= {str(path.relative_to(ROOT)) for path in files}
+    assert set() == needed - names
     assert not [name for name in names if "__pycache__" in name or name.startswith((".venv", "site/"))]
+
+
+def test_what_was_unpacked_runs_its_own_tests(built, tmp_path):
+    """With nothing of this checkout: golden runs, pages, workflows and the command are there."""
+    with tarfile.open(built[1]) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (root,) = tmp_path.iterdir()
+    laws = [f"tests/fast/test_{name}.py" for name in ("cli", "docs", "golden_run", "tools", "workflows")]
+    few = "help_and_json or version or golden or names or targets or weighed or kind"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *laws, "-k", few]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(root / "src"))
+        told = done(*command, cwd=root)
+        where = done(sys.executable, "-c", "import holdfast; print(holdfast.__file__)", cwd=root)
+    assert str(root) in where
+    assert re.search(r"^[1-9]\d passed, \d+ deselected", told, re.MULTILINE), told
 
 
 def test_the_installed_wheel_saves_and_resumes(python, tmp_path):
@@ -97,3 +121,55 @@ def test_the_installed_wheel_saves_and_resumes(python, tmp_path):
     assert "step-000000005" in done(command, "ls", "runs/x", cwd=tmp_path / "stopped")
     assert done(python, "../script.py", cwd=tmp_path / "stopped") == whole
     done(command, "verify", "runs/x", cwd=tmp_path / "stopped")
+
+
+CORE = ("click", "msgspec", "rich", "tenacity", "xxhash", "markdown_it", "mdurl", "pygments")
+
+
+def test_the_demo_needs_the_wheel_and_numpy_and_nothing_else(python, tmp_path):
+    """It kills twice, damages twice, sets both aside, and ends with the bits of the undisturbed run. Without NumPy it
+    says what to install. The directory in which it is called stays empty.
+    """
+    site = Path(done(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip())
+    dependencies, kept, empty = site / "dependencies.pth", tmp_path / "kept", tmp_path / "empty"
+    found, few = dependencies.read_text(), tmp_path / "few"
+    few.mkdir()
+    empty.mkdir()
+
+    def give(*names):
+        for home in map(Path, found.splitlines()):
+            for each in home.iterdir():
+                if each.name.split(".")[0] in names and not (few / each.name).exists():
+                    (few / each.name).symlink_to(each)
+
+    give(*CORE)
+    dependencies.write_text(str(few))
+    try:
+        command = [python.with_name("holdfast"), "demo", "--keep", kept, "--json"]
+        lacking = subprocess.run([*map(str, command)], cwd=empty, capture_output=True, text=True, check=False)
+        assert (2, "") == (lacking.returncode, lacking.stdout)
+        assert "holdfast: the demo trains with NumPy: pip install numpy\n" == lacking.stderr
+        give("numpy")
+        report = json.loads(done(*command, cwd=empty))
+    finally:
+        dependencies.write_text(found)
+    assert ("identical", 2, []) == (report["verdict"], report["kills_proven"], report["final_differences"])
+    killed, again, last = report["attempts"]
+    assert ["KILL", "KILL", None] == [each["signal"] for each in report["attempts"]]
+    assert "flipped" in killed["damage"]
+    assert len(DAMAGE) == sum(each["damage"] is not None for each in report["attempts"])
+    for damaged, after in ((killed, again), (again, last)):
+        assert [damaged["damage"].partition(":")[0]] == after["quarantined"]
+    assert [] == [*empty.iterdir()]
+    assert "step-000000100" in done(command[0], "ls", kept / "killed", cwd=empty)
+
+
+def test_the_demo_tells_what_it_has_shown_and_where_to_read_on(python, tmp_path):
+    """The last line is the verdict; the files and commands that it names exist."""
+    told = done(python.with_name("holdfast"), "demo", cwd=tmp_path).splitlines()
+    assert told[-1].startswith("identical: ")
+    facts = dict(line.split(": ", 1) for line in told if ": " in line)
+    assert "2 times by SIGKILL" == facts["killed"]
+    assert Path(facts["the script"]).is_file()
+    assert {"docs/tutorial.md", "docs/drill.md"} <= {*facts["read on"].split()}
+    assert [] == [name for name in ("docs/tutorial.md", "docs/drill.md") if not (ROOT / name).exists()]

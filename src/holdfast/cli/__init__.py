@@ -18,6 +18,7 @@ from ..errors import HoldfastError
 # name -> what it does in a line; its module has the same name, but for those in HOMES
 COMMANDS = {
     "copy": "Copy checkpoints, whole and verified, to a folder or another place.",
+    "demo": "Train a small network, kill it, and compare every bit.",
     "diff": "Tell in what two checkpoints differ.",
     "doctor": "Tell whether this file system and this cluster will do.",
     "drill": "Kill a run on purpose, and prove that it resumes exactly.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +79,29 @@ def command(as_json: bool, fix: bool, write: bool, command: tuple[str, ...], **c
         raise click.exceptions.Exit(
             mended(command, drill.DrillOptions(**chosen), as_json=as_json, new=False, write=write)
         )
+    report = drilled(command, drill.DrillOptions(**chosen), as_json=as_json)
+    if as_json:
+        echo_json(msgspec.to_builtins(report))
+    else:
+        if report.attempts:
+            table(COLUMNS, [row(attempt) for attempt in report.attempts])
+        for line in lines(report):
+            echo(line)
+    if report.exit_code:
+        raise click.exceptions.Exit(report.exit_code)
+
+
+def drilled(command: Sequence[str], options: drill.DrillOptions, *, as_json: bool) -> drill.DrillReport:
+    """Drill the command, tell how far it is, and return the findings.
+
+    Raises:
+        ChildError: the command failed by itself; what it printed was shown.
+    """
     try:
         with terminal.Progress() as progress:
-            report = drill.drill(
+            return drill.drill(
                 command,
-                drill.DrillOptions(**chosen),
+                options,
                 say=lambda line: terminal.say(f"drill: {line}"),
                 watch=lambda step, total: progress.update(step=step, total=total),
             )
@@ -93,12 +112,3 @@ def command(as_json: bool, fix: bool, write: bool, command: tuple[str, ...], **c
         for line in output:
             click.echo(safe(line), err=True)
         raise ChildError(head) from error
-    if as_json:
-        echo_json(msgspec.to_builtins(report))
-    else:
-        if report.attempts:
-            table(COLUMNS, [row(attempt) for attempt in report.attempts])
-        for line in lines(report):
-            echo(line)
-    if report.exit_code:
-        raise click.exceptions.Exit(report.exit_code)

@@ -6,10 +6,11 @@ from contextlib import suppress
 
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(number, signal.SIG_IGN)  # before the imports: the run decides when this ends
-for name in os.listdir("/proc/self/fd"):
-    if int(name) > 2:
-        with suppress(OSError):  # what a library of the run has left to its children is not ours: sockets, devices
-            os.close(int(name))
+with suppress(FileNotFoundError):  # only Linux has it
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            with suppress(OSError):  # what a library of the run has left to its children is not ours: sockets, devices
+                os.close(int(name))
 with suppress(OSError):  # it has a session already, started by hand
     os.setsid()
 

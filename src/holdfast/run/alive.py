@@ -81,6 +81,8 @@ def _listen(stacks: Path) -> int:
     """
     if not _listening:
         taken = {number for number in signal.valid_signals() if processes.knows(os.getpid(), number)}
+        if not hasattr(signal, "SIGRTMIN"):
+            raise OSError("this system has no signals that nobody uses")
         free = [number for number in range(signal.SIGRTMAX - 4, signal.SIGRTMIN, -1) if number not in taken]
         if not free:
             raise OSError("every signal is taken or blocked")

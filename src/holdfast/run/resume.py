@@ -87,7 +87,9 @@ def restore_newest(session: Session, types: Iterable[type], again: Reentry | Non
         except Untrusted:  # somebody has to look: neither is it set aside, nor an older one taken
             raise
         except (Damaged, NotFound, Unreadable) as error:
-            fault = error  # the next checkpoint is looked for outside of this block: its errors are not this one's
+            # The next checkpoint is looked for outside of this block: its errors are not this one's. Without frames:
+            # they hold what was read into, and this frame, one of them, holds the error.
+            fault = error.with_traceback(None)
         else:
             session.ranks.lead("damage that is shared", search.set_sharers_aside)
             return

@@ -26,7 +26,9 @@ class SignalInbox:
         self.told_unix_s = 0.0
         self.told_s: dict[int, float] = {}  # when each was first received
         self.insists = False  # a second Ctrl-C was received
-        self._source, self._sink = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._source, self._sink = os.pipe()
+        for end in (self._source, self._sink):
+            os.set_blocking(end, False)
         self._before = -1  # the previous wakeup descriptor
 
     def __enter__(self) -> Self:

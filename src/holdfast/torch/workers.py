@@ -96,6 +96,6 @@ def _ignore_stop_signals() -> None:
 
 
 def _end_on_sigterm_from(pid: int | None) -> None:
-    while True:
+    while hasattr(signal, "sigwaitinfo"):  # macOS does not tell who sent it: there it stays blocked
         if signal.sigwaitinfo({signal.SIGTERM}).si_pid == pid:
             os._exit(0)
