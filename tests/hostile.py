@@ -129,21 +129,11 @@ def loop(run: Run, objects: dict[str, Any], ends_at: int = 10**9) -> None:
             learn(objects, batch)
             run.log(loss=1.0, n=2)
             run.vars.patience += 1
-        for batch in run.batches(Counted(2), name="second"):
+        for batch in run.batches([0, 1], name="second"):
             objects["counting"].value += batch
             run.log(loss=2.0, n=2)
             if run.step + 1 >= ends_at:
                 raise Enough
-
-
-class Counted:
-    """An iterable without a position."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.count))
 
 
 def learn(objects: dict[str, Any], batch: torch.Tensor) -> None:
