@@ -146,7 +146,7 @@ def learn(objects: dict[str, Any], batch: torch.Tensor) -> None:
     objects["chain"].step()
     objects["plateau"].step(1.0)
     objects["bits"].normal()
-    objects["table"]["list"][0] += 1
+    objects["table"]["list"].append(1)
 
 
 def grown(root: Path) -> Path:
