@@ -254,7 +254,7 @@ def test_a_misspelt_option_is_told_with_the_one_that_was_meant():
 
 
 # Slurm 22.05 knows none of them; 25.11 takes the first two.
-NEWER = ["--consolidate-segments", "--requeue=expedite", "--output", "--time=10m", "-z"]
+NEWER = ["--consolidate-segments", "--requeue=expedite", "--output", "--time=10m", "-z", "-J a\\ b"]
 HELP = """\
   -z, --zeal                  how much
       --requeue[=expedite]    if set, permit the job to be requeued
@@ -293,6 +293,7 @@ def test_a_local_sbatch_of_the_tables_version_is_quoted():
         "--output": "--output has no value",
         "--time=10m": "--time cannot be 10m",
         "-z": "it has no option -z",
+        "-J a\\ b": "'b' is neither an option nor the value of one",
     }.items():
         assert [f"sbatch 22.05.8 refuses the script: {why}"] == [what for what, _ in refusals(option, Local("22.05.8"))]
 
@@ -369,9 +370,12 @@ def test_torchruns_grace_is_compared_with_the_measured_save():
     ],
 )
 def test_a_log_folder_that_is_not_there_is_found(option, finds):
-    """Slurm opens the output before the first line of the script runs. %u and %x are filled in."""
+    """Slurm opens the output before the first line of the script runs. %u and %x are filled in. 23.02 makes it."""
     text = CLEAN.replace("--requeue", f"--requeue {option}")
-    assert finds == ("log-folder-missing" in found(text, exists=lambda folder: folder == "there", user="me"))
+    around = {"exists": lambda folder: folder == "there", "user": "me"}
+    assert finds == ("log-folder-missing" in found(text, **around))
+    assert finds == ("log-folder-missing" in found(text, **around, sbatch=lambda: Local("22.05.8")))
+    assert "log-folder-missing" not in found(text, **around, sbatch=lambda: Local("23.02.0"))
 
 
 def test_a_comment_switches_a_rule_off():

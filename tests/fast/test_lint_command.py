@@ -15,6 +15,7 @@ from stores import invoke
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))  # without this machine's sbatch
     return tmp_path
 
 

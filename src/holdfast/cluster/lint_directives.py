@@ -55,7 +55,7 @@ def append_missing(script: Script) -> Iterator[Fault]:
 
 
 def log_folder_missing(script: Script) -> Iterator[Fault]:
-    """Slurm opens the output before the script runs, and does not create its folder."""
+    """Slurm opens the output before the script runs, and does not create its folder, up to 22.05. 23.02 does."""
     told: set[str] = set()
     for option in filter(None, (script.option("output"), script.option("error"))):
         folder = _folder(script, option.value or "")
@@ -65,12 +65,16 @@ def log_folder_missing(script: Script) -> Iterator[Fault]:
         late = folder.removeprefix("./") in _made(script)
         exists = script.around.exists(folder)
         if "%" in folder:
-            what = f"no folder {folder}/ exists: Slurm makes none, and the job fails without a word"
-            yield Fault(option.line, what, Fix("use % in the file's name only"))
+            what = f"no folder {folder}/ exists: the job fails without a word in Slurm {sbatch_options.VERSION}"
+            fix = Fix("use % in the file's name only")
         elif exists is False or (late and exists is None):
-            what = f"without the folder {folder}/ the job fails without a word"
+            what = f"without the folder {folder}/ the job fails without a word in Slurm {sbatch_options.VERSION}"
             what += "; mkdir in the script comes too late" if late else ""
-            yield Fault(option.line, what, Fix(f"mkdir -p {folder} before sbatch"))
+            fix = Fix(f"mkdir -p {folder} before sbatch")
+        else:
+            continue
+        if not script.here.since(23, 2):
+            yield Fault(option.line, what, fix)
 
 
 def _folder(script: Script, path: str) -> str:
@@ -237,15 +241,7 @@ def script_refused(script: Script) -> Iterator[Fault]:
         whole = Edit(0, len(script.text), script.text.replace("\r\n", "\n"))
         yield Fault(1, "sbatch refuses the script: it has DOS line breaks", Fix("sed -i 's/\\r$//' FILE", (whole,)))
     for line, why in script.refused.items():
-        letter, unknown, _ = why.partition(sbatch_options.UNKNOWN)
-        if re.search(r"<[^>]*>", script.text.split("\n")[line - 1]):
-            continue  # to be filled in
-        if unknown:
-            yield from _unknown(
-                script, sbatch.Option(letter, None, line), letter, f"it has no option {letter}", _NO_SUCH
-            )
-        else:
-            yield Fault(line, f"sbatch refuses the script: {why}", _dashed(script, line))
+        yield from _refused(script, line, why)
     for option in script.options:
         yield from _misused(script, option)
     for pair in _MEMORY:
@@ -253,6 +249,19 @@ def script_refused(script: Script) -> Iterator[Fault]:
         if one and other:
             what = f"sbatch refuses the script: --{one.name} and --{other.name} exclude each other"
             yield Fault(max(one.line, other.line), what, Fix("keep one of the two"))
+
+
+def _refused(script: Script, line: int, why: str) -> Iterator[Fault]:
+    text = script.text.split("\n")[line - 1]
+    letter, unknown, _ = why.partition(sbatch_options.UNKNOWN)
+    if re.search(r"<[^>]*>", text):
+        return  # to be filled in
+    if unknown:
+        yield from _unknown(script, sbatch.Option(letter, None, line), letter, f"it has no option {letter}", _NO_SUCH)
+    elif "\\ " in text:  # one blank of a value, since Slurm 24.05
+        yield from _unknown(script, sbatch.Option("\\ ", None, line), "a blank after \\", why, _dashed(script, line))
+    else:
+        yield Fault(line, f"sbatch refuses the script: {why}", _dashed(script, line))
 
 
 def _misused(script: Script, option: sbatch.Option) -> Iterator[Fault]:

@@ -67,6 +67,10 @@ class Local(NamedTuple):
         """Whether it is of the version that this table describes."""
         return self.version.startswith(f"{VERSION}.")
 
+    def since(self, *version: int) -> bool:
+        """Whether it is known to be of this version or a later one: `since(23, 2)`."""
+        return tuple(map(int, re.findall(r"\d+", self.version))) >= version
+
     def names(self, name: str, value: str | None) -> bool:
         """Whether its help names an option that the table does not know with this value, or without one."""
         flag = re.escape(name if name.startswith("-") else f"--{name}")
