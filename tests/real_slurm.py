@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 import zlib
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,10 @@ class Slurm:
         lines = (self.directory / "log" / "jobcomp.txt").read_text().splitlines()
         found = (re.match(rf"JobId={job} .*?JobState=(\w+) ", line) for line in lines)
         return [match[1] for match in found if match]
+
+    @cached_property
+    def version(self) -> tuple[int, ...]:
+        return tuple(map(int, re.findall(r"\d+", self.ask("sbatch", "--version"))))
 
     def log(self) -> str:
         return (self.directory / "log" / "slurmctld.log").read_text()
