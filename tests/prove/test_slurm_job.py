@@ -80,6 +80,18 @@ def test_a_notice_of_a_preemption_is_requeued(slurm, place):
 
 
 @concurrently
+def test_a_command_that_is_done_is_not_started_again_after_a_preemption(slurm, place):
+    """Since 24.05 Slurm starts its job once more."""
+    command = "echo begun\n[ -e first ] && exit 0\ntouch first\ntrap 'exit 75' TERM USR1\nwhile sleep 0.1; do :; done\n"
+    job = slurm.sbatch(place, "-p", "preempt", "-w", "n21", "-c", "4", script=supervised(place, text=command))
+    running(slurm, job, place, "begun\n")
+    preempt(slurm, "n21", place)
+    slurm.until(lambda: slurm.endings(job)[-1:] == ["COMPLETED"], 200)
+    assert after_a_preemption(slurm, "preempt") == slurm.endings(job)[1:]
+    assert 2 == output(place).count("begun\n")
+
+
+@concurrently
 def test_a_step_that_is_told_at_the_beginning_of_the_grace_is_requeued(slurm, place):
     """srun's tasks get SIGTERM while the job is still RUNNING; only number 0 speaks for the job."""
     text = JOB.replace("exec ", "srun -n 2 -c 2 bash -c 'cd part-$SLURM_PROCID && exec ").replace(
