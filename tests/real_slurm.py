@@ -87,9 +87,14 @@ class Slurm:
         return int((self.directory / "run" / f"{daemon}.id").read_text().split()[0])
 
     def ask(self, *words: str, cwd: Path | None = None) -> str:
-        done = subprocess.run(
-            words, check=False, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=60
-        )
+        end = time.monotonic() + 30
+        while True:
+            done = subprocess.run(
+                words, check=False, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=60
+            )
+            if "Resource temporarily unavailable" not in done.stderr or time.monotonic() > end:
+                break
+            time.sleep(0.2)  # the job is between its end and the queue
         assert done.returncode == 0, (words, done.stderr)
         return done.stdout.strip()
 
