@@ -9,6 +9,7 @@ TORCH := torch==2.13.0
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 HOURS := 8
 COUNT :=
+SLURM :=
 
 # Frameworks, the peers of `make bench` and the site's tools have environments of their own, so that no other test depends on them.
 # LOCK=lowest: the frameworks' lowest supported versions, in one more. SAMPLE=word: of `test-frameworks` one case of each law,
@@ -78,8 +79,8 @@ prove: setup  ## about an hour on two cores: all mutants, whole enumerations, ki
 	$(if $(SAMPLE),,rm -f docs/proved.json)
 	$(PYTEST) tests/prove --durations=25 $(or $(SAMPLE:%=--sample=%),--tally=docs/proved.json)
 
-test-slurm: setup  ## all stories of a real Slurm; parts of `make test` and `make prove`
-	$(PYTEST) tests/slow/test_slurm*.py tests/prove/test_*slurm*.py --durations=25
+test-slurm: setup  ## all stories of a real Slurm; parts of `make test` and `make prove`; SLURM=trixie: with that Debian's Slurm
+	$(SLURM:%=tests/cluster/slurm-of %) $(PYTEST) tests/slow/test_slurm*.py tests/slow/test_lint_oracle.py tests/prove/test_*slurm*.py --durations=25
 
 test-frameworks: $(FRAMEWORKS)/.ready  ## Keras, Lightning, Hugging Face, JAX: killed and resumed; LOCK=lowest: the lowest versions
 	FRAMEWORKS=1 $(FRAMEWORKS)/bin/python -m pytest -n 2 --dist loadfile tests/frameworks --durations=10 $(SAMPLE:%=--sample=%)

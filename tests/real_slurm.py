@@ -1,8 +1,8 @@
-"""A real Slurm on this machine for tests: one cluster of twenty nodes for all of them.
+"""A real Slurm on this machine for tests: one cluster of 21 nodes for all of them.
 
 `tests/cluster/slurm-cluster` starts it as root within seconds. Workers of pytest share it. The process that began the
 session ends it; should that be killed, `tests/cluster/keep_slurm.py` ends the cluster within seconds. Stories that
-mostly wait begin together: see `concurrently`. Who needs a node alone takes one of n5 to n16, or n20, that no other
+mostly wait begin together: see `concurrently`. Who needs a node alone takes one of n5 to n16, n20 or n21, that no other
 test names; all other jobs run on the rest, which is the default partition `shared`.
 """
 
@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 import zlib
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from needed import missing
 
 SCRIPT = Path(__file__).parent / "cluster" / "slurm-cluster"
 KEEP = SCRIPT.with_name("keep_slurm.py")
-KNOBS = {"SC_NODES": "20", "SC_KILLWAIT": "10", "SC_GRACE": "10", "SC_PREEMPT_SIGNAL": "1"}
+KNOBS = {"SC_NODES": "21", "SC_KILLWAIT": "10", "SC_GRACE": "10", "SC_PREEMPT_SIGNAL": "1"}
 SHARED = "PartitionName=shared Nodes=n[1-4,17-19] Default=YES MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF"
 JOB = f"""#!/bin/bash
 #SBATCH --requeue --open-mode=append --output=out.txt
@@ -86,9 +87,14 @@ class Slurm:
         return int((self.directory / "run" / f"{daemon}.id").read_text().split()[0])
 
     def ask(self, *words: str, cwd: Path | None = None) -> str:
-        done = subprocess.run(
-            words, check=False, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=60
-        )
+        end = time.monotonic() + 30
+        while True:
+            done = subprocess.run(
+                words, check=False, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=60
+            )
+            if "Resource temporarily unavailable" not in done.stderr or time.monotonic() > end:
+                break
+            time.sleep(0.2)  # the job is between its end and the queue
         assert done.returncode == 0, (words, done.stderr)
         return done.stdout.strip()
 
@@ -119,6 +125,10 @@ class Slurm:
         lines = (self.directory / "log" / "jobcomp.txt").read_text().splitlines()
         found = (re.match(rf"JobId={job} .*?JobState=(\w+) ", line) for line in lines)
         return [match[1] for match in found if match]
+
+    @cached_property
+    def version(self) -> tuple[int, ...]:
+        return tuple(map(int, re.findall(r"\d+", self.ask("sbatch", "--version"))))
 
     def log(self) -> str:
         return (self.directory / "log" / "slurmctld.log").read_text()

@@ -10,6 +10,7 @@ from holdfast.cluster import bash, work
 from holdfast.cluster.batch import Around, read
 from holdfast.cluster.lint import RULES, lint
 from holdfast.cluster.lint_fix import edited
+from holdfast.cluster.sbatch_options import Local
 from lint_faults import CLEAN, FAULTS, LONG, NOTICE, job
 
 # As Mila's guide has it: a handler, and after it exec.
@@ -235,19 +236,85 @@ def test_only_directives_of_a_python_script_are_judged():
     assert {"script-refused": 2, "append-missing": 3} == found(text)
 
 
+def refusals(option, here=Local()):  # noqa: B008  a frozen value
+    text = CLEAN.replace("--requeue", f"{option}\n#SBATCH")
+    found = lint(text, Around(sbatch=lambda: here))
+    return [(each.what, each.fix) for each in found if each.rule == "script-refused"]
+
+
 def test_a_misspelt_option_is_told_with_the_one_that_was_meant():
     """One like none is told as well; what sbatch or a plugin of many sites takes is not."""
-
-    def fixes(option):
-        text = CLEAN.replace("--requeue", f"--requeue {option}")
-        return [(each.what, each.fix) for each in lint(text) if each.rule == "script-refused"]
-
-    refused = "sbatch refuses the script: it has no option"
-    assert [(f"{refused} --ouput", "write --output")] == fixes("--ouput=x")
-    assert [(f"{refused} --qqq", "take it out, unless a plugin of this cluster knows it")] == fixes("--qqq")
-    assert ["write --mem"] == [fix for _, fix in fixes("\u2013mem=4G")]
+    assert [("--ouput is not known to Slurm 22.05", "write --output")] == refusals("--ouput=x")
+    assert [("--qqq is not known to Slurm 22.05", "take it out, unless your Slurm or a plugin knows it")] == refusals(
+        "--qqq"
+    )
+    assert ["write --mem"] == [fix for _, fix in refusals("\u2013mem=4G")]
     for option in ("-D x", "--gpus 1", "--x11", "--container-image=x", "--ntasks-per-n=2", "--mail-type=END", "-H"):
-        assert [] == fixes(option)
+        assert [] == refusals(option)
+
+
+# Slurm 22.05 knows none of them; 25.11 takes the first two.
+NEWER = ["--consolidate-segments", "--requeue=expedite", "--output", "--time=10m", "-z", "-J a\\ b"]
+HELP = """\
+  -z, --zeal                  how much
+      --requeue[=expedite]    if set, permit the job to be requeued
+      --consolidate-segments=n continues below
+                              as --output[=x] and --mem do
+"""
+
+
+@pytest.mark.parametrize("option", NEWER)
+def test_what_only_the_table_does_not_know_is_never_called_refused(option):
+    """The table is of one version. Another one, here or on the cluster, may take it."""
+    for here in (Local(), Local("25.11.2"), Local("25.11.2", HELP.replace("-z", "-y"))):
+        told = refusals(option, here)
+        known = here.help and option in NEWER[:2]
+        assert (
+            [] == told
+            if known
+            else ["is not known to Slurm 22.05"] == [re.sub(r"^.*(?=is not known)", "", what) for what, _ in told]
+        )
+
+
+def test_what_the_help_of_the_local_sbatch_names_is_no_finding():
+    """The option itself, a value where the table has none, or none where the table has one; and plugins'."""
+    for option in ("--requeue=expedite", "--consolidate-segments=1", "--consolidate-segments", "--zeal", "-z"):
+        assert [] == refusals(option, Local("25.11.2", HELP)), option
+    assert [] == refusals("--output", Local("25.11.2", "  -o, --output[=out]  file"))
+    for option in ("--segments", "--consolidate", "--output", "--ze", "--requeue=expedite --qqq"):
+        assert 1 == len(refusals(option, Local("25.11.2", HELP))), option
+
+
+def test_a_local_sbatch_of_the_tables_version_is_quoted():
+    """Of that one it is known what it refuses."""
+    for option, why in {
+        "--qqq": "it has no option --qqq",
+        "--requeue=expedite": "--requeue takes no value",
+        "--output": "--output has no value",
+        "--time=10m": "--time cannot be 10m",
+        "-z": "it has no option -z",
+        "-J a\\ b": "'b' is neither an option nor the value of one",
+    }.items():
+        assert [f"sbatch 22.05.8 refuses the script: {why}"] == [what for what, _ in refusals(option, Local("22.05.8"))]
+
+
+def test_what_every_version_refuses_is_called_so_whatever_is_here():
+    """Nobody is asked about it, nor about a script without a fault."""
+
+    def asked():
+        raise AssertionError
+
+    for text in (
+        CLEAN,
+        CLEAN.replace("#!/bin/bash", "# a job"),
+        CLEAN.replace("\n", "\r\n"),
+        CLEAN.replace("--requeue", "--mem=1 --mem-per-cpu=1"),
+        CLEAN.replace("--requeue", "--requeue stray"),
+        CLEAN.replace("--requeue", '--comment="open'),
+    ):
+        told = [each.what for each in lint(text, Around(sbatch=asked)) if each.rule == "script-refused"]
+        assert all(what.startswith("sbatch refuses the script: ") for what in told)
+        assert (text == CLEAN) == (told == [])
 
 
 # What was measured -----------------------------------------------------------------------------------------------
@@ -303,9 +370,12 @@ def test_torchruns_grace_is_compared_with_the_measured_save():
     ],
 )
 def test_a_log_folder_that_is_not_there_is_found(option, finds):
-    """Slurm opens the output before the first line of the script runs. %u and %x are filled in."""
+    """Slurm opens the output before the first line of the script runs. %u and %x are filled in. 23.02 makes it."""
     text = CLEAN.replace("--requeue", f"--requeue {option}")
-    assert finds == ("log-folder-missing" in found(text, exists=lambda folder: folder == "there", user="me"))
+    around = {"exists": lambda folder: folder == "there", "user": "me"}
+    assert finds == ("log-folder-missing" in found(text, **around))
+    assert finds == ("log-folder-missing" in found(text, **around, sbatch=lambda: Local("22.05.8")))
+    assert "log-folder-missing" not in found(text, **around, sbatch=lambda: Local("23.02.0"))
 
 
 def test_a_comment_switches_a_rule_off():

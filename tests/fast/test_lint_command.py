@@ -1,10 +1,12 @@
 """`holdfast lint`: files, text and JSON, exit codes."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
+from fakes import Fakes
 from holdfast import journal
 from lint_faults import CLEAN, LONG, job
 from stores import invoke
@@ -13,6 +15,7 @@ from stores import invoke
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))  # without this machine's sbatch
     return tmp_path
 
 
@@ -117,3 +120,36 @@ def test_it_knows_what_saves_of_the_scripts_own_run_took():
     Path("job.sh").write_text(CLEAN.replace("12:00:00", "8"))
     assert "the job ends before its first save [time-below-save]" in lint("job.sh", "--run", "runs/x").stdout
     assert 3 == lint("job.sh", "--run", "nowhere").exit_code
+
+
+UNKNOWN = CLEAN.replace("--requeue", "--requeue=expedite --consolidate-segments --qqq")
+
+
+def test_the_local_sbatch_is_asked_once_and_only_about_what_is_unknown(place, monkeypatch):
+    """One look at its version and its help, however many scripts and options there are."""
+    fakes = Fakes(place, monkeypatch)
+    fakes.say("sbatch --version", "slurm 25.11.2\n")
+    fakes.say("sbatch --help", "      --requeue[=expedite]   if set\n      --consolidate-segments  x\n")
+    Path("clean.sh").write_text(CLEAN)
+    assert (0, []) == (lint("clean.sh").exit_code, fakes.calls)
+    for name in ("a.sh", "b.sh"):
+        Path(name).write_text(UNKNOWN)
+    told = lint("a.sh", "b.sh", "clean.sh").stdout
+    assert 2 == told.count("--qqq is not known to Slurm 22.05 [script-refused]")
+    assert 2 == told.count("[script-refused]")
+    assert ["sbatch --version", "sbatch --help"] == fakes.calls
+
+
+@pytest.mark.parametrize("answer", ["none", "an error", "silence"])
+def test_without_an_answer_of_sbatch_the_table_alone_is_quoted(answer, place, monkeypatch):
+    """No sbatch, one without a configuration, and one that looks for its server for a minute."""
+    fakes = Fakes(place, monkeypatch)
+    if answer != "none":
+        wait = "exec /bin/sleep 60" if answer == "silence" else ""
+        fakes.say("sbatch", "", err="sbatch: fatal: Could not establish a configuration source\n", code=1, after=wait)
+    Path("a.sh").write_text(UNKNOWN)
+    began = time.monotonic()
+    result = lint("a.sh")
+    assert time.monotonic() - began < 5
+    assert (1, 3) == (result.exit_code, result.stdout.count("is not known to Slurm 22.05 [script-refused]"))
+    assert ["sbatch --version"] * (answer != "none") == fakes.calls

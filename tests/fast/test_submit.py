@@ -365,7 +365,7 @@ def test_wrong_use_is_one_line_and_exit_2(place):
     for words, why in {
         "stray": "'stray' is neither an option nor the value of one; what shall run stands after --",
         "-t 60 more": "'more' is neither",
-        "-!": "-! is no option of sbatch",
+        "-!": "-! is not known to Slurm 22.05",
         "--chain 1": "--chain",
         "--lead soon": "--lead",
         "--lead 60 --time 1": "leaves no time to work: --lead 60",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from holdfast import journal
 from real_slurm import JOB, Slurm, concurrently
-from slurm_stories import carried, submit, told
+from slurm_stories import after_a_preemption, carried, submit, told
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
 
@@ -107,7 +107,7 @@ def test_through_everything_that_a_cluster_does_the_bits_are_the_uninterrupted_o
     )
     suffer(Told(slurm, place, "n12", job))
     timeout = ["TIMEOUT", "PENDING"]  # and then put back by us
-    assert ["PREEMPTED", "PREEMPTED", *timeout * 3, "PENDING", "NODE_FAIL", "COMPLETED"] == slurm.endings(job)
+    assert ["PREEMPTED", "PREEMPTED", *timeout * 3, "PENDING", "NODE_FAIL", end(slurm)] == slurm.endings(job)
     slurms, ours = ("not_requeued", "requeued"), ("requeued", "time limit")
     assert [slurms, slurms, ours, ours, ours, slurms] == carried(place / "runs" / "digits")
     same_in_the_end(place, output=place / "out.txt")
@@ -123,7 +123,7 @@ def test_the_same_under_holdfast_submit(slurm, place):
     suffer(Told(slurm, place, "n13", job))
     endings = [each for each in slurm.endings(job) if each != "TIMEOUT"]  # the notice may come as late as the limit
     # On a busy machine Slurm may record the second preemption before the job has put itself back into the queue.
-    assert ["PREEMPTED", "PENDING", *["PENDING"] * 4, "NODE_FAIL", "COMPLETED"] == [
+    assert ["PREEMPTED", "PENDING", *["PENDING"] * 4, "NODE_FAIL", end(slurm)] == [
         *endings[:1],
         "PENDING",
         *endings[2:],
@@ -156,8 +156,15 @@ def suffer(story: Told) -> None:
     story.until_it_learns()
     story.node_lost()
     (story.place / "fast").touch()
-    assert "7" == story.slurm.wait(story.job, "COMPLETED", limit_s=200)["Restarts"]
+    ended = story.slurm.wait(story.job, end(story.slurm), limit_s=200)
+    assert ("7", "0:0") == (ended["Restarts"], ended["ExitCode"])
     assert "" == story.slurm.ask("squeue", "--noheader", "--jobs", story.job, "--states=PD,R,CG")
+
+
+def end(slurm: Slurm) -> str:
+    """What Slurm calls the last start's end: in `long`, which is not preempted, and after a preemption with a grace."""
+    (state,) = after_a_preemption(slurm, "pcancel")
+    return state
 
 
 def same_in_the_end(place: Path, output: Path) -> None:

@@ -15,6 +15,7 @@ from holdfast import Store, journal
 from real_slurm import JOB, Slurm, concurrently
 from slurm_stories import (
     TRAIN,
+    after_a_preemption,
     begin,
     carried,
     end_in,
@@ -59,23 +60,35 @@ def test_without_a_notice_the_run_stops_before_the_end_that_it_asked_for(slurm, 
 @concurrently
 def test_a_preemption_with_requeue_and_no_grace_is_left_to_slurm(slurm, place):
     """Put back once, by Slurm; not a second time by us."""
-    assert ["PREEMPTED", "COMPLETED"] == preempted(slurm, place, "n5", "preempt0")
+    assert ["PREEMPTED"] == preempted(slurm, place, "n5", "preempt0")
     assert [("not_requeued", "requeued")] == carried(place / "run")
 
 
 @concurrently
 def test_a_preemption_with_requeue_and_grace_is_left_to_slurm(slurm, place):
     """GraceTime 10."""
-    assert ["PREEMPTED", "COMPLETED"] == preempted(slurm, place, "n6", "preempt")
+    assert ["PREEMPTED"] == preempted(slurm, place, "n6", "preempt")
     assert [("not_requeued", "requeued")] == carried(place / "run")
 
 
 @concurrently
 def test_a_notice_of_a_preemption_is_requeued(slurm, place):
     """preempt_send_user_signal: had the job simply ended, it would count as done."""
-    assert ["PENDING", "COMPLETED"] == preempted(slurm, place, "n8", "preempt", "--signal=B:USR1@5")
+    assert ["PENDING"] == preempted(slurm, place, "n8", "preempt", "--signal=B:USR1@5")
     assert [("requeued", "preempted")] == carried(place / "run")
     assert "SIGUSR1" == events(place / "run", "stop")[0]["reason"]
+
+
+@concurrently
+def test_a_command_that_is_done_is_not_started_again_after_a_preemption(slurm, place):
+    """Since 24.05 Slurm starts its job once more."""
+    command = "echo begun\n[ -e first ] && exit 0\ntouch first\ntrap 'exit 75' TERM USR1\nwhile sleep 0.1; do :; done\n"
+    job = slurm.sbatch(place, "-p", "preempt", "-w", "n21", "-c", "4", script=supervised(place, text=command))
+    running(slurm, job, place, "begun\n")
+    preempt(slurm, "n21", place)
+    slurm.until(lambda: slurm.endings(job)[-1:] == ["COMPLETED"], 200)
+    assert after_a_preemption(slurm, "preempt") == slurm.endings(job)[1:]
+    assert 2 == output(place).count("begun\n")
 
 
 @concurrently
@@ -93,8 +106,9 @@ def test_a_step_that_is_told_at_the_beginning_of_the_grace_is_requeued(slurm, pl
     slurm.until(lambda: slurm.show(job)["Restarts"] == "1")
     (place / "part-0" / "fast").touch(), (place / "part-1" / "fast").touch()
     slurm.wait(job, "COMPLETED", limit_s=200)
-    assert 2 == output(place).count(final())
-    assert "1" == slurm.show(job)["Restarts"]
+    starts = len(after_a_preemption(slurm, "preempt"))
+    assert 2 * starts == output(place).count(final())
+    assert str(starts) == slurm.show(job)["Restarts"]
     assert [("requeued", "preempted")] == carried(place / "part-0" / "run")
     assert [] == carried(place / "part-1" / "run")
 

@@ -216,7 +216,7 @@ def test_several_steps_in_work_sh(slurm, place):
     (place / "work/train.py").write_text(TRAIN)
     (place / "work/work.sh").write_text("trap 'exit 75' TERM\npython -u train.py\necho evaluated\n")
     number = slurm.sbatch(
-        place / "work", script=job("exec holdfast run -- bash work.sh", "--requeue --open-mode=append")
+        place / "work", script=job("exec holdfast run --lead 5 -- bash work.sh", "--requeue --open-mode=append")
     )
     slurm.until(lambda: "begun 0" in said(place, "work"))
     end_in(slurm, number, 20)

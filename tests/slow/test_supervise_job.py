@@ -358,3 +358,26 @@ def test_a_job_that_was_killed_as_a_whole_is_gone_on_with(tmp_path, fakes):
     assert (2, 1) == (refused.code, refused.said.count("may still be running there"))
     fakes.say("scontrol show job 17", record(JobState="FAILED"))
     assert 0 == supervised(tmp_path, python("pass"), "--run", "d").code
+
+
+@pytest.mark.parametrize(
+    ("facts", "starts"),
+    [({"JobState": "PREEMPTED"}, 2), ({"Restarts": 1}, 2), ({"JobState": "TIMEOUT"}, 3)],
+    ids=["preempted", "requeued by Slurm", "a time limit"],
+)
+def test_a_job_that_is_done_and_started_once_more_after_a_preemption_runs_nothing(tmp_path, fakes, facts, starts):
+    """Slurm 24.05 and later do so with PreemptMode=REQUEUE and a grace. What was requeued otherwise runs again."""
+    ends = python("import os\nif os.path.exists('first'): print('again'), exit(0)\nopen('first', 'w')\n" + SAVES)
+    fakes.job(**facts)
+    told(tmp_path, "TERM", "--run", "place", command=ends)
+    for count in ("1", "2"):
+        with Supervised(tmp_path, ends, "--run", "place", SLURM_RESTART_COUNT=count) as it:
+            assert 0 == it.end()
+    assert starts - 1 == it.printed.count("again")
+    assert (starts == 2) == ("nothing is left to do" in it.said)
+    assert ["begin", "end"] == [each["event"] for each in journal.read(tmp_path / "place/supervisor.jsonl")][
+        -2:
+    ] or starts > 2
+    with Supervised(tmp_path, ends, "--run", "place", SLURM_JOB_ID="121") as it:  # another job was wanted
+        assert 0 == it.end()
+    assert starts == it.printed.count("again")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import getpass
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import click
 
 from .. import scan
-from ..cluster import batch, lint
+from ..cluster import batch, lint, slurm
 from ..cluster.batch import Around
+from ..cluster.sbatch_options import Local
 from ..errors import NotFound, UsageError
 from . import measured, options
 from .shown import echo, report
@@ -27,17 +30,19 @@ _UNREAD = 2
 def command(scripts: tuple[str, ...], run: str | None, as_json: bool) -> int:
     """Find, in Slurm batch scripts, signals that reach nobody, output that is lost, requeues that do not come.
 
-    Each finding says what is lost, and its fix; nothing is run. Folders are looked for where you are, as sbatch would.
+    Each finding says what is lost, and its fix; nothing of a script is run. Folders are looked for where you are, as
+    sbatch would. Options that Slurm 22.05 does not know are looked for in the help of this machine's sbatch.
     A comment "# holdfast: allow RULE" in a script switches a rule off. Exit 0: nothing but style, 1: work may be lost,
     11: work is lost, 2: a file could not be read.
     """
     if run is not None and not scan.is_dir(run):
         raise NotFound(f"{run}: no such directory; expected a run's")
+    local = cache(slurm.local_sbatch)
     found: list[dict[str, Any]] = []
     unread: list[dict[str, str]] = []
     for script in scripts:
         try:
-            found += [{"file": script, **each} for each in findings(Path(script), run)]
+            found += [{"file": script, **each} for each in findings(Path(script), run, local)]
         except (OSError, UsageError) as error:
             unread.append({"file": script, "why": getattr(error, "strerror", None) or str(error)})
     report({"findings": found, "unread": unread}, [text for each in found for text in lines(each)], as_json=as_json)
@@ -52,8 +57,8 @@ def lines(finding: dict[str, Any]) -> list[str]:
     return ["{file}:{line}: {severity}: {what} [{rule}]".format(**finding), f"    fix: {finding['fix']}"]
 
 
-def findings(script: Path, run: str | None = None) -> list[dict[str, Any]]:
-    """Return the faults of the script in this file, if it is submitted from here.
+def findings(script: Path, run: str | None, local: Callable[[], Local]) -> list[dict[str, Any]]:
+    """Return the faults of the script in this file, if it is submitted from here; `local` asks this machine's sbatch.
 
     Raises:
         OSError: the file cannot be read.
@@ -70,6 +75,7 @@ def findings(script: Path, run: str | None = None) -> list[dict[str, Any]]:
         read=lambda name: _text(place / name) or _text(script.parent / name),
         save_s=measured.save_s(place / directory) if directory else None,
         user=getpass.getuser(),
+        sbatch=local,
     )
     return [_as_json(each) for each in lint.lint(text, around)]
 

@@ -18,6 +18,7 @@ import click
 from .. import disk, scan
 from ..cluster import job_leader, lint, sbatch, script, slurm, sweep
 from ..cluster.ask import Absent, Silent
+from ..cluster.batch import Around
 from ..cluster.hold import HOLD, not_started
 from ..cluster.job_leader import SCRIPT, run_of
 from ..cluster.sbatch import Option
@@ -265,7 +266,7 @@ def _continue(directory: Path, words: SubmitArguments, *, dry_run: bool, as_json
 
 
 def _warn(file: Path, text: str) -> None:
-    for finding in lint.lint(text):
+    for finding in lint.lint(text, Around(sbatch=slurm.local_sbatch)):
         first, second = told.lines({"file": str(file), **finding._asdict()})
         click.echo(f"holdfast: warning: {safe(first)}\n{safe(second)}", err=True)
 

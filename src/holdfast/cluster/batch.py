@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from . import bash, sbatch, variables, work
 from .bash import ShellCommand
+from .sbatch_options import Local
 from .work import program
 
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh"})  # those with the grammar that is read here
@@ -26,6 +27,7 @@ class Around(NamedTuple):
     read: Callable[[str], str | None] = lambda _: None  # the text of a file that the script starts
     save_s: float | None = None  # how long a save took when it was measured
     user: str = "user"
+    sbatch: Callable[[], Local] = Local  # asked only about what our table does not know
 
 
 class Trap(NamedTuple):
@@ -55,6 +57,10 @@ class Script:
         """Return the line of that option; 1 if it is not given."""
         option = self.option(*names)
         return option.line if option else 1
+
+    @cached_property
+    def here(self) -> Local:
+        return self.around.sbatch()
 
     @cached_property
     def body(self) -> list[ShellCommand]:

@@ -21,6 +21,7 @@ _MEMORY = (("mem", "mem-per-cpu"), ("mem", "mem-per-gpu"), ("mem-per-cpu", "mem-
 _SEVERAL = ("signal", "mail-type", "comment")  # signal has a rule of its own; mail-types add up
 _CONDA = re.compile(r"^\S+ activate\b|(conda|forge|mamba)\S*/activate\b")
 _MISWRITTEN = re.compile(r"(?:[ \t]+#|# +)SBATCH(?=\s+--?[a-zA-Z])|#(?!SBATCH)S[ABCHT]{4,6}(?=\s+--?[a-zA-Z])")
+_NO_SUCH = Fix("take it out, unless your Slurm or a plugin knows it")
 _LETTER = {"output": "o", "error": "e"}
 
 
@@ -54,7 +55,7 @@ def append_missing(script: Script) -> Iterator[Fault]:
 
 
 def log_folder_missing(script: Script) -> Iterator[Fault]:
-    """Slurm opens the output before the script runs, and does not create its folder."""
+    """Slurm opens the output before the script runs, and does not create its folder, up to 22.05. 23.02 does."""
     told: set[str] = set()
     for option in filter(None, (script.option("output"), script.option("error"))):
         folder = _folder(script, option.value or "")
@@ -64,12 +65,16 @@ def log_folder_missing(script: Script) -> Iterator[Fault]:
         late = folder.removeprefix("./") in _made(script)
         exists = script.around.exists(folder)
         if "%" in folder:
-            what = f"no folder {folder}/ exists: Slurm makes none, and the job fails without a word"
-            yield Fault(option.line, what, Fix("use % in the file's name only"))
+            what = f"no folder {folder}/ exists: the job fails without a word in Slurm {sbatch_options.VERSION}"
+            fix = Fix("use % in the file's name only")
         elif exists is False or (late and exists is None):
-            what = f"without the folder {folder}/ the job fails without a word"
+            what = f"without the folder {folder}/ the job fails without a word in Slurm {sbatch_options.VERSION}"
             what += "; mkdir in the script comes too late" if late else ""
-            yield Fault(option.line, what, Fix(f"mkdir -p {folder} before sbatch"))
+            fix = Fix(f"mkdir -p {folder} before sbatch")
+        else:
+            continue
+        if not script.here.since(23, 2):
+            yield Fault(option.line, what, fix)
 
 
 def _folder(script: Script, path: str) -> str:
@@ -225,7 +230,7 @@ def lead_beyond_limit(script: Script) -> Iterator[Fault]:
 
 
 def script_refused(script: Script) -> Iterator[Fault]:
-    """Report the lines for which sbatch refuses the script."""
+    """Report the lines for which sbatch refuses the script, and options that are not known to our table."""
     if not script.text.startswith("#!"):
         yield Fault(
             1,
@@ -236,8 +241,7 @@ def script_refused(script: Script) -> Iterator[Fault]:
         whole = Edit(0, len(script.text), script.text.replace("\r\n", "\n"))
         yield Fault(1, "sbatch refuses the script: it has DOS line breaks", Fix("sed -i 's/\\r$//' FILE", (whole,)))
     for line, why in script.refused.items():
-        if not re.search(r"<[^>]*>", script.text.split("\n")[line - 1]):  # not one to be filled in
-            yield Fault(line, f"sbatch refuses the script: {why}", _dashed(script, line))
+        yield from _refused(script, line, why)
     for option in script.options:
         yield from _misused(script, option)
     for pair in _MEMORY:
@@ -247,17 +251,37 @@ def script_refused(script: Script) -> Iterator[Fault]:
             yield Fault(max(one.line, other.line), what, Fix("keep one of the two"))
 
 
+def _refused(script: Script, line: int, why: str) -> Iterator[Fault]:
+    text = script.text.split("\n")[line - 1]
+    letter, unknown, _ = why.partition(sbatch_options.UNKNOWN)
+    if re.search(r"<[^>]*>", text):
+        return  # to be filled in
+    if unknown:
+        yield from _unknown(script, sbatch.Option(letter, None, line), letter, f"it has no option {letter}", _NO_SUCH)
+    elif "\\ " in text:  # one blank of a value, since Slurm 24.05
+        yield from _unknown(script, sbatch.Option("\\ ", None, line), "a blank after \\", why, _dashed(script, line))
+    else:
+        yield Fault(line, f"sbatch refuses the script: {why}", _dashed(script, line))
+
+
 def _misused(script: Script, option: sbatch.Option) -> Iterator[Fault]:
     meant = sbatch_options.meant(option.name)
     if meant is not None:
         edits = replace_in_line(script, option.line, f"--{option.name}", f"--{meant}") if meant else ()
-        yield Fault(
-            option.line,
-            f"sbatch refuses the script: it has no option --{option.name}",
-            Fix(f"write --{meant}" if meant else "take it out, unless a plugin of this cluster knows it", edits),
-        )
+        fix = Fix(f"write --{meant}", edits) if meant else _NO_SUCH
+        yield from _unknown(script, option, f"--{option.name}", f"it has no option --{option.name}", fix)
     elif wrong := sbatch_options.refused(option.name, option.value):
-        yield Fault(option.line, f"sbatch refuses the script: {wrong}", Fix("see man sbatch for what it may be"))
+        told = str(option) if option.value is not None else f"{option} without a value"
+        yield from _unknown(script, option, told, wrong, Fix("see man sbatch for what it may be"))
+
+
+def _unknown(script: Script, option: sbatch.Option, told: str, wrong: str, fix: Fix) -> Iterator[Fault]:
+    """Report what our table does not know, unless the sbatch of this machine does; only our version's refuses it."""
+    here = script.here
+    if here.described and not here.names(option.name, option.value):
+        yield Fault(option.line, f"sbatch {here.version} refuses the script: {wrong}", fix)
+    elif not here.names(option.name, option.value):
+        yield Fault(option.line, f"{told}{sbatch_options.UNKNOWN}", fix)
 
 
 def _dashed(script: Script, number: int) -> Fix:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..errors import UsageError
 from . import bash
-from .sbatch_options import ALONE, LONG, NAMES, canonical, kind
+from .sbatch_options import ALONE, LONG, NAMES, UNKNOWN, canonical, kind
 
 DIRECTIVE = "#SBATCH"  # whatever follows it is read
 
@@ -168,7 +168,7 @@ def _short(letters: str, line: int) -> list[Option]:
     if letters.partition("=")[0] in NAMES:
         raise UsageError(f"-{letters} has one dash; an option of several letters has two")
     if name is None:
-        raise UsageError(f"-{letter} is no option of sbatch")
+        raise UsageError(f"-{letter}{UNKNOWN}")
     if letter in ALONE and rest:
         return [Option(name, None, line), *_short(rest, line)]
     return [Option(name, rest or None, line)]

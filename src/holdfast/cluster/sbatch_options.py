@@ -1,6 +1,7 @@
 """sbatch's options: their names, which of them take a value, and which values it refuses. Pure.
 
 Source: sbatch of Slurm 22.05, asked with `--test-only` (tests/slow/test_lint_oracle.py); options of later versions.
+What this table does not know, another version may take: the sbatch of this machine is asked (`Local`).
 """
 
 from __future__ import annotations
@@ -8,7 +9,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
+VERSION = "22.05"  # of the Slurm that this table describes
+UNKNOWN = f" is not known to Slurm {VERSION}"
 _LETTERS = """
 A account   a array   B extra-node-info   b begin   C constraint   c cpus-per-task   d dependency   D chdir   e error
 F nodefile   G gpus   H hold   i input   J job-name   k no-kill   L licenses   M clusters   m distribution   N nodes
@@ -50,6 +54,32 @@ NONE BEGIN END FAIL REQUEUE ALL INVALID_DEPEND STAGE_OUT TIME_LIMIT TIME_LIMIT_9
 ARRAY_TASKS
 """
 _TASKS = r"\d+(-\d+(:\d+)?)?"
+
+
+class Local(NamedTuple):
+    """What the sbatch of this machine says of itself; empty where there is none, or it does not answer."""
+
+    version: str = ""  # "25.11.2"
+    help: str = ""
+
+    @property
+    def described(self) -> bool:
+        """Whether it is of the version that this table describes."""
+        return self.version.startswith(f"{VERSION}.")
+
+    def since(self, *version: int) -> bool:
+        """Whether it is known to be of this version or a later one: `since(23, 2)`."""
+        return tuple(map(int, re.findall(r"\d+", self.version))) >= version
+
+    def names(self, name: str, value: str | None) -> bool:
+        """Whether its help names an option that the table does not know with this value, or without one."""
+        flag = re.escape(name if name.startswith("-") else f"--{name}")
+        found = re.search(rf"^ +(?:-\w,? +)?{flag}(?![\w-])(\[?)(=?)", self.help, re.MULTILINE)
+        if found is None or not kind(name):
+            return found is not None
+        if value is None:
+            return kind(name) == "required" and bool(found[1])
+        return kind(name) == "none" and bool(found[2])
 
 
 def canonical(name: str) -> str:

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -16,7 +17,9 @@ from ..errors import ClusterError
 from ..job import Job
 from . import sbatch
 from .ask import CommandResult, agreed, ask, obeyed
+from .sbatch_options import Local
 
+_SELF_LIMIT_S = 2.0  # to say its version; without a configuration it may look for one for a minute
 CONFIG = ("scontrol", "show", "config")
 _UNSAID = ("", "(null)", "UNLIMITED", "Partition_Limit")
 
@@ -109,6 +112,15 @@ def submit(arguments: Sequence[str], script: str = "") -> str:
     if not number.isdecimal():
         raise ClusterError(f"sbatch answered {out.strip()!r}, which is no job id")
     return number
+
+
+def local_sbatch() -> Local:
+    """Return what the sbatch of this machine says of itself; an empty answer where there is none, or it is silent."""
+    with suppress(ClusterError):
+        version = re.search(r"\d+\.\d+\S*", ask(["sbatch", "--version"], limit_s=_SELF_LIMIT_S).out)
+        if version:
+            return Local(version[0], ask(["sbatch", "--help"], limit_s=_SELF_LIMIT_S).out)
+    return Local()
 
 
 class Queued(NamedTuple):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import journal
 from ..cluster import job_leader, other, slurm
 from ..cluster.cause import Heard, cause
 from ..cluster.requeue import Requeue
@@ -16,6 +18,8 @@ from ..job import Job
 from .place import SupervisorDirectory
 from .signals import SignalInbox
 
+_STARTS = {"begin", *journal.CLOSING}
+_BY_PREEMPTION = ("preempted", "requeued")  # the latter: by Slurm itself
 ASKED_S = 60.0  # between two queries to the scheduler
 
 
@@ -34,6 +38,22 @@ class JobEnd:
     def __post_init__(self) -> None:
         if self.job is not None and (job_leader.supervisor() is not None or not job_leader.speaks(self.job)):
             self.job = None  # another process acts for the job
+
+    def is_in_vain(self) -> bool:
+        """Whether this job has done its work, and Slurm has started it once more because it was preempted before.
+
+        Source: Slurm 24.05 and later, after a preemption with a grace (docs/cluster.md).
+        """
+        if self.job is None or self.job.processes > 1 or not self.job.restart_count:
+            return False
+        with suppress(OSError):
+            events = list(journal.read(self.place.journal))
+            starts: list[journal.Event] = [{}, {}, *(each for each in events if each["event"] in _STARTS)]
+            *_, begin, end, _ = starts  # of the last start, and ours
+            carried = [each for each in events if each["event"] in ("requeued", "not_requeued")]
+            ours = (begin.get("job") or {}).get("id") == self.job.id and end.get("event") == "end"
+            return ours and bool(carried) and carried[-1].get("cause") in _BY_PREEMPTION
+        return False
 
     def is_ending(self) -> bool:
         """Whether the scheduler ends the job and signalled only the command so far, as it does with srun's tasks."""

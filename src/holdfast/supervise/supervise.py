@@ -145,6 +145,10 @@ class _Supervisor:
                     say(hold.on_hold(self.place.path))
                 chosen = self.options
                 self.job_end = JobEnd(self.job, self.place, chosen.requeue, chosen.max_requeues, chosen.chain)
+                if self.job_end.is_in_vain():
+                    self.place.close("end")
+                    say(f"{self._name}: done before Slurm started this job once more; nothing is left to do")
+                    return Outcome(0, 0, "end", "", None, self.place.path)
                 self.time = Time(self.job, self.options.grace_s, self.options.lead_s)
                 around.callback(self.time.watch.close)
                 self.notices = Notices(cloud(self.options.spot)) if self.options.spot is not None else None
