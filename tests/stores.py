@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from holdfast.cli import commands
 from holdfast.store.store import Facts, Store
@@ -69,12 +69,22 @@ BEFORE_CLICK_8_2: dict[str, Any] = {"mix_stderr": False} if "mix_stderr" in sign
 RUNNER = CliRunner(**BEFORE_CLICK_8_2)
 
 
-def invoke(*words: object) -> Result:
+class Said(NamedTuple):
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def output(self) -> str:
+        return self.stdout + self.stderr
+
+
+def invoke(*words: object) -> Said:
     """What a command of `holdfast` prints, and its exit code; an error that it does not tell is raised."""
     told = RUNNER.invoke(commands, list(map(str, words)))
     if told.exception is not None and not isinstance(told.exception, SystemExit):
         raise told.exception
-    return told
+    return Said(told.exit_code, told.stdout, told.stderr)
 
 
 def in_a_child(law: Callable[[], object]) -> int:

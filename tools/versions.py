@@ -17,7 +17,7 @@ import time
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ROOT / "tests/versions"
@@ -39,8 +39,8 @@ CORNERS = {
 DRILL = ("drill", "--kills", "2", "--signals", "KILL,TERM", "--seed", "7", "--", "python", "examples/digits/train.py")
 
 
-def call(*command: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=ROOT, text=True, check=True, **options)  # type: ignore[call-overload]
+def call(*command: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, text=True, check=True, **options)
 
 
 def interpreter(version: str) -> str | None:
@@ -68,7 +68,7 @@ def environment(name: str, corner: Corner, python: str) -> Path:
         call(python, "-m", "venv", "--clear", folder)
         pip = (inside, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps")
         call(*pip, "--requirement", lock)
-        call(*pip, f"torch=={corner.torch}")
+        call(*pip, f"torch=={corner.torch}", "torchdata")
         call(*pip, "--no-build-isolation", "--editable", ".")
         call(sys.executable, "tools/cuda_stubs.py", folder / f"lib/python{corner.python}/site-packages")
         built.write_text(wanted)
@@ -125,20 +125,10 @@ def lock() -> None:
     names = [*dev, *(re.split(">=", each)[0] for each in project["dependencies"]), *of_torch]
     alone = ("torch", "torchdata", "mypy", "ruff")
     wanted = "\n".join(sorted({each for each in names if each not in alone}))
-    for name, python, pins in (("lowest", ["3.11"], floors()), ("newest", ["3.12", "--universal"], [])):
-        file = LOCKS / f"{name}.lock"
-        resolver = (
-            "uv",
-            "pip",
-            "compile",
-            "--quiet",
-            "--no-header",
-            "--no-annotate",
-            "--no-emit-index-url",
-            "--no-emit-find-links",
-        )
-        into = ("--output-file", file, "--python-version", *python, "-")
-        call(*resolver, *into, input="\n".join([wanted, *pins]))
+    bare = ("--quiet", "--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links")
+    for name, python, pins in (("lowest", ("3.11",), floors()), ("newest", ("3.12", "--universal"), [])):
+        into = ("--output-file", LOCKS / f"{name}.lock", "--python-version", *python)
+        call("uv", "pip", "compile", *bare, *into, "-", input="\n".join([wanted, *pins]))
 
 
 def main() -> int:

@@ -214,7 +214,7 @@ def _event(line: bytes) -> Event | None:
     try:
         event = msgspec.json.decode(line)
         msgspec.convert(event, _KINDS.get(event["event"], _Any))
-    except (ValueError, OverflowError, RecursionError, TypeError, LookupError):  # torn, or not written by Holdfast
+    except (*legible.UNREADABLE, OverflowError, TypeError, LookupError):  # torn, or not written by Holdfast
         return None
     found: Event = event
     return found

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-UNREADABLE = (ValueError, RecursionError)  # what decoders raise at JSON that Holdfast did not write, deep JSON included
+# What decoders raise at JSON that Holdfast did not write, deep JSON included. The SystemError is msgspec's until 0.22,
+# at an integer that no float can hold.
+UNREADABLE = (ValueError, RecursionError, SystemError)
 
 
 def is_text(text: str) -> bool:

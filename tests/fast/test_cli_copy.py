@@ -47,7 +47,7 @@ def mirrored(run, to, *, attempt=1, names=None, origin=None):
 
 def done(*words):
     result = invoke(*words)
-    assert 0 == result.exit_code, (words, result.output, result.exception)
+    assert 0 == result.exit_code, (words, result.output)
     return result.stdout
 
 

@@ -307,7 +307,7 @@ def test_versions_are_said_without_importing_anything(place, monkeypatch):
     assert ("torch" in checks, "pytest" in checks) == (True, False)  # what developers need is none of a user's business
     real = metadata.version
     monkeypatch.setattr(metadata, "version", lambda name: "2.4.1+cpu" if name == "torch" else real(name))
-    assert ("warning", "2.4.1+cpu is older than 2.13", "pip install 'torch>=2.13'") == asked()[0]["torch"]
+    assert ("warning", "2.4.1+cpu is older than 2.6", "pip install 'torch>=2.6'") == asked()[0]["torch"]
     monkeypatch.setattr(metadata, "version", lambda name: "2.14.0rc1" if name == "torch" else real(name))
     assert ("ok", "2.14.0rc1") == asked()[0]["torch"][:2]
 

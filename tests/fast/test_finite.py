@@ -11,7 +11,11 @@ from holdfast.state.codec import ITEMSIZE
 from holdfast.state.finite import is_finite, is_floating
 
 BLOCK = 4096
-FLOATS = sorted(name for name in ITEMSIZE if is_floating(name) and name != "complex32")
+FLOATS = sorted(
+    name
+    for name in ITEMSIZE
+    if is_floating(name) and name != "complex32" and (hasattr(ml_dtypes, name) or hasattr(np, name))
+)
 SMALL = [name for name in FLOATS if ITEMSIZE[name] <= 2]
 
 

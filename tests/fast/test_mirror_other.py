@@ -7,6 +7,11 @@ from holdfast.mirror.other import Other, _exclusive
 from holdfast.mirror.place import Refused
 
 
+class LikeNew(MemoryFileSystem):  # fsspec's own since 2024.10
+    async def _pipe_file(self, path, value, mode="overwrite", **kwargs):
+        raise NotImplementedError
+
+
 class LikeAdlfs(MemoryFileSystem):
     async def _pipe_file(self, path, value, overwrite=True, max_concurrency=None, **kwargs):
         raise NotImplementedError
@@ -18,7 +23,7 @@ class LikeOld(MemoryFileSystem):
 
 
 @pytest.mark.parametrize(
-    ("kind", "option"), [(MemoryFileSystem, {"mode": "create"}), (LikeAdlfs, {"overwrite": False}), (LikeOld, {})]
+    ("kind", "option"), [(LikeNew, {"mode": "create"}), (LikeAdlfs, {"overwrite": False}), (LikeOld, {})]
 )
 def test_an_exclusive_write_is_asked_for_as_the_package_calls_it(kind, option):
     assert _exclusive(kind) == option

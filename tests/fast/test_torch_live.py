@@ -340,6 +340,7 @@ def through_hooks(parameters):
     return optimizer
 
 
+SHARES = torch.__version__ < "2.10"  # its schedulers share a tensor with the optimizer
 bfloat16 = partial(seeded_net, dtype=torch.bfloat16)
 matrices = lambda seed: nn.Sequential(nn.Linear(6, 8, bias=False), nn.Linear(8, 3, bias=False))
 STARTED = {
@@ -377,6 +378,10 @@ def test_every_scheduler_goes_on_as_if_uninterrupted():
             return [model, optimizer, schedule(optimizer)]
 
         with asked_of(kind, rate()):
+            if isinstance(rate(), torch.Tensor) and kind.split()[0] in ("SequentialLR", "ReduceLROnPlateau") and SHARES:
+                with pytest.raises(UsageError, match="is not exact in torch 2"):
+                    resumed_as_if_uninterrupted(started)
+                continue
             resumed_as_if_uninterrupted(started)
 
 
@@ -428,7 +433,7 @@ def test_torch_brings_an_older_state_up_to_date():
     optimizer = trained()[1]
     tree, want = kept_state(optimizer), state_bits(optimizer)
     tree["state"][0]["step"] = 2
-    del tree["param_groups"][0]["decoupled_weight_decay"]
+    tree["param_groups"][0].pop("decoupled_weight_decay", None)  # since torch 2.7
     assert live.differences(optimizer, tree) == []
     live.restore(optimizer, tree)
     assert state_bits(optimizer)[0][0] == want[0][0]
@@ -583,7 +588,7 @@ def test_an_overridden_rate_scales_the_schedule():
         parts = [lr_scheduler.LinearLR(optimizer, 0.25, total_iters=3), lr_scheduler.StepLR(optimizer, 2)]
         return lr_scheduler.SequentialLR(optimizer, parts, [3])
 
-    for kind in (float, torch.tensor):
+    for kind in (float,) if SHARES else (float, torch.tensor):
         expected = schedule(phases, kind(0.25))[2:]
         assert schedule(phases, kind(0.5), 2, 0.25)[2:] == pytest.approx(expected, rel=1e-6)
     cycle = lambda top: lambda optimizer: lr_scheduler.OneCycleLR(optimizer, max_lr=top, total_steps=9)

@@ -41,7 +41,7 @@ def url(server, tmp_path):
 
 def done(*words):
     result = invoke(*words)
-    assert 0 == result.exit_code, (words, result.output, result.exception)
+    assert 0 == result.exit_code, (words, result.output)
     assert SECRET not in result.output
     return result.stdout
 

@@ -182,7 +182,7 @@ def _with_numpy(dtype: str, form: _Format) -> _Measure | None:
     def numbers(of: Any) -> Any:
         if table is not None:
             return table[of]
-        if dtype == "bfloat16":
+        if dtype in ("bfloat16", "bcomplex32"):
             return (of.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
         return of.view(f"<f{bits.itemsize}").astype(np.float64)
 

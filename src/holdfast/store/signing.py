@@ -64,9 +64,10 @@ class Signer:
             load = serialization.load_ssh_private_key
         try:
             key = load(data, None)
-        except TypeError:
-            raise UsageError(f"{file}: the key has a passphrase, and a run cannot ask for it") from None
-        except Exception:  # of the library's own kinds; its words could hold what the file holds
+        except Exception as error:
+            if isinstance(error, TypeError) or "password" in str(error):  # the latter until cryptography 43
+                raise UsageError(f"{file}: the key has a passphrase, and a run cannot ask for it") from None
+            # of the library's own kinds; its words could hold what the file holds
             raise UsageError(f"{file}: is no private key in PEM: make one by ssh-keygen -t ed25519 -N ''") from None
         if not isinstance(key, ed25519.Ed25519PrivateKey):
             raise UsageError(f"{file}: is no Ed25519 key: make one by ssh-keygen -t ed25519 -N ''")

@@ -13,15 +13,20 @@ import types
 import weakref
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau, SequentialLR
 
+from ..errors import UsageError
 from ..state.fill import whole
 from .stored import load
 from .trial import is_torchs, require_kinds, require_schedulers
 
 _Parts = list[tuple[LRScheduler, Any]]  # schedulers inside of another one, and their stored states
+
+_SHARING = (ReduceLROnPlateau, SequentialLR)  # in older versions a tensor of theirs is that of the optimizer
+_SHARES_UNTIL = "2.10"
 
 _SCRIPTS_OWN = (
     types.FunctionType,
@@ -36,8 +41,26 @@ _SCRIPTS_OWN = (
 
 
 def capture(scheduler: LRScheduler) -> Any:
-    """Return its state_dict without objects that belong to the script."""
-    return _storable(scheduler.state_dict(), (scheduler,))
+    """Return its state_dict without objects that belong to the script.
+
+    Raises:
+        UsageError: this torch makes it change its own base rates, which no restore can repeat.
+    """
+    return _storable(_state(scheduler), (scheduler,))
+
+
+def _state(scheduler: LRScheduler) -> Any:
+    groups = getattr(getattr(scheduler, "optimizer", None), "param_groups", ())
+    if (
+        isinstance(scheduler, _SHARING)
+        and torch.__version__ < _SHARES_UNTIL
+        and any(isinstance(group["lr"], torch.Tensor) for group in groups)
+    ):
+        raise UsageError(
+            f"{type(scheduler).__name__} with a tensor as its learning rate is not exact in torch {torch.__version__}: "
+            f"give lr as a number, or use torch {_SHARES_UNTIL}"
+        )
+    return scheduler.state_dict()
 
 
 def differences(scheduler: LRScheduler, stored: Any) -> list[str]:
@@ -70,7 +93,7 @@ def restore(scheduler: LRScheduler, stored: Any) -> None:
 def _storable(value: Any, around: tuple[Any, ...]) -> Any:
     """`around`: the schedulers that hold it; what refers to one of them is the script's own."""
     if isinstance(value, LRScheduler):
-        return _storable(value.state_dict(), (*around, value))
+        return _storable(_state(value), (*around, value))
     if type(value) is dict:
         return {key: _storable(item, around) for key, item in value.items() if not _is_scripts_own(item, around)}
     return [_storable(item, around) for item in value] if type(value) in (list, tuple) and _holds(value) else value
