@@ -31,10 +31,11 @@ class Corner(NamedTuple):
 
 
 CORNERS = {
-    "lowest": Corner("3.11", "lowest", "2.6.0"),  # the floors of pyproject.toml
-    "3.12": Corner("3.12", "newest", "2.9.1"),
-    "3.13": Corner("3.13", "newest", "2.14.1"),
-    "3.14": Corner("3.14", "newest", "2.14.1"),
+    "lowest": Corner("3.11", "tests/versions/lowest.lock", "2.6.0"),  # the floors of pyproject.toml
+    "newest": Corner("3.11", "requirements.lock", "2.14.1"),
+    "3.12": Corner("3.12", "tests/versions/newest.lock", "2.9.1"),
+    "3.13": Corner("3.13", "tests/versions/newest.lock", "2.9.1"),
+    "3.14": Corner("3.14", "tests/versions/newest.lock", "2.9.1"),
 }
 DRILL = ("drill", "--kills", "2", "--signals", "KILL,TERM", "--seed", "7", "--", "python", "examples/digits/train.py")
 
@@ -58,8 +59,9 @@ def interpreter(version: str) -> str | None:
 
 def environment(name: str, corner: Corner, python: str) -> Path:
     """Build the corner's environment if its lock is newer; return its Python."""
-    folder, lock = ROOT / f".venv-{name}", LOCKS / f"{corner.lock}.lock"
-    built, wanted = folder / ".ready", f"{corner}\n{lock.read_text()}"
+    folder, lines = ROOT / f".venv-{name}", (ROOT / corner.lock).read_text().splitlines()
+    pins = [line for line in lines if not line.startswith(("#", "torch==", "torchdata=="))]
+    built, wanted = folder / ".ready", "\n".join([str(corner), *pins])
     inside = folder / "bin/python"
     if not built.exists() or built.read_text() != wanted:
         print(
@@ -67,7 +69,7 @@ def environment(name: str, corner: Corner, python: str) -> Path:
         )
         call(python, "-m", "venv", "--clear", folder)
         pip = (inside, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps")
-        call(*pip, "--requirement", lock)
+        call(*pip, *pins)
         call(*pip, f"torch=={corner.torch}", "torchdata")
         call(*pip, "--no-build-isolation", "--editable", ".")
         call(sys.executable, "tools/cuda_stubs.py", folder / f"lib/python{corner.python}/site-packages")
