@@ -50,7 +50,7 @@ LINES = [step for step in STEPS if step.run]
 
 def kind_of(step):
     """How the step is tried: its target is looked up, bash reads it, the index is asked, or it is run."""
-    if re.fullmatch(r"make( [a-z-]+)+(( PYTHON=python| CORNERS="\$CORNER"))*", step.run.strip()):
+    if re.fullmatch(r"make( [a-z-]+)+(( PYTHON=python| CORNERS=.\$CORNER.))*", step.run.strip()):
         return "make"
     if re.search(r"\b(sudo|pytest)\b", step.run):
         return "read"
