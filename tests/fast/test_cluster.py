@@ -20,6 +20,7 @@ from holdfast.cluster.requeue import Requeue
 from holdfast.cluster.slurm import JobStatus
 from holdfast.errors import ClusterError, NoSpace, Superseded
 from holdfast.job import Job, job
+from holdfast.supervise import limits
 
 HERE = Job("slurm", "120", 0)
 NOW = 5000.0
@@ -630,3 +631,17 @@ def test_a_run_tells_its_supervisor_where_it_lives(tmp_path):
     job_leader.tell_run(tmp_path, tmp_path / "runs" / "b")
     assert tmp_path / "runs" / "b" == job_leader.run_of(tmp_path)
     job_leader.tell_run(tmp_path / "gone", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "option", "lead_s"), [(40, None, 10), (3600, None, 60), (40, 30.0, 30), (None, None, 60)]
+)
+def test_a_short_job_is_not_told_to_stop_as_it_starts(left_s, option, lead_s):
+    """By default three quarters of it are left to the command, also when most of its time is over."""
+    here = limits.Time(None, None, option)
+    here.watch.end_s = None if left_s is None else time.time() + left_s
+    assert here.lead_s() == pytest.approx(lead_s, abs=1)
+    if left_s is not None:
+        assert here.stop_due_s() - time.monotonic() == pytest.approx(left_s - lead_s, abs=1)
+        here.watch.end_s -= left_s - 5
+        assert here.lead_s() == pytest.approx(lead_s, abs=1)

@@ -43,7 +43,10 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @options.option("--max-requeues", type=click.IntRange(0), default=MOST_REQUEUES, help="Of one job.")
 @click.option("--grace", "grace_s", type=click.FloatRange(0), metavar="SECONDS", help="From a signal to SIGKILL.")
 @options.option(
-    "--lead", "lead_s", type=click.FloatRange(0), default=LEAD_S, help="Seconds before a job's end to stop at."
+    "--lead",
+    "lead_s",
+    type=click.FloatRange(0),
+    help=f"Seconds before a job's end to stop at. Default: {LEAD_S:.0f}; of a short job a quarter.",
 )
 @options.option("--requeue/--no-requeue", default=True, help="Carry the job on when its time is up.")
 @click.option("--spot", type=click.Choice(sorted(CLOUDS)), help="Stop when this cloud takes the machine back.")

@@ -20,8 +20,9 @@ LEAD_S = 60.0
 class Time:
     """When the command must stop, and when it is killed. Monotonic seconds, unless a name says otherwise."""
 
-    def __init__(self, job: Job | None, grace_s: float | None, lead_s: float) -> None:
-        self._job, self._grace_option_s, self.lead_s = job, grace_s, lead_s
+    def __init__(self, job: Job | None, grace_s: float | None, lead_s: float | None) -> None:
+        self._job, self._grace_option_s, self._lead_option_s = job, grace_s, lead_s
+        self._longest_s = 0.0  # that was ever left
         self.watch = JobWatch(job)
         self.save_s = 0.0  # how long the next save may take; 0 if unknown
 
@@ -29,11 +30,18 @@ class Time:
         """Seconds until the job's time is up; None: no end is known."""
         return None if self.watch.end_s is None else self.watch.end_s - time.time()
 
+    def lead_s(self) -> float:
+        """Return how long before the job's end the command is told to stop: by default a quarter of a short job."""
+        if self._lead_option_s is not None:
+            return self._lead_option_s
+        self._longest_s = max(self._longest_s, self.left_s() or 0.0)
+        return min(LEAD_S, self._longest_s / 4) if self._longest_s else LEAD_S
+
     def stop_due_s(self) -> float | None:
         """Return when the command must be told to stop if no other process does so; None: never."""
         left_s = self.left_s()
         need_s = SAVE_MARGIN * self.save_s + LEAVE_S if self.save_s else 0.0
-        return None if left_s is None else time.monotonic() + left_s - max(self.lead_s, need_s)
+        return None if left_s is None else time.monotonic() + left_s - max(self.lead_s(), need_s)
 
     def grace_s(self, number: int) -> float:
         """Return the time between that signal and the kill, as far as it is known now."""

@@ -31,7 +31,7 @@ from .job_end import JobEnd
 from .judge import CommandAttempt, Next
 from .keep import LEFT, LEFT_WORD, Kept, cut_short
 from .last_line import last_line, parting
-from .limits import LEAD_S, PATIENCE_S, Time
+from .limits import PATIENCE_S, Time
 from .output import fill_gaps
 from .place import BEAT_S, SupervisorDirectory, called, cwd, enter, name_of
 from .signals import SignalInbox
@@ -64,7 +64,7 @@ class SupervisorOptions:
     max_no_progress: int = 10
     max_requeues: int = requeue.MOST_REQUEUES
     grace_s: float | None = None
-    lead_s: float = LEAD_S
+    lead_s: float | None = None
     requeue: bool = True
     chain: bool = False  # another task of the array continues the work
     spot: str | None = None  # the cloud that may take this machine back
@@ -208,7 +208,7 @@ class _Supervisor:
         """Run one start of the command, from its checkpoint to its outcome."""
         checkpoint = self.kept.newest_valid() if self.kept is not None else None
         time_left_s = self.time.left_s()
-        own_s = None if time_left_s is None else max(time_left_s - self.options.lead_s, 1.0)
+        own_s = None if time_left_s is None else max(time_left_s - self.time.lead_s(), 1.0)
         command = self.program.begin(self.command, checkpoint.path if checkpoint is not None else None, own_s)
         if self.kept is not None:
             self.kept.begin()
@@ -340,7 +340,7 @@ class _Supervisor:
         left_s = self.time.left_s()
         if left_s is None or left_at_start_s is None:
             return False
-        return left_s <= self.options.lead_s * 1.5 + LATE_SHARE * left_at_start_s
+        return left_s <= self.time.lead_s() * 1.5 + LATE_SHARE * left_at_start_s
 
     def _has_failed_with_what_was_left(self, verdict: str, code: int, checkpoint: Checkpoint | None) -> bool:
         """Whether the checkpoint is treated as incomplete.
