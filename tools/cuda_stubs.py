@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 OF_NVIDIA = re.compile(r"lib(cu|nv|nccl)\w*\.so")
+ELSEWHERE = re.compile(r"_?Py|_ZNK?S|_ZS|_Z[nd]|_ZT[ISV]S|__cxa|__gxx")  # symbols of Python, and of C++'s own library
 NO_DEVICE = 100
 
 
@@ -87,7 +88,7 @@ def main(site: Path) -> None:
             if version in by_version:
                 if by_version[version] in missing:
                     missing[by_version[version]][version].add(symbol)
-            elif not version and here and symbol not in at_home and not re.match(r"_?Py", symbol):
+            elif not version and here and symbol not in at_home and not ELSEWHERE.match(symbol):
                 missing[here[0]][""].add(symbol)
     for name, symbols in missing.items():
         build(folder / name, symbols)
