@@ -50,7 +50,7 @@ class Writer:
         return "done" if ended.code == 0 else "failed"
 
 try:
-    options = SupervisorOptions(Path(sys.argv[1]), keeps=True, retries=RETRIES)
+    options = SupervisorOptions(Path(sys.argv[1]), keeps=True, retries=RETRIES, lead_s=LEAD_S)
     outcome = supervise(sys.argv[2:], lambda place: Writer(), options)
 except HoldfastError as error:
     sys.stderr.write(f"{error}\\n")
@@ -64,9 +64,10 @@ class Driven:
 
     code: int  # how it ended, once it has
 
-    def __init__(self, place, steps, *options, retries=0):
+    def __init__(self, place, steps, *options, retries=0, lead_s=None):
         self.place = Path(place)
-        (self.place / "driver.py").write_text(textwrap.dedent(DRIVER).replace("RETRIES", str(retries)))
+        driver = textwrap.dedent(DRIVER).replace("RETRIES", str(retries)).replace("LEAD_S", str(lead_s))
+        (self.place / "driver.py").write_text(driver)
         words = [sys.executable, "driver.py", "run", sys.executable, WRITER, steps, *options]
         with (self.place / "out").open("ab") as out, (self.place / "err").open("ab") as err:
             self.process = subprocess.Popen([*map(str, words)], cwd=place, stdout=out, stderr=err)

@@ -187,7 +187,7 @@ def test_a_program_that_stops_by_itself_near_the_end_is_not_started_again(tmp_pa
     end = str(int(time.time()) + 88)
     fakes.job(EndTime=end)
     monkeypatch.setenv("SLURM_JOB_END_TIME", end)
-    it = driven(tmp_path, 10_000, "--max-s", 1)
+    it = driven(tmp_path, 10_000, "--max-s", 1, lead_s=60)
     assert (75, 1) == (it.code, it.printed.count("from"))
     assert "stopped by the job's end being near; run me again\nholdfast: job 120: time limit; requeued\n" in it.said
     assert kept(tmp_path)

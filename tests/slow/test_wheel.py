@@ -18,6 +18,7 @@ from holdfast.drill.plan import DAMAGE
 
 ROOT = Path(__file__).parents[2]
 VERSION = holdfast.__version__
+MADE = {"__pycache__", ".hypothesis"}  # what tests leave
 SCRIPT = """
 import signal, sys, holdfast
 state = {"seen": [], "sums": {"total": 0.0}}
@@ -85,7 +86,7 @@ def test_the_source_distribution_holds_what_the_project_needs(built):
         *("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"),
     }
     for folder in ("src", "tests", "tools", "examples", "docs", "changelog", ".ci", ".github"):
-        files = [path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+        files = [path for path in (ROOT / folder).rglob("*") if path.is_file() and MADE.isdisjoint(path.parts)]
         assert files
         needed |= {str(path.relative_to(ROOT)) for path in files}
     assert set() == needed - names

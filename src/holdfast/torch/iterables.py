@@ -13,6 +13,7 @@ from ..data.order import key
 from ..data.replay import ReplayFeed
 from ..data.stateful import StatefulFeed
 from .twin import draw_seed_of_workers, facts_of, torchdatas, twin_of
+from .workers import iterate
 
 _NOTHING = object()
 
@@ -44,7 +45,7 @@ class IterableFeed(ReplayFeed):
             draw_seed_of_workers(self._users, self._loader, seed)
         else:
             self._loader.generator.manual_seed(seed)
-        return iter(self._loader)
+        return iterate(self._loader)
 
     def _unknown(self) -> Any:
         return unknown_stream(self._users.dataset)

@@ -23,6 +23,7 @@ from ..data.stateful import forgets
 from .iterables import DatasetFeed, IterableFeed, unknown_stream
 from .plans import Step, plan_for, position_of
 from .twin import draw_as_sampler, draw_seed_of_workers, facts_of, torchdatas, twin_of
+from .workers import iterate
 
 
 def feed_for(loader: Any, seed: int) -> Feed | None:
@@ -108,7 +109,7 @@ class DataLoaderFeed(Feed):
         self._recent.append(at)
         self._seed_workers(epoch, at["batches"], first=position is None and self._last is None)
         self._last = at if at["batches"] else self._last
-        return self._consumed(iter(self._twin))
+        return self._consumed(iterate(self._twin))
 
     def position(self, consumed: int) -> FeedPosition:
         # zip() takes one more of a longer loader, so the last position may not be the consumed one

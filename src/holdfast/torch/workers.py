@@ -41,6 +41,12 @@ class WorkerInit(Unstopped):
         super().__call__(worker)
 
 
+def iterate(twin: Any) -> Iterator[Any]:
+    """Return an iterator of the twin; its workers ignore stop signals also where torch is younger than the run."""
+    with sheltered():
+        return iter(twin)
+
+
 @contextmanager
 def sheltered() -> Iterator[None]:
     """During a run, the workers of *any* DataLoader ignore stop signals: an evaluation's too."""
