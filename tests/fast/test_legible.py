@@ -79,7 +79,7 @@ def test_what_is_nested_beyond_all_depth_is_cut_with_a_mark(name, tmp_path):
     depth = 0
     while isinstance(found, dict):
         found, depth = next(iter(reversed(found.values()))), depth + 1
-    assert "[a dict without text: RecursionError]" == found
+    assert found.startswith(("[a dict without text: RecursionError]", "{'deeper': "))  # newer versions write the text
     assert depth in (32, 33)
 
 
