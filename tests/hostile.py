@@ -120,13 +120,14 @@ class Enough(Exception):
     """The training has gone as far as it shall."""
 
 
-def loop(run: Run, objects: dict[str, Any], ends_at: int = 10**9) -> None:
-    """Train from where the run is. Raise `Enough` in the body of step `ends_at`."""
+def loop(run: Run, objects: dict[str, Any], ends_at: int = 10**9, *, learns: bool = True) -> None:
+    """Train from where the run is, or only walk. Raise `Enough` in the body of step `ends_at`."""
     data = TensorDataset(torch.arange(12.0).reshape(4, 3))
     loader = DataLoader(data, batch_size=2, shuffle=True)
     for _ in run.epochs(EPOCHS):
         for (batch,) in run.batches(loader):
-            learn(objects, batch)
+            if learns:
+                learn(objects, batch)
             run.log(loss=1.0, n=2)
             run.vars.patience += 1
         for batch in run.batches([0, 1], name="second"):
@@ -281,13 +282,16 @@ class Outcome(NamedTuple):
 
 
 def resumed(root: Path, **options: Any) -> Outcome:
-    """Go on with the run at `root` to its end, as its script would."""
+    """Go on with the run at `root` to its end, as its script would, but for what learns.
+
+    Odd values inside of an optimizer's state may fail in its next step, with torch's own error.
+    """
     objects, variables = live()
     before, began = digests(objects), False
     try:
         with Run(root, objects, vars=variables, seed=1, types=TYPES, background=False, **options) as run:
             began = True
-            loop(run, objects)
+            loop(run, objects, learns=False)
     except Exception as error:
         return Outcome(error, began, changed=began or digests(objects) != before)
     return Outcome(None, began=True, changed=True)
