@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 
 import pytest
 import test_torch_loader as laws
@@ -14,7 +15,9 @@ from torch.utils.data import DataLoader
 
 from feeds import plain
 from holdfast import Run
+from holdfast.children import processes
 from holdfast.data.feed import feed_for
+from supervised import until
 from toy import Toy
 
 WORKERS = [{"num_workers": 1}, {"num_workers": 2}, {"num_workers": 4, "prefetch_factor": 3}]
@@ -101,3 +104,39 @@ def test_workers_ignore_the_signals_that_stop_a_run(start, tmp_path):
             os.killpg(train.pid, signal.SIGKILL)
             raise
     assert (0, b"400", b"") == (train.returncode, out.splitlines()[-1], err)
+
+
+ORPHANED = """
+    import os, signal
+    import torch.utils.data._utils as torch_workers
+
+    torch_workers.MP_STATUS_CHECK_INTERVAL = torch_workers.worker.MP_STATUS_CHECK_INTERVAL = 600.0
+
+    from torch.utils.data import DataLoader
+    from holdfast.torch.workers import sheltered
+
+    def told(worker):
+        print(os.getpid(), flush=True)
+
+    if __name__ == "__main__":
+        with sheltered():
+            for batch in DataLoader(range(400), num_workers=2, prefetch_factor=2, worker_init_fn=told):
+                signal.pause()
+"""
+
+
+def test_workers_whose_run_was_killed_end_at_a_sigterm(tmp_path):
+    """torch's workers look for their user every 5 s, and a supervisor waits for them; here they would look at 600 s."""
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(ORPHANED))
+    with subprocess.Popen([sys.executable, path], stdout=subprocess.PIPE, text=True, start_new_session=True) as train:
+        orphans = {int(train.stdout.readline()) for _ in range(2)}
+        train.kill()
+        train.wait()
+        assert all(map(processes.runs, orphans))
+        os.killpg(train.pid, signal.SIGTERM)
+        try:
+            until(lambda: not any(map(processes.runs, orphans)), "their end")
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(train.pid, signal.SIGKILL)

@@ -91,17 +91,18 @@ _forkservers: set[int] = set()  # those that block the signals
 
 
 def _ignore_stop_signals() -> None:
-    """In a worker: ignore the signals that stop a run, except a SIGTERM from its user, which ends the worker."""
+    """In a worker: ignore the signals that stop a run. A SIGTERM ends it from its user, or once that has ended."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # a handler does not learn who sent it
     for number in _STOP_SIGNALS:
         if number != signal.SIGTERM:
             signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, set(_STOP_SIGNALS) - {signal.SIGTERM})
     parent = multiprocessing.parent_process()  # who asked for this worker; os.getppid() may be a forkserver
-    Thread(target=_end_on_sigterm_from, args=[parent.pid if parent else os.getppid()], daemon=True).start()
+    starter = os.getppid()
+    Thread(target=_end_on_sigterm_from, args=[parent.pid if parent else starter, starter], daemon=True).start()
 
 
-def _end_on_sigterm_from(pid: int | None) -> None:
+def _end_on_sigterm_from(user: int | None, starter: int) -> None:
     while hasattr(signal, "sigwaitinfo"):  # macOS does not tell who sent it: there it stays blocked
-        if signal.sigwaitinfo({signal.SIGTERM}).si_pid == pid:
+        if signal.sigwaitinfo({signal.SIGTERM}).si_pid == user or os.getppid() != starter:
             os._exit(0)
