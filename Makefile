@@ -97,6 +97,7 @@ soak: setup  ## for HOURS, or COUNT cases of each kind: all cuts of all loaders,
 lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python tools/weight.py --lower
 
 types: setup
 	$(BIN)/mypy

@@ -1,6 +1,7 @@
 """Weigh a checkout: tokens, files, long lines, docstrings, imports, repeated class names, long sentences.
 
     python tools/weight.py [ROOT] [--json]
+    python tools/weight.py [ROOT] --lower    # compares with weights.toml; lowers what is lighter now, names what is not
 
 Python is weighed in `src` and in `tests`. A token is what `tokenize` gives, without comments and without what only
 lays text out (line ends, indents, encoding). An import is a module of our own that another one names, wherever in the
@@ -18,6 +19,7 @@ import json
 import re
 import sys
 import tokenize
+import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -35,6 +37,7 @@ LAYOUT = {
 }
 SHORT_FILE_LINES = 50
 LONG_SENTENCE_WORDS = 30
+WIDE = 8  # attributes of one parameter that a module may read
 _FENCE = re.compile(r"\s*(```|~~~)")
 _BLOCK = re.compile(r"\s*(#+|[-*+]|\d+\.|>)\s+")
 _RULE = re.compile(r"[\s|:-]+")
@@ -130,6 +133,96 @@ def weigh(folder: Path) -> Weight:
     return weight
 
 
+def circles(texts: dict[str, str]) -> list[frozenset[str]]:
+    """The groups of modules that import each other, also for types or inside a function; the largest first."""
+    names = {file: file.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for file in texts}
+    modules = {*names.values()}
+    graph = {names[file]: imported(ast.parse(text), file, modules) for file, text in texts.items()}
+    reached = {name: _reached(graph, name) for name in graph}
+    found = {frozenset(each for each in reached[name] if name in reached[each]) for name in graph}
+    return sorted((each for each in found if len(each) > 1), key=len, reverse=True)
+
+
+def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
+    found, ahead = set[str](), [start]
+    while ahead:
+        new = graph[ahead.pop()] - found
+        found |= new
+        ahead += new
+    return found
+
+
+def wide_parameters(tree: ast.Module) -> set[str]:
+    """The parameters, by their names, of which a module reads more than eight attributes."""
+    read = defaultdict(set)
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = {each.arg for each in [*function.args.args, *function.args.kwonlyargs]} - {"self", "cls"}
+            for each in ast.walk(function):
+                if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name) and each.value.id in given:
+                    read[each.value.id].add(each.attr)
+    return {name for name, attributes in read.items() if len(attributes) > WIDE}
+
+
+def bounded(root: Path) -> dict[str, dict[str, int]]:
+    """The figures that weights.toml bounds: tokens of each package of src and of all tests, and the shape of src."""
+    source = root / "src/holdfast"
+    texts = {each.relative_to(source).as_posix(): each.read_text() for each in sorted(source.rglob("*.py"))}
+    packages = Counter[str]()
+    for file, text in texts.items():
+        packages[file.split("/")[0].removesuffix(".py")] += tokens(text)
+    trees = {file: ast.parse(text) for file, text in texts.items()}
+    classes = Counter(each.name for tree in trees.values() for each in ast.walk(tree) if isinstance(each, ast.ClassDef))
+    found = circles(texts)
+    return {
+        "tokens": {"src": packages.total(), "tests": sum(map(_tokens, (root / "tests").rglob("*.py")))},
+        "packages": dict(sorted(packages.items())),
+        "shape": {
+            "import_circles": len(found),
+            "modules_in_the_largest_circle": max(map(len, found), default=0),
+            "class_names_repeated": sum(count > 1 for count in classes.values()),
+            "wide_parameters": sum(len(wide_parameters(tree)) for tree in trees.values()),
+        },
+    }
+
+
+def _tokens(path: Path) -> int:
+    return tokens(path.read_text())
+
+
+def too_heavy(root: Path) -> list[str]:
+    """A line for each figure that is above its bound in weights.toml, or has none there."""
+    bounds, lines = tomllib.loads((root / "weights.toml").read_text()), []
+    for table, figures in bounded(root).items():
+        for name, figure in figures.items():
+            bound = bounds[table].get(name)
+            if bound is None:
+                lines.append(f"weights.toml has no {table}.{name}: it is {figure}")
+            elif figure > bound:
+                lines.append(f"weights.toml: {table}.{name} is {figure}, and may be {bound}")
+    return lines
+
+
+def lower(root: Path) -> list[str]:
+    """Lower each bound in weights.toml to the figure that is there now; return a line for each that changed."""
+    file = root / "weights.toml"
+    figures, lines, table, kept = bounded(root), [], "", []
+    for line in file.read_text().splitlines(keepends=True):
+        if header := re.match(r"\[(\w+)\]", line):
+            table = header[1]
+        if bound := re.match(r"(\w+) = (\d+)$", line.rstrip()):
+            figure = figures[table].get(bound[1])
+            if figure is None or figure < int(bound[2]):
+                lines.append(f"weights.toml: {table}.{bound[1]} {bound[2]} -> {'gone' if figure is None else figure}")
+                if figure is None:
+                    continue
+                line = f"{bound[1]} = {figure}\n"  # noqa: PLW2901
+        kept.append(line)
+    if lines:
+        file.write_text("".join(kept))
+    return lines
+
+
 def blocks(markdown: str) -> Iterator[str]:
     """What stands alone in a Markdown text: a paragraph, a heading, a list item, a table's cell."""
     paragraph: list[str] = []
@@ -186,9 +279,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root", type=Path, nargs="?", default=Path(__file__).parents[1])
     parser.add_argument("--json", action="store_true", help="print JSON, with the names behind the counts")
+    parser.add_argument("--lower", action="store_true", help="lower the bounds in weights.toml to what is there now")
     asked = parser.parse_args()
     if not (asked.root / "src/holdfast").is_dir():
         parser.error(f"{asked.root} has no src/holdfast: give the root of a checkout")
+    if asked.lower:
+        above = too_heavy(asked.root)
+        print("\n".join([*lower(asked.root), *above] or ["weights.toml: nothing is lighter, nothing heavier"]))
+        return min(len(above), 1)
     weights = {name: weigh(asked.root / path) for name, path in (("src", "src/holdfast"), ("tests", "tests"))}
     text = read(asked.root)
     if asked.json:
