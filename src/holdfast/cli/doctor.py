@@ -1,4 +1,4 @@
-"""`holdfast doctor`: whether this file system, this cluster and this run will do; and puts a run's directory right."""
+"""`holdfast doctor`: whether this file system, this cluster and this run will do."""
 
 from __future__ import annotations
 
@@ -8,21 +8,18 @@ from pathlib import Path
 import click
 
 from .. import scan
-from ..doctor import copies, files, mess, repair, scheduler, versions
+from ..doctor import copies, files, mess, scheduler, versions
 from ..doctor import run as runs
 from ..doctor.check import Check, problem, warning
-from ..doctor.mess import LEAVE, LEFT, REMOVE, REPLACE, START, WILL, Mess
-from ..errors import DiskError, NotFound, UsageError
+from ..doctor.mess import REMOVE, Mess
+from ..errors import NotFound
 from ..run import settings
 from ..run.settings import PURGE_DAYS
 from ..store.claiming import strangers
 from ..store.locate import is_mirror, run_of
-from ..store.refusal import all_barred
 from ..supervise import leftovers
 from . import measured, options
 from .shown import echo, echo_json
-
-TODO = {LEAVE: "ask again later", START: f"it {WILL[START]}"}
 
 
 @click.command()
@@ -34,23 +31,15 @@ TODO = {LEAVE: "ask again later", START: f"it {WILL[START]}"}
     type=click.FloatRange(min=0, min_open=True),
     help=f"This site deletes files after N days. Default: {PURGE_DAYS}.",
 )
-@click.option("--repair", "mends", is_flag=True, help="Put RUN's directory right instead, and say what was done.")
 @options.as_json
-def command(run: str | None, partition: str | None, purge_days: float | None, mends: bool, as_json: bool) -> int:
+def command(run: str | None, partition: str | None, purge_days: float | None, as_json: bool) -> int:
     """Look at the file system (of RUN, else of this folder), the scheduler, versions, and at what RUN's saves take.
 
     A line for each check: ok, warning or problem, and what to do. Nothing is left behind. Exit 1 if there is a problem.
-
-    With --repair: half checkpoints, wrong links and what killed processes left are put right. No whole checkpoint is
-    changed, and a run that may be going on is refused. RUN may also be a folder that is a mirror. What cannot be read
-    stays as it is; then the exit code is 12, and 4 if a manifest is damaged.
+    RUN may also be a folder that is a mirror.
     """
     if run is not None and not scan.is_dir(run):
         raise NotFound(f"{run}: no such directory; expected a run's")
-    if mends:
-        if run is None:
-            raise UsageError("--repair needs RUN: whose directory is to be put right?")
-        return _report(run, _repaired(Path(run)), as_json=as_json)
     checks = []
     for check in examine(run, partition, settings.purge_days() if purge_days is None else purge_days):
         checks.append(check)
@@ -74,31 +63,16 @@ def examine(run: str | None, partition: str | None, days: float | None = None) -
         yield from runs.rights(known.run)
         yield from runs.ageing(known.run, days)
         for each in _messes(known.directory):
-            todo = TODO.get(each.cure, f"holdfast doctor --repair {run}")
-            tell = problem if each.cure == REPLACE else warning  # the run cannot go on
-            yield tell("mess", f"{each.path}: {each.what}", todo)
+            yield (problem if each.stops else warning)("mess", f"{each.path}: {each.what}", each.todo)
 
 
 def _messes(directory: Path) -> list[Mess]:
-    """Return what `--repair` would put right; nothing in a run that may be going on."""
+    """Return what helps nobody; nothing in a run that may be going on."""
     if is_mirror(directory):
         return copies.find(directory)
     found = [_left(path) for path in leftovers.find(directory)]
     root = _root(directory)
     return [] if root is not None and strangers(root) else [*(mess.find(root) if root else ()), *found]
-
-
-def _repaired(directory: Path) -> list[Mess]:
-    if is_mirror(directory):
-        return copies.repair(directory)
-    root = _root(directory)
-    for bar in () if root is None else all_barred(root):
-        raise DiskError(f"{root}: cannot be repaired: {bar.what}; {bar.todo}")
-    done = [] if root is None else repair.repair(root)
-    found = [_left(path) for path in leftovers.remove(directory)]
-    if root is None and not found and not leftovers.is_theirs(directory):
-        raise NotFound(f"{directory}: neither a run's directory, nor one of `holdfast run` or `submit`, nor a mirror")
-    return [*done, *found]
 
 
 def _root(directory: Path) -> Path | None:
@@ -111,20 +85,3 @@ def _root(directory: Path) -> Path | None:
 
 def _left(path: Path) -> Mess:
     return Mess(path, "left by a `holdfast run` or `submit` that was killed", REMOVE)
-
-
-def _report(run: str, found: list[Mess], *, as_json: bool) -> int:
-    left = [each for each in found if each.cure in LEFT]
-    done = [each for each in found if each.cure not in LEFT]
-    if as_json:
-        facts = {"repaired": done, "left": left}
-        echo_json({"run": run} | {name: [_facts(each) for each in messes] for name, messes in facts.items()})
-    else:
-        for each in found:
-            echo(str(each))
-        echo(f"{run}: {len(done)} put right" if done else f"{run}: nothing to do")
-    return min((LEFT[each.cure] for each in left), default=0)
-
-
-def _facts(mess: Mess) -> dict[str, str]:
-    return mess._asdict() | {"path": str(mess.path)}

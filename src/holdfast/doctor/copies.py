@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from .. import disk, owner, scan
+from .. import owner, scan
 from ..mirror.folder import Folder
 from ..mirror.records import NO_MANIFEST, Claim, folder
 from ..mirror.remote import Remote
@@ -15,7 +15,7 @@ from .mess import REMOVE, Mess
 
 
 def find(place: Path) -> list[Mess]:
-    """Return what would be removed from the mirror in the folder `place`."""
+    """Return what nobody will complete in the mirror in the folder `place`."""
     seen = Remote(Folder(place)).look()
     gone = {claim.attempt for claim in seen.claims if _is_gone(claim)}
     halves = [
@@ -24,15 +24,6 @@ def find(place: Path) -> list[Mess]:
         if rest.why == NO_MANIFEST and rest.attempt in gone
     ]
     return [*halves, *_unfinished(place, [mess.path for mess in halves])]
-
-
-def repair(place: Path) -> list[Mess]:
-    """Remove it, and return what it was."""
-    found = find(place)
-    for mess in found:
-        disk.remove_tree(mess.path)
-        disk.sync_dir(mess.path.parent)
-    return found
 
 
 def _unfinished(place: Path, within: list[Path]) -> Iterator[Mess]:

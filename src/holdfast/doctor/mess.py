@@ -1,17 +1,18 @@
-"""Mess: what a run's directory holds that helps nobody, and what becomes of each. This module changes nothing."""
+"""Mess: finds what a run's directory holds that helps nobody, and says what becomes of each. It changes nothing."""
 
 from __future__ import annotations
 
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from .. import disk, journal, scan
-from ..errors import Damaged, NotFound, StoreError, Unreadable
+from ..errors import Damaged, NotFound, StoreError
 from ..journal import Log
 from ..store import claiming
 from ..store.attempt import is_checkpoint, read_run
@@ -20,20 +21,12 @@ from ..store.format import MANIFEST, parse_name
 from ..store.shelf import Shelf
 from .files import FORGOTTEN_S, NAME
 
-REMOVE, FENCE, ASIDE, POINT, BACK, NAMED = "remove", "fence", "set aside", "point", "bring back", "name"
-REPLACE, LEAVE, START = "replace", "leave", "start"
-LEFT = {LEAVE: Unreadable.exit_code, START: Damaged.exit_code}  # what a repair does not touch; its exit code
-WILL = {  # what becomes of it
-    REMOVE: "is removed",
-    FENCE: "is removed with what that attempt left; what must stay goes to history/ and quarantine/",
-    ASIDE: "goes to quarantine/",
-    POINT: "is renewed",
-    BACK: "is a checkpoint again",
-    NAMED: "is written again from the newest checkpoint",
-    REPLACE: "goes to quarantine/, and is written again from the newest checkpoint",
-    LEAVE: "stays as it is, since nobody knows what is in it",
-    START: "stays: the next start that comes to it takes a mirror's copy, or moves it to quarantine/",
-}
+STARTS = "the next start removes it"
+REMOVE = "nothing needs it: remove it"
+SAVES = "it is no checkpoint: remove it, or the save of that step moves it to quarantine/"
+RENEWS = "the next save renews it"
+LATER = "ask again later"
+DAMAGED = "the next start that comes to it takes a mirror's copy, or moves it to quarantine/"
 DAMAGE = ("damaged", "incomplete")  # the words of a quarantine that a whole checkpoint leaves; others are decisions
 _QUARANTINED = re.compile(r"(step-\d{9,18}(?:-end)?)-([a-z-]+?)(?:-\d+)?")
 _IN_A_ROOM = {
@@ -48,29 +41,15 @@ _IN_A_ROOM = {
 class Mess(NamedTuple):
     path: Path
     what: str
-    cure: str  # one of those above
-    word: str = ""  # why it is set aside, as its name in quarantine/ says
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.what}; it {WILL[self.cure]}"
+    todo: str
+    stops: bool = False  # no start goes on before it is mended
 
 
-def find(root: Path, *, own: int | None = None, sound: Callable[[Path], bool] | None = None) -> list[Mess]:
-    """Return what would be put right in the run at `root`, where no other attempt may be alive.
-
-    What cannot be read now is among it, and is to be left as it is. `own`: the attempt of this process. `sound` says
-    whether what lies in quarantine/ is whole; without it only its layout is looked at.
-    """
-    shelf, logs, aside = Shelf(root), journal.logs(root), [*_no_checkpoints(root)]
-    taken = {*scan.names(root / "checkpoints")} - {mess.path.name for mess in aside if mess.cure not in LEFT}
-    return [
-        *_run_file(shelf),
-        *_rooms(root, own),
-        *_drafts(root),
-        *aside,
-        *_quarantined(root, logs, taken, sound or _is_whole),
-        *_links(shelf),
-    ]
+def find(root: Path) -> list[Mess]:
+    """Return what is wrong in the run at `root`, where no attempt may be alive; also what cannot be read now."""
+    shelf = Shelf(root)
+    messes = (_run_file(shelf), _rooms(root), _drafts(root), _no_checkpoints(root), _quarantined(root), _links(shelf))
+    return [*chain.from_iterable(messes)]
 
 
 def _run_file(shelf: Shelf) -> Iterator[Mess]:
@@ -78,26 +57,26 @@ def _run_file(shelf: Shelf) -> Iterator[Mess]:
     try:
         read_run(shelf.root)
     except Damaged:
-        yield Mess(path, "is not what Holdfast wrote, and no start goes on", REPLACE)
+        todo = f"mv {path} {path}.odd: the next start writes it again, from the newest checkpoint"
+        yield Mess(path, "is not what Holdfast wrote, and no start goes on", todo, stops=True)
     except OSError as error:
         yield _unknown(path, error)
     if not scan.lexists(path) and shelf.run() is not None:
-        yield Mess(path, "is gone", NAMED)
+        yield Mess(path, "is gone", "the next start writes it again, from the newest checkpoint")
 
 
-def _rooms(root: Path, own: int | None) -> Iterator[Mess]:
+def _rooms(root: Path) -> Iterator[Mess]:
     for number in scan.names(root / "attempts"):
         room = root / "attempts" / number
-        others = number.isdecimal() and int(number) != own and not scan.is_symlink(room)
-        for child in scan.names(room) if others else ():
+        for child in scan.names(room) if number.isdecimal() and not scan.is_symlink(room) else ():
             if child != f"attempt-{number}.jsonl":
                 what = next((what for word, what in _IN_A_ROOM.items() if child.startswith(word)), "a file")
-                yield Mess(room / child, f"{what}, left by attempt {number}, which has ended", FENCE)
+                yield Mess(room / child, f"{what}, left by attempt {number}, which has ended", STARTS)
 
 
 def _drafts(root: Path) -> Iterator[Mess]:
     for path in claiming.stale_claims(root):
-        yield Mess(path, "the draft of a start that was killed", FENCE)
+        yield Mess(path, "the draft of a start that was killed", STARTS)
     for pattern, what in (
         (".run-*.json", "the draft of a start that was killed"),
         (f"{NAME}-*", "left by a `holdfast doctor` that was killed"),
@@ -120,21 +99,21 @@ def _no_checkpoints(root: Path) -> Iterator[Mess]:
             is_link = scan.is_symlink(path) and not scan.exists(path)
             why = _incomplete(path) if has_manifest else None
         except Damaged as error:
-            yield Mess(path, f"its manifest is damaged: {error}", START)
+            yield Mess(path, f"its manifest is damaged: {error}", DAMAGED)
             continue
         except (StoreError, OSError) as error:
             yield _unknown(path, error)
             continue
         if is_link:
-            yield Mess(path, f"is a link to {os.readlink(path)}, which is gone", ASIDE, "dangling")
+            yield Mess(path, f"is a link to {os.readlink(path)}, which is gone", SAVES)
         elif not has_manifest:
-            yield Mess(path, f"has no {MANIFEST}: a copy that did not end", ASIDE, "no-manifest")
+            yield Mess(path, f"has no {MANIFEST}: a copy that did not end", SAVES)
         elif why is not None:
-            yield Mess(path, why, ASIDE, "incomplete")
+            yield Mess(path, why, DAMAGED)
 
 
 def _unknown(path: Path, error: Exception) -> Mess:
-    return Mess(path, f"cannot be read now: {error}", LEAVE)
+    return Mess(path, f"cannot be read now: {error}", LATER)
 
 
 def _incomplete(path: Path) -> str | None:
@@ -155,19 +134,21 @@ def _incomplete(path: Path) -> str | None:
     return None
 
 
-def _quarantined(root: Path, logs: Sequence[Log], taken: set[str], sound: Callable[[Path], bool]) -> Iterator[Mess]:
+def _quarantined(root: Path) -> Iterator[Mess]:
+    """What was set aside as damaged, and lacks nothing now; only its layout is looked at."""
+    taken, logs = {*scan.names(root / "checkpoints")}, journal.logs(root)
     for path in scan.glob(root / "quarantine", "step-*"):
         named = _QUARANTINED.fullmatch(path.name)
         if named is None or named[2] not in DAMAGE or named[1] in taken or scan.is_symlink(path):
             continue
         try:
-            is_back = _is_present(root, path, named[1], logs) and sound(path)
+            is_back = _is_present(root, path, named[1], logs) and _is_whole(path)
         except (StoreError, OSError) as error:
             yield _unknown(path, error)
             continue
         if is_back:
-            taken.add(named[1])
-            yield Mess(path, "is whole now, and of the run's present", BACK)
+            todo = f"if `holdfast verify {path}` finds it whole: mv {path} {root / 'checkpoints' / named[1]}"
+            yield Mess(path, "seems whole now, and is of the run's present", todo)
 
 
 def _is_present(root: Path, path: Path, name: str, logs: Sequence[Log]) -> bool:
@@ -199,4 +180,4 @@ def _links(shelf: Shelf) -> Iterator[Mess]:
             except NotFound:
                 wanted = None
             if leads != wanted and (leads is not None or not scan.lexists(path)):
-                yield Mess(path, f"leads to {leads or 'nothing'} instead of {wanted or 'nothing'}", POINT)
+                yield Mess(path, f"leads to {leads or 'nothing'} instead of {wanted or 'nothing'}", RENEWS)

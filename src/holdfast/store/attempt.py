@@ -191,7 +191,7 @@ def read_run(root: Path) -> str:
         return ""
     except disk.NotPlain:
         data = b""
-    return run_of(data, path, f"holdfast doctor --repair {root} writes it again")
+    return run_of(data, path, "move it away: the next start writes it again from the newest checkpoint")
 
 
 # -- the three moves that an attempt makes in the run ---------------------------------------------------------------

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from .. import disk, journal, scan
+from .. import disk, scan
 from ..cluster.job_leader import SCRIPT
-from . import submission
 from .place import JOURNAL, living
 
 UNSUBMITTED_S = 3600.0  # the age at which an empty script was left by a submission that was killed
@@ -29,18 +28,3 @@ def find(directory: Path) -> list[Path]:
 def is_theirs(directory: Path) -> bool:
     """Whether a supervisor or a submission has used this directory."""
     return scan.is_file(directory / JOURNAL) or scan.is_file(directory / SCRIPT)
-
-
-def remove(directory: Path) -> list[Path]:
-    """Remove them, and return what they were."""
-    found = find(directory)
-    for path in found:
-        if path.name == SCRIPT:
-            submission.give_back(directory)
-        else:
-            disk.remove_tree(path)
-    if found and scan.is_file(directory / JOURNAL):
-        disk.sync_dir(directory)
-        lines = [{"event": "repaired", "time": time.time(), "path": str(path)} for path in found]
-        journal.append(directory / JOURNAL, lines, sync=True)
-    return found

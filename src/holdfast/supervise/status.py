@@ -217,7 +217,7 @@ def _alive(place: Place, logs: Sequence[Log], over: Sequence[str]) -> bool:
 
 
 def _of_starts(logs: Sequence[Log]) -> Sequence[Log]:
-    """Return the attempts without those of a repair, and of a start that was refused: neither has done any work."""
+    """Return the attempts without those of a start that was refused, which has done no work."""
     return [log for log in logs if log.last.get("event") != "end" or log.restored is not None] or logs
 
 
