@@ -65,14 +65,6 @@ def test_the_limit_is_ten_minutes_or_ten_slow_steps():
     assert 1 == len(watched.stays(STEP, 3 * LOOK_S))
 
 
-def test_until_some_dozens_of_steps_are_known_the_limit_is_wider():
-    """Their spread is taken for wide."""
-    limits = [Watched().knows(60.0, count).judge.limit_s(STEP) for count in (1, 10, 30, 1000)]
-    assert limits == sorted(limits, reverse=True)
-    assert limits[0] > 60 * 60 * 6
-    assert limits[-1] == TIMES * 60
-
-
 def test_each_phase_has_a_pace_of_its_own():
     """A long save makes no step slow. What the first step compiled, a later one may compile again."""
     watched = Watched().knows(1.0)

@@ -1,13 +1,11 @@
 """Hang: decides from looks at a program's signs of life whether it hangs. Pure.
 
-A phase has a limit. It counts only the time in which the supervisor itself looked: a suspended job, Ctrl-Z or a
-sleeping laptop stops both. A slow step is the slowest so far, or what the spread of the steps makes likely: until some
-dozens are known, the spread is taken for wide.
+A phase has a limit: ten times the slowest one so far, and never less than its floor. Only time in which the
+supervisor itself looked counts: a suspended job, Ctrl-Z or a sleeping laptop stops both.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
@@ -20,8 +18,6 @@ RARE = 3.0  # times the floor, for phases that come seldom
 UNKNOWN = 12.0  # times the floor, for what nothing is known of: the restore, the first step with its compilation
 LOOK_S, LEAST_LOOK_S = 5.0, 0.1
 SLACK_S = 1.0  # by which a look may be late and still count in full
-_LIKELY = 6.5  # standard deviations of the logarithm: one step of 10^10 is slower
-_PRIOR_STEPS, _PRIOR_SPREAD = 10, 1.0  # what is assumed of the spread before steps are known
 
 
 class Look(NamedTuple):
@@ -38,7 +34,6 @@ class Phase(NamedTuple):
     """How a phase is judged."""
 
     floor: float = RARE  # times the floor of all
-    spread: bool = False  # its limit comes from the spread, too
     after: str = ""  # COMPILED times the slowest of this phase is allowed
     least: int = 0  # until it was seen so often in this start, its limit is UNKNOWN times the floor
     silent: bool = False  # until then it has no limit, unless the user has given one
@@ -54,31 +49,6 @@ class Hang(NamedTuple):
     limit_s: float
 
 
-class Pace:
-    """The durations of one phase."""
-
-    def __init__(self) -> None:
-        self.count, self.slowest_s = 0, 0.0
-        self._mean, self._squares = 0.0, 0.0  # of the logarithm
-
-    def take(self, seconds: float) -> None:
-        self.count += 1
-        self.slowest_s = max(self.slowest_s, seconds)
-        value = math.log(max(seconds, 1e-6))
-        away = value - self._mean
-        self._mean += away / self.count
-        self._squares += away * (value - self._mean)
-
-    @property
-    def likely_s(self) -> float:
-        """A duration that no step of this spread exceeds."""
-        if not self.count:
-            return 0.0
-        squares = self._squares + _PRIOR_STEPS * _PRIOR_SPREAD**2
-        spread = math.sqrt(squares / (self.count + _PRIOR_STEPS))
-        return math.exp(min(self._mean + _LIKELY * spread, 30.0))
-
-
 @dataclass
 class _Stay:
     """How long a place has shown no sign of life."""
@@ -86,16 +56,16 @@ class _Stay:
     beats: int
     seconds: float = 0.0
     told: bool = False
-    broken: bool = False  # it includes time that does not count: its duration is no pace
+    broken: bool = False  # it includes time that does not count: its duration is no measure
 
 
 @dataclass
 class Judge:
-    """Looks at all places in turn. The paces outlive a restart of the command."""
+    """Looks at all places in turn. What is known of the phases outlives a restart of the command."""
 
     phases: dict[str, Phase]
     after_s: float | None = None  # the user's limit
-    paces: dict[str, Pace] = field(default_factory=dict)
+    slowest_s: dict[str, float] = field(default_factory=dict)  # by phase
     _stays: dict[Hashable, _Stay] = field(default_factory=dict)
     _here: Counter[str] = field(default_factory=Counter)  # phases of this start that have ended
     _looked_s: float | None = None
@@ -113,17 +83,16 @@ class Judge:
 
     def limit_s(self, phase: str) -> float | None:
         """Return how long a phase may last; None: for ever."""
-        kind, pace = self.phases[phase], self.paces.get(phase, Pace())
+        kind, slow_s = self.phases[phase], TIMES * self.slowest_s.get(phase, 0.0)
         begins = self._here[phase] < kind.least
         if not kind.judged or (begins and kind.silent and self.after_s is None):
             return None
         if begins:
-            return max(UNKNOWN * (self.after_s or FLOOR_S), TIMES * pace.slowest_s)
+            return max(UNKNOWN * (self.after_s or FLOOR_S), slow_s)
         if self.after_s is not None and kind.floor == 1:
             return self.after_s
         floor_s = kind.floor * (self.after_s or FLOOR_S)
-        first_s = COMPILED * self.paces[kind.after].slowest_s if kind.after in self.paces else 0.0
-        return max(floor_s, TIMES * pace.slowest_s, pace.likely_s if kind.spread else 0.0, first_s)
+        return max(floor_s, slow_s, COMPILED * self.slowest_s.get(kind.after, 0.0))
 
     def look(self, now_s: float, looks: Sequence[Look]) -> list[Hang]:
         """Return the places that hang, each once until it shows a sign of life again."""
@@ -167,4 +136,4 @@ class Judge:
         for phase, seconds in ended:
             self._here[phase] += 1
             if whole or seconds <= counted_s:
-                self.paces.setdefault(phase, Pace()).take(seconds)
+                self.slowest_s[phase] = max(seconds, self.slowest_s.get(phase, 0.0))

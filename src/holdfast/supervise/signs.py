@@ -20,10 +20,10 @@ _RARE = Phase()
 PHASES = {
     **dict.fromkeys(steps.PHASES, _RARE),
     **dict.fromkeys((steps.PHASES[steps.OPENING], steps.PHASES[steps.FIRST]), Phase(UNKNOWN)),
-    steps.PHASES[steps.STEP]: Phase(1.0, spread=True, after=steps.PHASES[steps.FIRST], least=1),
+    steps.PHASES[steps.STEP]: Phase(1.0, after=steps.PHASES[steps.FIRST], least=1),
     steps.PHASES[steps.OVER]: Phase(judged=False),  # what a script does after its run is its own
-    OUTPUT: Phase(1.0, spread=True, least=_REGULAR, silent=True),
-    FILE: Phase(1.0, spread=True, least=1),
+    OUTPUT: Phase(1.0, least=_REGULAR, silent=True),
+    FILE: Phase(1.0, least=1),
 }
 
 
