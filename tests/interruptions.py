@@ -27,15 +27,12 @@ LEARNED = 10  # starts after which it is asked what was learned
 UPTIMES = {
     "exponential": lambda mean, dice, n: dice.exponential(mean, n),
     **{f"Weibull {shape}": weibull(shape) for shape in (0.5, 0.7, 1.5, 2.0)},
-    "periodic": lambda mean, dice, n: np.full(n, float(mean)),
-    "periodic +-0.2%": lambda mean, dice, n: mean * dice.uniform(0.998, 1.002, n),
-    "periodic +-5%": lambda mean, dice, n: mean * dice.uniform(0.95, 1.05, n),
 }
 MEANS_S = (HOUR_S, 6 * HOUR_S, 24 * HOUR_S)
 COSTS = [  # stall, slower steps, until durable, restart
-    Costs(0.3, 0.1, 2.0, 95.0, STEP_S),
-    Costs(3.0, 2.0, 20.0, 30.0, STEP_S),
-    Costs(20.0, 10.0, 120.0, 300.0, STEP_S),
+    Costs(0.3, 0.1, 2.0, 95.0),
+    Costs(3.0, 2.0, 20.0, 30.0),
+    Costs(20.0, 10.0, 120.0, 300.0),
 ]
 CELLS = len(MEANS_S) * len(COSTS)
 
@@ -76,49 +73,27 @@ def done_at(uptimes, interval_s, costs):
     return done(uptimes, begun(costs) + every, every, costs)
 
 
-def done_by(choice, uptime, costs):
-    """The same, of a choice: the intervals of a periodic one count from the beginning, and change at its window."""
-    if choice.window is None:
-        return float(done_at(np.array([uptime]), choice.interval_s, costs)[0])
-    begun_s = begun(costs) + STEP_S / 2
-    ages, saves = planned(choice)
-    count = math.floor(np.interp(uptime - costs.save_s - begun_s, ages, saves))
-    kept = begun_s + np.interp(count, saves, ages) - costs.restart_s - (count - 1) * (costs.stall_s + costs.slow_s)
-    return max(0.0, float(kept)) if count > 0 else 0.0
-
-
-def planned(choice):
-    """After which times, from where its intervals count, how many saves of a periodic choice have begun."""
-    window = choice.window
-    ages = np.array([0, window.from_s, window.until_s, window.until_s + 1e6])
-    return ages, np.cumsum([0, *np.diff(ages) / [window.before_s, window.within_s, choice.interval_s]])
-
-
 def lost_by_auto(uptimes, costs, dice, hours):
     """Seconds lost in each start of one history."""
     seen, found = Seen(), []
     for uptime in uptimes:
-        choice = choose(costs, seen, Around(hours, None, begun(costs)))
-        found.append(uptime - done_by(choice, uptime, costs))
-        near = choice.window is not None and abs(uptime - choice.interrupted_s) < choice.interrupted_s / 50
-        unseen_s = dice.uniform(0, 1 if near else max(1, min(uptime / 100, 10)))
+        interval_s = choose(costs, seen, Around(hours, None)).interval_s
+        found.append(uptime - float(done_at(np.array([uptime]), interval_s, costs)[0]))
+        unseen_s = dice.uniform(0, max(1, min(uptime / 100, 10)))
         seen = seen.after(max(0.0, uptime - unseen_s), interrupted=True)
     return np.array(found)
 
 
-def intervals(mean_s, costs):
-    """What the search tries; of periodic interruptions also what ends just before one of them."""
-    shares = (mean_s * (1 - early) - begun(costs) - costs.save_s for early in (0, 5e-4, 1e-3, 2e-3, 3e-3, 5e-2))
-    aligned = [share / saves - STEP_S / 2 - 0.1 for share in shares for saves in range(1, 60)]
-    tried = np.array([*np.geomspace(max(1, costs.save_s), MOST_S, 300), *aligned])
-    return tried[(tried >= max(1, costs.save_s)) & (tried <= MOST_S)]
+def intervals(costs):
+    """What the search tries."""
+    return np.geomspace(max(1, costs.save_s), MOST_S, 300)
 
 
 def cell(kind, mean_s, costs, sizes, dice, *, given):
     """What all histories of one kind, mean and cost lose. `sizes`: of histories, and of starts in each."""
     histories = [np.maximum(UPTIMES[kind](mean_s, dice, sizes[1]), 1.0) for _ in range(sizes[0])]
     together = np.concatenate(histories)
-    tried = intervals(mean_s, costs)
+    tried = intervals(costs)
     best = tried[np.argmax([done_at(together, interval, costs).sum() for interval in tried])]
     hours = mean_s / HOUR_S if given else None
     auto = [lost_by_auto(each, costs, dice, hours) for each in histories]

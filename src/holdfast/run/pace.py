@@ -28,8 +28,6 @@ FIRST_S = 10.0  # from the beginning to the first save, when nothing is measured
 PERIODIC = ("asked", "new best", "due")  # reasons of saves that the loop does not wait for
 MOST_LOGS = 50  # journals that a start looks into
 ENOUGH_SAVES, MOST_SAVES = 3, 20  # whose durations are compared
-NOTE_S, NEAR_NOTE_S = 10.0, 1.0  # so often the journal shows that the run is alive; near an expected interruption
-NEAR = 0.02  # of the time until then
 _BY_HAND = ("KeyboardInterrupt", "LoopLeft")
 
 _began: set[int] = set()  # processes in which a run has been paced
@@ -64,7 +62,7 @@ class Pace:
         self._seen = Seen()
         self._saves: list[Took] = []
         self._slow_s: list[float] = []
-        self._origin_s: float | None = None  # the moment from which the first interval counts
+        self._begun = False  # at the first safe point
         self._first_s, self._first_point, self._restart_s = 0.0, 0, 0.0  # at the first safe point
         self._since_s, self._since_point = 0.0, 0  # the safe point from which on no save was in flight
         self._step_s: float | None = None  # a step's mean duration, before the save in flight
@@ -77,8 +75,8 @@ class Pace:
 
     def is_due(self, last_s: float, now_s: float) -> bool:
         """Whether to save at this safe point. The last save, or the beginning, was at `last_s`."""
-        if self._origin_s is None:
-            self._begin(last_s, now_s)
+        if not self._begun:
+            self._begin(now_s)
         if self.chosen is None:
             hours = self._rule.interrupted_hours
             soon_s = FIRST_S if hours is None else min(FIRST_S, 360 * hours)
@@ -87,21 +85,13 @@ class Pace:
             if not self._saves:
                 return True
             self._choose(now_s)
-        chosen = self.chosen
-        return chosen is None or young_daly.is_due(chosen.choice, self._origin_s or 0.0, last_s, now_s)
-
-    def note_s(self, now_s: float) -> float:
-        """Return how often to journal that the run is alive: by the last of these lines a kill is dated."""
-        if self.chosen is None or self.chosen.choice.window is None:
-            return NOTE_S
-        expected_s = self.chosen.choice.interrupted_s
-        return NEAR_NOTE_S if abs(now_s - self._session.began_s - expected_s) < NEAR * expected_s else NOTE_S
+        return self.chosen is None or now_s - last_s >= self.chosen.choice.interval_s
 
     def saving(self, began_s: float) -> None:
         """Note that a save begins."""
         points = self._session.progress.steps_here
         count = points - self._since_point
-        self._step_s = (began_s - self._since_s) / count if count and self._origin_s is not None else None
+        self._step_s = (began_s - self._since_s) / count if count and self._begun else None
         self._point = points
 
     def landed(self, flight: Flight, durable_s: float) -> None:
@@ -118,16 +108,16 @@ class Pace:
             self._session.record(BESIDE, slow_s=round(slow_s, 6))
         self._since_s, self._since_point = now_s, points
         self._saves = [*self._saves, took][-MOST_SAVES:]
-        first = self.chosen is None and self._origin_s is not None
+        first = self.chosen is None and self._begun
         if first and (took.beside or len(self._saves) > 1 or not self._session.options.background):
             self._choose(now_s)
 
-    def _begin(self, last_s: float, now_s: float) -> None:
+    def _begin(self, now_s: float) -> None:
         """Note the first safe point, and what it took until then from the start of the process."""
         pid = os.getpid()
         fresh = pid not in _began
         _began.add(pid)
-        self._origin_s, self._first_s = last_s, now_s
+        self._begun, self._first_s = True, now_s
         self._first_point = self._since_point = self._session.progress.steps_here
         self._since_s = now_s
         here_s = now_s - self._session.began_s
@@ -145,12 +135,10 @@ class Pace:
             slow_s=median(self._slow_s) if self._slow_s and beside else 0.0,
             save_s=median(took.save_s for took in saves),
             restart_s=max(0.0, self._restart_s - step_s),
-            step_s=step_s,
         )
         around = Around(
             assumed_hours=self._rule.interrupted_hours,
             left_s=None if deadline_s is None else max(0.0, deadline_s - time.time()),
-            begun_s=max(0.0, (self._origin_s or now_s) - session.began_s),
         )
         choice = young_daly.choose(costs, self._seen, around)
         self.chosen = Chosen(choice, costs, self._seen, around)

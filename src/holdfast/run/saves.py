@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 PERIODIC = ("new best", "due")  # reasons for which a disk that fails is no error
 BACKGROUND = ("asked", *PERIODIC)  # reasons for which the loop does not wait
 LEFT = 2  # checkpoints that a stop does not prune: the next save does, so that a stop need not wait for a read-back
+NOTE_S = 10.0  # a line of the journal, while nothing else is written to it
 WARM_BYTES = 64 << 20  # least size of a state whose snapshots are worth the preparation
 
 Measured = Mapping[str, float]
@@ -150,9 +151,10 @@ class Saves:
         every = self._every()
         return _by_clock(every) and self._is_due(every)
 
-    def note_s(self, now_s: float) -> float:
-        """Return how often to journal that the run is alive."""
-        return math.inf if self.pace is None else self.pace.note_s(now_s)
+    @property
+    def note_s(self) -> float:
+        """How often to journal that the run is alive: by the last of these lines a kill is dated."""
+        return math.inf if self.pace is None else NOTE_S
 
     def _is_due(self, every: Every | Auto | None, epoch: int | None = None) -> bool:
         now, last = self._session.progress.mark(epoch), self.waiting.since or self._last

@@ -195,7 +195,7 @@ class Session:
         now_s = time.monotonic()
         if now_s - self.flushed_s > FLUSH_S:
             note_s = (now_s - self.began_s) / 100  # the journal then shows to a hundredth how much work a kill costs
-            if now_s - self.noted_s > min(note_s, self.saves.note_s(now_s)):
+            if now_s - self.noted_s > min(note_s, self.saves.note_s):
                 self.record("at")
                 self.noted_s = now_s
             with suppress(DiskError):  # the lines are kept, and written the next time
