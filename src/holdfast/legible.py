@@ -48,6 +48,16 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
+def duration(seconds: float | None) -> str:
+    """Return a time in the largest unit of which it has two: 0.4 s, 95 s, 7.5 min, 3 h. Of None: nothing."""
+    if seconds is None or seconds < 0:
+        return ""
+    units = ((86400, "days"), (3600, "h"), (60, "min"))
+    size, unit = next((each for each in units if seconds >= 2 * each[0]), (1, "s"))
+    value = seconds / size
+    return f"{value:.0f} {unit}" if value >= 9.95 or value < 0.095 else f"{value:.2g} {unit}"
+
+
 def json_bytes(value: Any) -> bytes:
     """Return `value` as JSON with legible texts and keys."""
     import msgspec  # who reads an error's text needs no JSON

@@ -18,11 +18,12 @@ import math
 
 import msgspec
 
+from .legible import duration
+
 UNKNOWN_HOURS = 24.0  # between interruptions, until some are seen
 UNKNOWN_WEIGHT = 0.25  # so many interruptions, seen in their mean time, say as much as that assumption
 GIVEN_WEIGHT = 4.0  # and as much as the time that the caller gives
 LEAST_S, MOST_S = 1.0, 6 * 3600.0  # of all intervals
-_UNITS = ((86400, "days"), (3600, "h"), (60, "min"))
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -120,7 +121,7 @@ def _limits(costs: Costs, around: Around) -> tuple[float, float, str]:
 def explain(chosen: Chosen) -> str:
     """Return the choice and its reasons in one sentence."""
     choice, costs, seen = chosen.choice, chosen.costs, chosen.seen
-    often = f"interrupted every {_span(choice.interrupted_s)}"
+    often = f"interrupted every {duration(choice.interrupted_s)}"
     if not seen.interruptions:
         often += f" ({'assumed' if chosen.around.assumed_hours is None else 'as given'}: none was seen)"
     limits = {
@@ -130,14 +131,7 @@ def explain(chosen: Chosen) -> str:
         "longest": " (at the latest)",
     }
     return (
-        f"a save costs {_span(costs.stall_s + costs.slow_s)}, a restart {_span(costs.restart_s)}, {often}: "
-        f"save every {_span(choice.interval_s)}{limits.get(choice.bound, '')}; "
+        f"a save costs {duration(costs.stall_s + costs.slow_s)}, a restart {duration(costs.restart_s)}, {often}: "
+        f"save every {duration(choice.interval_s)}{limits.get(choice.bound, '')}; "
         f"you lose {choice.lost:.1%}, {choice.lost_restarting:.1%} of it to restarts"
     )
-
-
-def _span(seconds: float) -> str:
-    """Return a time as people say it: 0.4 s, 95 s, 7.5 min, 3 h."""
-    size, unit = next((each for each in _UNITS if seconds >= 2 * each[0]), (1, "s"))
-    value = seconds / size
-    return f"{value:.0f} {unit}" if value >= 9.95 else f"{value:.2g} {unit}"

@@ -16,7 +16,7 @@ from holdfast.children.steps import Claimed, Memory, Seen
 from holdfast.cluster import job_leader
 from holdfast.run import alive
 from holdfast.supervise import missing, signs
-from holdfast.supervise.hang import FLOOR_S, LOOK_S, RARE, TIMES, UNKNOWN, Judge, Look
+from holdfast.supervise.hang import FEW, FEW_TIMES, FLOOR_S, LOOK_S, RARE, TIMES, UNKNOWN, Judge, Look
 from holdfast.supervise.judge import CommandAttempt, judge
 from holdfast.supervise.stacks import Stacks, place
 from toy import Toy, new_run
@@ -63,6 +63,12 @@ def test_the_limit_is_ten_minutes_or_ten_slow_steps():
     assert TIMES * FLOOR_S == watched.judge.limit_s(STEP)
     assert [] == watched.stays(STEP, TIMES * FLOOR_S - LOOK_S)
     assert 1 == len(watched.stays(STEP, 3 * LOOK_S))
+
+
+def test_until_thirty_steps_are_known_the_limit_is_an_hour():
+    """Ten times the slowest of a few says little."""
+    limits = [Watched().knows(1.0, count).judge.limit_s(STEP) for count in (1, FEW - 1, FEW)]
+    assert limits == [FEW_TIMES * FLOOR_S, FEW_TIMES * FLOOR_S, FLOOR_S]
 
 
 def test_each_phase_has_a_pace_of_its_own():

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast import Best, Last, Run, journal, legible
 from holdfast.errors import UsageError
+from holdfast.legible import duration
 from holdfast.provenance import document
 from holdfast.store.store import Facts, Store
 from stores import invoke
@@ -163,3 +164,19 @@ def test_one_thing_is_not_told_as_many(tmp_path):
     assert "1 tensor of step-000000001" in exported
     for path in (tmp_path / "run", file):
         assert "in 1 file, 1 leaf\n" in invoke("show", path).stdout
+
+
+def test_a_time_is_in_the_largest_unit_of_which_it_has_two():
+    """As people say them; two digits, and no more."""
+    said = {
+        0: "0 s",
+        0.42: "0.42 s",
+        50: "50 s",
+        95.2: "95 s",
+        119: "119 s",
+        450: "7.5 min",
+        7205: "2 h",
+        259200: "3 days",
+    }
+    assert said == {seconds: duration(seconds) for seconds in said}
+    assert ["", ""] == [duration(None), duration(-3)]

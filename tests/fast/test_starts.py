@@ -93,12 +93,6 @@ def test_a_command_without_a_run_is_told_from_the_supervisors_journal():
     assert "5 starts (1 time limit, 1 node lost, 1 killed, 1 error)" == starts.summary(found)
 
 
-def test_times_are_said_in_two_units():
-    """As people say them."""
-    said = {0.2: "0 s", 50: "50 s", 60: "1 min", 250: "4 min 10 s", 7205: "2 h", 90000: "1 d 1 h", 3661: "1 h 1 min"}
-    assert said == {seconds: starts.span(seconds) for seconds in said}
-
-
 def test_a_start_that_was_ended_because_it_hung_says_so():
     """Whether it saved or was killed; another start of the same run does not."""
     logs = [

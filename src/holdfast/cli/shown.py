@@ -213,19 +213,9 @@ def moment(created: str) -> str:
 
 def age_s(created: str) -> float | None:
     try:
-        return round(time.time() - seconds(created), 3)
+        return float(round(time.time() - seconds(created)))
     except (Damaged, OverflowError):
         return None
-
-
-def duration(span_s: float | None) -> str:
-    """Return the time in its largest unit: "5 min"."""
-    if span_s is None or span_s < 0:
-        return ""
-    for unit_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if span_s >= unit_s:
-            return f"{span_s / unit_s:.0f} {unit}"
-    return f"{span_s:.0f} s"
 
 
 def numbers(metrics: Mapping[str, Any]) -> str:

@@ -12,13 +12,13 @@ import click
 
 from ..cluster.job_leader import script_of
 from ..inspect import beginnings
-from ..inspect.starts import Start, span
-from ..legible import counted
+from ..inspect.starts import Start
+from ..legible import counted, duration
 from ..supervise import status
 from ..supervise.status import Status
 from ..terminal import warn
 from . import options
-from .shown import duration, echo, echo_json, section, table
+from .shown import echo, echo_json, section, table
 
 COLUMNS = ("RUN", "STATE", "STEP", "STEPS/S", "SAVED", "JOB", "ENDS IN", "STARTS", "NEXT")
 WATCH_S = 5.0
@@ -67,7 +67,7 @@ def _several(found: Sequence[Status]) -> None:
     table(COLUMNS, [_row(each) for each in found], right=("STEP", "STEPS/S"))
     counts = Counter(each.state for each in found)
     redone = sum(start.lost_s for each in found for start in each.starts)
-    done_again = f"; {span(redone)} of work done again" if redone >= 1 else ""
+    done_again = f"; {duration(redone)} of work done again" if redone >= 1 else ""
     states = ", ".join(f"{count} {state}" for state, count in counts.most_common())
     echo(f"{counted(len(found), 'run')}: {states}{done_again}")
 
@@ -112,16 +112,18 @@ def _one(each: Status) -> None:
 def _start(start: Start) -> str:
     job = f"job {start.job}" + (f", restart {start.restart}" if start.restart else "") if start.job else "no job"
     steps = f"steps {start.first or 0:,} to {start.last:,}, " if start.last is not None else ""
-    lost = f"; {span(start.lost_s)} of it done again" if start.lost_s >= 1 else ""
+    lost = f"; {duration(start.lost_s)} of it done again" if start.lost_s >= 1 else ""
     why = f": {start.why}" if start.why else ""
     took = beginnings.shown(start.spent)
     lost += f"; {took}" if took else ""
-    return f"{job} on {start.host}: {steps}{span(start.seen_s - start.began_s)}: {start.cause or 'at work'}{why}{lost}"
+    return (
+        f"{job} on {start.host}: {steps}{duration(start.seen_s - start.began_s)}: {start.cause or 'at work'}{why}{lost}"
+    )
 
 
 def _left(end_s: float) -> str:
-    return span(max(0.0, end_s - time.time()))  # Slurm takes some seconds for an end
+    return duration(max(0.0, end_s - time.time()))  # Slurm takes some seconds for an end
 
 
 def _ago(then_s: float | None) -> str:
-    return "" if then_s is None else duration(max(0.0, time.time() - then_s))
+    return "" if then_s is None else duration(round(max(0.0, time.time() - then_s)))

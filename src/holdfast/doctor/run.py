@@ -13,7 +13,7 @@ from ..cluster.batch import Around
 from ..cluster.hold import HOLD
 from ..errors import StoreError
 from ..interval import enough_s, needed_s
-from ..legible import counted
+from ..legible import counted, duration
 from ..run import unsound
 from ..run.pace import chosen_in
 from ..run.room import purged
@@ -89,7 +89,7 @@ def examine(known: Known, settings: Settings | None) -> Iterator[Check]:
         return
     if known.chosen is not None:
         yield ok("interval", young_daly.explain(known.chosen))
-    took = f"your save takes {_span(known.save_s)}"
+    took = f"your save takes {duration(known.save_s)}"
     yield ok("saves", took)
     need_s = needed_s(known.save_s)
     lead = known.script.signal.lead_s if known.script and known.script.signal else None
@@ -99,7 +99,7 @@ def examine(known: Known, settings: Settings | None) -> Iterator[Check]:
     elif lead is not None:
         yield ok("notice", f"{lead} s before the end: enough for a save")
     if settings is not None and not settings.preempts.startswith("OFF"):
-        grace = f"your grace is {_span(settings.grace_s)}"
+        grace = f"your grace is {duration(settings.grace_s)}"
         if settings.grace_s < need_s:
             todo = "a preemption loses what came after the last periodic save: save more often (every=), or less"
             yield problem("grace", f"{took}, {grace}", todo)
@@ -134,7 +134,3 @@ def _checkpoints(known: Known) -> Iterator[Check]:
     what, _, todo = unsound.newest(Shelf(known.run)).partition("; ")
     if what:
         yield problem("weights", what, todo)
-
-
-def _span(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from .. import journal, owner
 from ..journal import AFTERWARDS, CLOSING, Event, Log
-from ..legible import counted
+from ..legible import counted, duration
 from . import beginnings
 
 DONE, KILLED, ERROR, NODE_LOST, HANG = "done", "killed", "error", "node lost", "hang"
@@ -99,19 +99,7 @@ def summary(starts: Sequence[Start]) -> str:
     why = ", ".join(f"{count} {cause}" for cause, count in causes.most_common())
     line = counted(len(starts), "start") + (f" ({why})" if why else "")
     lost_s = sum(start.lost_s for start in starts)
-    return f"{line}, {span(lost_s)} redone" if lost_s >= 1 else line
-
-
-def span(seconds: float) -> str:
-    """Return a time in its two largest units: 4 min 10 s."""
-    left, parts = round(seconds), []
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
-        count, left = divmod(left, size)
-        if count:
-            parts.append(f"{count} {unit}")
-        if len(parts) == 2 or (parts and not count):
-            break
-    return " ".join(parts) or "0 s"
+    return f"{line}, {duration(lost_s)} redone" if lost_s >= 1 else line
 
 
 def _cause(last: Event, start: Start, told: Iterable[Event], *, over: bool) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .. import journal
 from ..journal import Log
-from ..legible import counted
+from ..legible import counted, duration
 
 if TYPE_CHECKING:
     from ..store.format import Name
@@ -69,12 +69,5 @@ def what_is_saved(session: Session, saved: Name) -> str:
     return f"step {saved.step} is saved{after}"
 
 
-def span(seconds: float) -> str:
-    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
 def ago(then_s: float) -> str:
-    return f"{span(max(0.0, time.time() - then_s))} ago"
+    return f"{duration(round(max(0.0, time.time() - then_s)))} ago"

@@ -15,6 +15,7 @@ FLOOR_S = 600.0  # no limit is shorter, unless the user gives one
 TIMES = 10.0  # the slowest so far
 COMPILED = 3.0  # the first step: what was compiled then may be compiled again, for another shape
 RARE = 3.0  # times the floor, for phases that come seldom
+FEW, FEW_TIMES = 30, 6.0  # times the floor, for steps until so many are known
 UNKNOWN = 12.0  # times the floor, for what nothing is known of: the restore, the first step with its compilation
 LOOK_S, LEAST_LOOK_S = 5.0, 0.1
 SLACK_S = 1.0  # by which a look may be late and still count in full
@@ -66,6 +67,7 @@ class Judge:
     phases: dict[str, Phase]
     after_s: float | None = None  # the user's limit
     slowest_s: dict[str, float] = field(default_factory=dict)  # by phase
+    known: Counter[str] = field(default_factory=Counter)  # so many of each phase were measured
     _stays: dict[Hashable, _Stay] = field(default_factory=dict)
     _here: Counter[str] = field(default_factory=Counter)  # phases of this start that have ended
     _looked_s: float | None = None
@@ -91,7 +93,8 @@ class Judge:
             return max(UNKNOWN * (self.after_s or FLOOR_S), slow_s)
         if self.after_s is not None and kind.floor == 1:
             return self.after_s
-        floor_s = kind.floor * (self.after_s or FLOOR_S)
+        few = kind.floor == 1 and self.known[phase] < FEW
+        floor_s = (FEW_TIMES if few else kind.floor) * (self.after_s or FLOOR_S)
         return max(floor_s, slow_s, COMPILED * self.slowest_s.get(kind.after, 0.0))
 
     def look(self, now_s: float, looks: Sequence[Look]) -> list[Hang]:
@@ -136,4 +139,5 @@ class Judge:
         for phase, seconds in ended:
             self._here[phase] += 1
             if whole or seconds <= counted_s:
+                self.known[phase] += 1
                 self.slowest_s[phase] = max(seconds, self.slowest_s.get(phase, 0.0))

@@ -13,7 +13,7 @@ from .. import disk, scan
 from ..children import processes
 from ..children.steps import Memory, Seen
 from ..errors import UsageError
-from ..legible import printable
+from ..legible import duration, printable
 from ..run import alive
 from ..terminal import say, warn
 from . import missing, signs
@@ -124,7 +124,7 @@ class HangWatch:
                 self._told.remove((hang, told_s))
                 stuck_s = hang.stuck_s + time.monotonic() - told_s
                 self.note("hang_over", stuck_s=round(stuck_s, 3))
-                self._say(f"it goes on after {_span(stuck_s)}", output)
+                self._say(f"it goes on after {duration(stuck_s)}", output)
 
     def _tell(self, hang: Hang, seen: list[Seen], pids: list[int], output: Output) -> None:
         """Keep the stacks, and tell of the hang."""
@@ -145,7 +145,7 @@ class HangWatch:
             stacks=str(file) if file is not None else None,
         )
         self._told.append((hang, time.monotonic()))
-        span, at = _span(hang.stuck_s), f"step {stuck.step}" if stuck is not None else hang.phase
+        span, at = duration(hang.stuck_s), f"step {stuck.step}" if stuck is not None else hang.phase
         silent = signs.silence(hang.phase, self.options.file)
         what = f" in {hang.phase}, after {at}" if stuck is not None else f": {silent}"
         parts = [
@@ -198,7 +198,3 @@ def require_a_place(file: Path | None) -> None:
     """
     if file is not None and not scan.is_dir(file.parent):
         raise UsageError(f"--alive {file}: there is no directory {file.parent}")
-
-
-def _span(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
