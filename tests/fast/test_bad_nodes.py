@@ -84,6 +84,7 @@ SIGNAL = {"event": "signal", "time": 5.0, "signal": "SIGTERM"}
         ([began(0), died(cause="error"), died(node="")], []),  # nobody knows which of several nodes
         ([began(0), began(1, at_s=9.0)], [Death("n1", 9.0)]),  # NODE_FAIL, seen by the next start
         ([began(0), SIGNAL, began(1)], []),
+        ([began(0), SIGNAL, died(cause=""), began(1)], []),
         ([began(0), {"event": "stop", "time": 5.0}, began(1)], []),
         ([began(0), began(0, number="121")], []),
         ([began(0, node=None), began(1)], []),
@@ -233,7 +234,7 @@ def test_an_exclusion_that_slurm_refuses_is_told(tmp_path, fakes, monkeypatch):
     end = ended(tmp_path, recent())
     line, _ = left(fakes, end)
     assert line.endswith(
-        "requeued, but not kept from n1: scontrol update: slurm_update error: Access/permission denied"
+        "requeued, but its ExcNodeList stays as it was: scontrol update: slurm_update error: Access/permission denied"
     )
     assert {} == told(journal.read(end.place.journal), time.time())
     monkeypatch.setattr(requeue, "_BETWEEN_S", (0.01,))

@@ -236,7 +236,7 @@ class Requeue(msgspec.Struct, dict=True):
             except ClusterError as error:
                 if not wait_s or not isinstance(error, Silent):
                     self._note("not_excluded", why=str(error))
-                    return f", but not kept from {nodes}: {error}"
+                    return f", but its ExcNodeList stays as it was: {error}"
             time.sleep(wait_s)
         return f" without {nodes}, where starts died by the node's fault" if nodes else ""
 
