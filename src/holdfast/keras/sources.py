@@ -78,6 +78,8 @@ class Arrays(Source):
 
         def taken(chosen: Any) -> Callable[[Any], Any]:
             def take(array: Any) -> Any:
+                if array is None:  # an input that is left out
+                    return None
                 if backend == "torch":
                     return keras.ops.convert_to_tensor(array.convert_to_torch_compatible(array[chosen]))
                 return array.convert_to_jax_compatible(array[chosen])
@@ -88,7 +90,7 @@ class Arrays(Source):
             chosen = order[at : at + self.size]
             if not self._shuffle:
                 chosen = slice(int(chosen[0]), int(chosen[-1]) + 1)
-            yield tree.map_structure(taken(chosen), inputs, none_is_leaf=False)
+            yield tree.map_structure(taken(chosen), inputs)
 
 
 class Rest(keras.utils.PyDataset):  # type: ignore[misc]  # keras has no types

@@ -87,7 +87,7 @@ class Fit:
         self._logs.begin(self._training, memory.restored.get("loggers"))
         if memory.restored:
             replace(trainer, "num_sanity_val_steps", 0)
-            replace(trainer, "enable_autolog_hparams", False)
+            replace(*framework.without_hyperparameters(trainer))
         memory.files.begin(self._training, memory.restored.get("checkpoints", {}))
         self._wrap(self._loops, "_load_combined_loader_states", lambda _: self._take_loaders())
         self._wrap(self._loops, "on_advance_start", self._epoch_begins)

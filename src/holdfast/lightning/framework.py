@@ -105,9 +105,16 @@ def require_possible(trainer: Any) -> None:
         raise UsageError("training_step(dataloader_iter) takes batches that nobody counts: write training_step(batch)")
 
 
+def without_hyperparameters(trainer: Any) -> tuple[Any, str, Any]:
+    """Return the function that logs hyperparameters, as owner and name, and one that leaves this trainer's out."""
+    owner, name = part(trainer, "trainer.trainer"), "_log_hyperparams"
+    plain = getattr(owner, name)
+    return owner, name, lambda each: None if each is trainer else plain(each)
+
+
 def say_what_stands_back(trainer: Any) -> None:
     environment = trainer._accelerator_connector.cluster_environment
     if getattr(environment, "auto_requeue", False):
         say("Lightning's own requeueing stands back: Holdfast saves and stops; `holdfast submit` requeues the job")
-    if trainer._val_check_time_interval is not None:
+    if getattr(trainer, "_val_check_time_interval", None) is not None:  # since 2.6
         say("val_check_interval is a time: when validation comes depends on the clock, and a resume cannot repeat that")

@@ -12,10 +12,14 @@ _LIGHTNING_LOG = f"{_LIGHTNING_TRAINER}.connectors.logger_connector"
 
 _LIGHTNING = (  # `pytorch_lightning` has the same
     Name(f"{_LOOPS}.fit_loop:_FitLoop.run", ("self",), frozenset({"93956bf266235daf"})),
-    Name(  # since 2.6.4 it checks nothing of a validation that is switched off
-        f"{_LOOPS}.fit_loop:_FitLoop.setup_data", ("self",), frozenset({"0d8e96a3dc118a22", "b6d3693902a24099"})
+    Name(  # since 2.6.4 it checks nothing of a validation that is switched off; until 2.5 no interval is a time
+        f"{_LOOPS}.fit_loop:_FitLoop.setup_data",
+        ("self",),
+        frozenset({"0d8e96a3dc118a22", "b6d3693902a24099", "44b59185fd58085c"}),
     ),
-    Name(f"{_LOOPS}.fit_loop:_FitLoop.on_run_start", ("self",), frozenset({"50ffeb94c6ade40e"})),
+    Name(  # since 2.5.5, and before: it warns of modules in eval mode
+        f"{_LOOPS}.fit_loop:_FitLoop.on_run_start", ("self",), frozenset({"50ffeb94c6ade40e", "99b7c5a2eec1275c"})
+    ),
     Name(f"{_LOOPS}.fit_loop:_FitLoop.on_advance_start", ("self",), frozenset({"32c3cc3b9ae3e2fe"})),
     Name(f"{_LOOPS}.fit_loop:_FitLoop.on_run_end", ("self",)),
     Name(f"{_LOOPS}.fit_loop:_FitLoop._load_combined_loader_states", ("self",)),
@@ -25,10 +29,10 @@ _LIGHTNING = (  # `pytorch_lightning` has the same
         frozenset({"f225cc90decae44c"}),
     ),
     Name(f"{_LOOPS}.training_epoch_loop:_TrainingEpochLoop.reset", ("self",), frozenset({"85d2e1bdafbc9d56"})),
-    Name(
+    Name(  # since 2.5.3, and before: it asks whether Lightning resumes
         f"{_LOOPS}.training_epoch_loop:_TrainingEpochLoop.on_run_start",
         ("self", "data_fetcher"),
-        frozenset({"338206fdb5f8c41c"}),
+        frozenset({"338206fdb5f8c41c", "99a94bc9b4ad5ffb"}),
     ),
     Name(
         f"{_LOOPS}.training_epoch_loop:_TrainingEpochLoop.on_advance_end",
@@ -40,11 +44,10 @@ _LIGHTNING = (  # `pytorch_lightning` has the same
     Name(f"{_LOOPS}.evaluation_loop:_EvaluationLoop.setup_data", ("self",)),
     Name(f"{_LOOPS}.progress:_BaseProgress.state_dict", ("self",)),
     Name(f"{_LOOPS}.progress:_BaseProgress.load_state_dict", ("self", "state_dict")),
-    Name(
-        f"{_LIGHTNING_TRAINER}.trainer:Trainer._run",
-        ("self", "model", "ckpt_path", "weights_only"),
-        frozenset({"c3ba7bf81e4fe0e7"}),
+    Name(  # until 2.5 without `weights_only` and `enable_autolog_hparams`
+        f"{_LIGHTNING_TRAINER}.trainer:Trainer._run", None, frozenset({"c3ba7bf81e4fe0e7", "fa2f6b545bb1a939"})
     ),
+    Name(f"{_LIGHTNING_TRAINER}.trainer:_log_hyperparams", ("trainer",)),
     Name(f"{_LIGHTNING_TRAINER}.trainer:Trainer._run_stage", ("self",), frozenset({"159abdfcb2ab26d0"})),
     Name(
         f"{_LIGHTNING_TRAINER}.connectors.callback_connector:_CallbackConnector._attach_model_logging_functions",
@@ -84,13 +87,13 @@ _LIGHTNING = (  # `pytorch_lightning` has the same
 
 _LEARN = ("self", "total_timesteps", "callback", "log_interval", "tb_log_name", "reset_num_timesteps", "progress_bar")
 
+_ACCELERATE_ITER = Name(  # 1.12, and 1.4: an empty loader ends, or gives None
+    "accelerate.data_loader:DataLoaderShard.__iter__", ("self",), frozenset({"f6a0dc946182432d", "cf46347fd4f7cb6f"})
+)
+
 NAMES: dict[str, tuple[Name, ...]] = {
     "accelerate": (
-        Name(
-            "accelerate.data_loader:DataLoaderShard.__iter__",
-            ("self",),
-            frozenset({"f6a0dc946182432d"}),
-        ),
+        _ACCELERATE_ITER,
         Name("accelerate.data_loader:DataLoaderDispatcher.__iter__", ("self",), frozenset({"3bafaf4791c17a75"})),
         Name(
             "accelerate.data_loader:DataLoaderDispatcher._fetch_batches",
@@ -119,14 +122,19 @@ NAMES: dict[str, tuple[Name, ...]] = {
             frozenset({"7c534cb2253670d7"}),
         ),
         Name("keras.src.trainers.epoch_iterator:EpochIterator.catch_stop_iteration", ("self",)),
-        Name(  # as it is on TensorFlow, on JAX, and on torch in 3.15 and in 3.12
+        Name(  # as it is on TensorFlow, on JAX, and on torch in 3.15 and in 3.12, and on the three in 3.11
             "keras:Model.fit",
             (
                 *("self", "x", "y", "batch_size", "epochs", "verbose", "callbacks", "validation_split"),
                 *("validation_data", "shuffle", "class_weight", "sample_weight", "initial_epoch", "steps_per_epoch"),
                 *("validation_steps", "validation_batch_size", "validation_freq"),
             ),
-            frozenset({"edfcb57eff6ed5ed", "38c0df52e14fe565", "cff92d2d99675837", "a5f2b557e2fd7c90"}),
+            frozenset(
+                {
+                    *("edfcb57eff6ed5ed", "38c0df52e14fe565", "cff92d2d99675837", "a5f2b557e2fd7c90"),
+                    *("dd72a20588fdfcd5", "e680b31fa9f05ce0", "54b8839616f5fa6f"),
+                }
+            ),
         ),
         Name("keras:Model._symbolic_build", ("self", "iterator", "data_batch")),
         Name("keras:Model.metrics_variables"),
@@ -134,7 +142,7 @@ NAMES: dict[str, tuple[Name, ...]] = {
         Name(
             "keras.src.callbacks.callback_list:CallbackList.on_train_begin",
             ("self", "logs"),
-            frozenset({"e14f02466ebe39b7"}),
+            frozenset({"e14f02466ebe39b7", "9abb48eba6c93ea5"}),
         ),
         Name("keras.src.callbacks.callback_list:CallbackList.on_epoch_begin", ("self", "epoch", "logs")),
         Name("keras.src.callbacks.callback_list:CallbackList.on_train_batch_begin", ("self", "batch", "logs")),
@@ -145,7 +153,7 @@ NAMES: dict[str, tuple[Name, ...]] = {
         Name(
             "keras.src.callbacks.csv_logger:CSVLogger.on_epoch_end",
             ("self", "epoch", "logs"),
-            frozenset({"3460a2ba98931ca4"}),
+            frozenset({"3460a2ba98931ca4", "468b3e9f4cbf0d37"}),
         ),
         Name("keras.src.callbacks.tensorboard:TensorBoard.set_model", ("self", "model")),
         Name("keras.src.callbacks.tensorboard:TensorBoard._train_writer"),
@@ -156,7 +164,7 @@ NAMES: dict[str, tuple[Name, ...]] = {
         Name(
             "keras.src.trainers.data_adapters.array_data_adapter:ArrayDataAdapter.__init__",
             ("self", "x", "y", "sample_weight", "batch_size", "steps", "shuffle", "class_weight"),
-            frozenset({"c18bba17c7e96824"}),
+            frozenset({"c18bba17c7e96824", "7e4cf97360ed86a4"}),
         ),
         Name(
             "keras.src.trainers.data_adapters.py_dataset_adapter:PyDatasetAdapter.__init__",
@@ -206,8 +214,9 @@ NAMES: dict[str, tuple[Name, ...]] = {
                 *("trial", "ignore_keys_for_eval", "start_time", "resume_from_checkpoint", "epochs_trained"),
                 "steps_trained_in_current_epoch",
             ),
-            # 5.23, since 5.17 and before: it learns of FSDP's gradients, and of a batch sampler that knows its epoch
-            frozenset({"28066199eba1991e", "de4852a9dfd721f9", "1831da9fe3f8ac50"}),
+            # 5.23, since 5.17, since 5.4 and 5.3: it learns of FSDP's gradients, of a batch sampler that knows its
+            # epoch, and of a scheduler that waits for a loss
+            frozenset({"28066199eba1991e", "de4852a9dfd721f9", "1831da9fe3f8ac50", "3737e673f497cf84"}),
         ),
         Name(
             "transformers.trainer:Trainer._maybe_log_save_evaluate",
@@ -228,10 +237,11 @@ NAMES: dict[str, tuple[Name, ...]] = {
         Name("transformers.trainer:Trainer._load_rng_state", ("self", "checkpoint")),
         Name("transformers.trainer:Trainer.get_eval_dataloader", ("self", "eval_dataset")),
         Name("transformers.trainer:skip_first_batches", ("dataloader", "num_batches")),
-        Name(
+        Name(  # until 5.5 without `kwargs`
             "transformers.trainer_callback:CallbackHandler.on_epoch_begin",
-            ("self", "args", "state", "control", "kwargs"),
+            None,
+            frozenset({"92b4ab033061f17d", "d05d7d00982eace3"}),
         ),
-        Name("accelerate.data_loader:DataLoaderShard.__iter__", ("self",), frozenset({"f6a0dc946182432d"})),
+        _ACCELERATE_ITER,
     ),
 }

@@ -206,11 +206,14 @@ def content(logger):
         return (Path(logger.log_dir) / "metrics.csv").read_text()
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-    found = []
-    for file in sorted(Path(logger.log_dir).glob("events.out.tfevents*")):
-        for event in EventFileLoader(str(file)).Load():
-            found += [[event.step, value.tag, str(value.tensor.float_val)] for value in event.summary.value]
-    return found
+    files = [[*EventFileLoader(str(file)).Load()] for file in sorted(Path(logger.log_dir).glob("events.out.tfevents*"))]
+    files = sorted(filter(None, files), key=lambda events: events[0].wall_time)  # names of one second go by process ids
+    return [
+        [event.step, value.tag, str(value.tensor.float_val)]
+        for events in files
+        for event in events
+        for value in event.summary.value
+    ]
 
 
 torch.manual_seed(7)

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from collections import defaultdict
+from inspect import signature
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -126,9 +127,10 @@ names = {f"step={number}{'-v1' * (number == 7)}.ckpt" for number in range(1, 13)
 assert {*os.listdir("shared")} == {*names, theirs.name}
 
 # A stop ends the run, also where ModelCheckpoint saves once more because of it.
+also = {"save_on_exception": True} if "save_on_exception" in signature(ModelCheckpoint).parameters else {}  # since 2.6
 before = signal.getsignal(signal.SIGTERM)
 with pytest.raises(SystemExit) as stopped:
-    fit("f", Net(stops=4), others=[Files("stopped", save_on_exception=True)])
+    fit("f", Net(stops=4), others=[Files("stopped", **also)])
 assert stopped.value.code == 75
 assert signal.getsignal(signal.SIGTERM) is before
 assert len(fit("f", Net(), others=[Files("stopped")]).numbers) == 12
