@@ -107,7 +107,8 @@ def passed(name: str, python: Path, sample: str) -> dict[str, str]:
 def write(name: str, cells: dict[str, str]) -> None:
     """Write the corner's row into the page."""
     today = f"{datetime.now(UTC):%Y-%m-%d}"
-    row = " | ".join([f"| {name}", *cells.values(), today, f"`make test-versions CORNERS={name}` |"])
+    debian = f" DEBIAN={os.environ['DEBIAN']}" if os.environ.get("DEBIAN") else ""
+    row = " | ".join([f"| {name}", *cells.values(), today, f"`make test-versions CORNERS={name}{debian}` |"])
     PAGE.write_text(re.sub(rf"^\| {re.escape(name)} \|.*$", lambda _: row, PAGE.read_text(), flags=re.MULTILINE))
 
 
