@@ -87,7 +87,7 @@ test-frameworks: $(FRAMEWORKS)/.ready  ## Keras, Lightning, Hugging Face, JAX: k
 	FRAMEWORKS=1 $(FRAMEWORKS)/bin/python -m pytest -n 2 --dist loadfile tests/frameworks --durations=10 $(SAMPLE:%=--sample=%)
 
 test-versions:  ## tests/fast and a drill on other versions of Python, torch, NumPy: docs/versions.md; CORNERS=lowest, DEBIAN=sid, a SAMPLE
-	$(DEBIAN:%=PACKAGES=python3-venv,gcc,libc6-dev,binutils,git,procps tests/cluster/slurm-of %) $(PYTHON) tools/versions.py $(CORNERS) $(SAMPLE:%=--sample=%)
+	$(DEBIAN:%=PACKAGES=python3-venv,g++,git,openssh-client,patch,procps,rsync tests/cluster/slurm-of %) $(PYTHON) tools/versions.py $(CORNERS) $(SAMPLE:%=--sample=%)
 
 $(FRAMEWORKS)/.ready: $(FRAMEWORKS_LOCK) pyproject.toml
 	$(call build,$(FRAMEWORKS),$(FRAMEWORKS_LOCK))
