@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cluster.cause import BAD_NODE
 from holdfast.inspect import starts
 from holdfast.store.refusal import refused
 from holdfast.supervise import causes
@@ -58,11 +59,20 @@ def _ours(code):
         (Evidence(1, *2 * (Error(""),)), "error"),  # nothing is known
         (Evidence(1, *2 * (WRONG._replace(kind="HTTPError"),)), "error"),
         (Evidence(1, *2 * (WRONG._replace(kind="torch.distributed.DistBackendError"),)), "error"),
-        (Evidence(1, *2 * (WRONG._replace(kind="OSError", text="OSError: [Errno 116] Stale file handle"),)), "error"),
+        (Evidence(1, *2 * (WRONG._replace(kind="OSError", text="OSError: [Errno 116] Stale file handle"),)), BAD_NODE),
+        (Evidence(1, Error("OSError", text="OSError: [Errno 5] Input/output error: '/scratch/x'")), BAD_NODE),
+        (Evidence(1, Error("OSError", text="OSError: [Errno 107] Transport endpoint is not connected: '/'")), BAD_NODE),
+        (Evidence(1, Error("OSError", text="OSError: [Errno 107] Transport endpoint is not connected")), "error"),
+        (Evidence(1, Error("", text="ls: cannot access '/m': Transport endpoint is not connected")), BAD_NODE),
+        (Evidence(1, Error("", text="cat: /scratch/x: Input/output error")), BAD_NODE),
+        (Evidence(-9, Error("", text="cat: /scratch/x: Input/output error")), "killed by SIGKILL"),
+        (Evidence(1, WRONG, WRONG, gpu_is_broken=True), BAD_NODE),
+        (Evidence(-6, gpu_is_broken=True), BAD_NODE),
+        (Evidence(1, Error("OSError", text="Unreadable: x: [Errno 5] Input/output error")), causes.UNREADABLE),
         (Evidence(1, *2 * (WRONG._replace(text="RuntimeError: Connection closed by peer [::1]:4"),)), "error"),
         (Evidence(1, *2 * (WRONG._replace(kind="OSError", text="OSError: [Errno 2] No such file"),)), REPEATS),
-        (Evidence(1, *2 * (_ours(errno.EIO),)), "error"),
-        (Evidence(1, *2 * (_ours(errno.ESTALE),)), "error"),
+        (Evidence(1, *2 * (_ours(errno.EIO),)), BAD_NODE),
+        (Evidence(1, *2 * (_ours(errno.ESTALE),)), BAD_NODE),
         (Evidence(1, *2 * (_ours(errno.EACCES),)), REPEATS),
         (Evidence(1, *2 * (_ours(errno.ENOSPC),)), DISK),
         (Evidence(1, *2 * (_ours(errno.EDQUOT),)), DISK),
@@ -73,6 +83,25 @@ def _ours(code):
 def test_a_cause_has_its_evidence(seen, expected):
     """And nothing is named without it."""
     assert expected == cause(seen)
+
+
+@pytest.mark.parametrize(
+    ("line", "broken"),
+    [
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", True),
+        ("RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution", True),
+        ("Unable to determine the device handle for GPU 0000:3B:00.0: GPU is lost.  Reboot the system", True),
+        ("NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.", True),
+        ("NVRM: Xid (PCI:0000:3b:00): 48, pid='<unknown>', name=<unknown>, DBE (double bit error)", True),
+        ("NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=python, MMU Fault", False),  # the program's own fault
+        ("NVRM: Xid (PCI:0000:3b:00): 13, pid=48, Graphics Exception", False),
+        ("| N/A   34C    P0    60W / 400W |   0MiB / 81920MiB | Volatile Uncorr. ECC  0 |", False),
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", False),
+    ],
+)
+def test_a_broken_gpu_is_known_by_its_own_words(line, broken):
+    """Anywhere in the end of the output: of several ranks only one says it."""
+    assert broken == causes.breaks_the_gpu(f"step 1\n{line}\nother rank: ValueError: no\n")
 
 
 def test_what_follows_from_a_cause():

@@ -85,6 +85,34 @@ def test_each_cut_of_many_in_one_run(tmp_path):
     assert whole == ran(tmp_path / "cut", body)
 
 
+def skips(model, opt, step):
+    """A gradient scaler's overflows: the optimizer does not step, and the next step throws the gradients away."""
+    opt.zero_grad()
+    backward(model)
+    if step % 3 != 1:
+        opt.step()
+
+
+def states(path):
+    """What each checkpoint holds of the optimizer, as text: these tensors are small."""
+    return {each.name: repr(each.load(part="opt")) for each in Store(path).checkpoints()}
+
+
+@pytest.mark.parametrize("body", [skips, in_groups(3, first=True, to_none=True)], ids=["skips", "groups"])
+def test_each_state_on_the_way_is_that_of_the_whole_run(tmp_path, body):
+    """Also which gradients are saved: a resumed run knows of its loop what the whole one knew."""
+    ran(tmp_path / "whole", body)
+    wanted = states(tmp_path / "whole")
+    assert any("gradients" in each for each in wanted.values())
+    for cut in range(1, STEPS):
+        path = tmp_path / f"{cut}"
+        with pytest.raises(Cut):
+            ran(path, body, cut)
+        ran(path, body)
+        found = states(path)
+        assert [name for name in wanted if found[name] != wanted[name]] == [], cut
+
+
 def over_an_epochs_end(path, cut=None):
     """Groups of three batches in epochs of five: yolov5's, reduced. They grow from one to three."""
     state, model, opt = made()

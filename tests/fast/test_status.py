@@ -65,6 +65,15 @@ def supervised(directory, *events, script=None, number=17, task=None):
     (directory / "supervisor.jsonl").write_bytes(journal.lines(lines))
 
 
+def test_a_node_that_the_job_is_kept_from_is_told(place):
+    """With how long that lasts; in --json with the time of its end. What has expired is not told."""
+    end_s = time.time() + 7200
+    excluded = {"event": "excluded", "job": "17", "nodes": {"n3": end_s, "n4": 1.0}}
+    supervised(place / "x", "begin", {"event": "start", "pid": 1}, {"event": "stop", "reason": "bad node"}, excluded)
+    assert {"n3": end_s} == told("x")["x"]["excluded"]
+    assert re.search(r"^not on n3 for (2 h|1 h 59 min)$", asked("x"), re.MULTILINE)
+
+
 def test_a_sweep_is_one_table_of_its_tasks(place):
     """One is done, one has failed, one waits, and one never began: each with what to type."""
     sweep = place / ".holdfast/train-1"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from holdfast.cluster.cause import BAD_NODE
 from holdfast.supervise.judge import CommandAttempt, describe, exit_code, judge, was_leaving
 from holdfast.supervise.place import name_of
 
@@ -66,6 +67,17 @@ def test_a_crash_after_a_gain_is_the_first():
     assert "retry" == follows(*9 * [gained], retries=1)
     assert "retry" == follows(stuck, gained, retries=1)
     assert "fail" == follows(gained, stuck, stuck, retries=1)
+
+
+def test_a_bad_node_is_tried_once_more_and_then_left():
+    """Whatever --retries says. Where the job cannot leave it, it is a crash like others."""
+    bad = CRASH._replace(cause=BAD_NODE, node="n1")
+    assert ("again", "its node may be at fault", 5.0) == judge([bad._replace(node_deaths=1)])
+    assert ("leave", BAD_NODE) == judge([bad._replace(node_deaths=2)], retries=9)[:2]
+    assert "fail" == follows(bad)
+    assert "retry" == follows(bad, retries=1)
+    assert "fail" == follows(bad._replace(node_deaths=1, late=True))
+    assert "leave" == follows(bad._replace(node_deaths=1, told="SIGTERM"))
 
 
 def test_waits_grow_and_have_an_end():

@@ -12,6 +12,7 @@ from slurm_stories import (
     STEPS,
     TRAIN,
     begin,
+    call,
     carried,
     end_in,
     final,
@@ -83,6 +84,39 @@ def test_a_submitted_command_runs_to_its_end(slurm, place):
     ]
     assert place / f".holdfast/train-1/slurm-{job}.out" == file
     assert ["COMPLETED"] == slurm.endings(job)
+
+
+BAD = """
+bad = "bad-" + os.environ["SLURMD_NODENAME"]
+with new_run("run", toy, every=Every(steps=50)) as run:
+    for step in run.steps(STEPS):
+        toy.learn(step)
+        if step == 70 and (not os.path.exists("bad") or os.path.exists(bad)):
+            open("bad", "w"), open(bad, "w")
+            open("/proc/self/mem", "rb").read(1)  # the kernel answers EIO
+print("final", toy.value)
+"""
+
+
+@concurrently
+def test_a_job_leaves_the_node_where_two_starts_died_of_input_output_errors(slurm, place):
+    """It goes on elsewhere, to the same bits. What its user excluded stays excluded."""
+    script(place, BAD)
+    command = f"{sys.executable} -u train.py"
+    number = slurm.sbatch(place, "--exclude=n[3-4]", script=supervised(place, command=command))
+    slurm.wait(number, "COMPLETED", "FAILED", limit_s=200)
+    said = output(place)
+    assert ["PENDING", "COMPLETED"] == slurm.endings(number), said
+    first, second = (event["node"] for event in told(place, "begin"))
+    assert [(first, 1), (first, 2)] == [(each["node"], each["node_deaths"]) for each in told(place, "exit")[:2]]
+    assert first != second
+    excluded = slurm.ask("scontrol", "show", "hostnames", slurm.show(number)["ExcNodeList"]).split()
+    assert {"n3", "n4", first} == {*excluded}
+    assert "train.py: exit 1 (bad node); its node may be at fault: started again in 5 s" in said
+    assert f"job {number}: bad node; requeued without {first}, where starts died by the node's fault" in said
+    assert final() in said
+    shown = call(slurm, place, "status", "place").stdout
+    assert f"not on {first} for 23 h 5" in shown, shown
 
 
 @concurrently

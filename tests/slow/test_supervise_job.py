@@ -219,6 +219,23 @@ def test_a_command_that_hangs_is_killed_in_time_for_the_requeue(tmp_path, fakes)
     assert ["scontrol requeue 120"] == requeues(fakes)
 
 
+BROKEN = """import sys; sys.exit("cat: /scratch/x: Input/output error")"""
+
+
+@pytest.mark.parametrize("others", ["n2|idle|(null)|(null)\n", ""])
+def test_two_deaths_by_the_nodes_fault_requeue_the_job_without_it(tmp_path, fakes, others):
+    """With the default of no retries. On a node without any other like it, the second death is final."""
+    fakes.job()
+    fakes.say("sinfo", "n1|mixed|(null)|(null)\n" + others)
+    fakes.say("scontrol update")
+    it = supervised(tmp_path, python(BROKEN), SLURMD_NODENAME="n1")
+    assert [1, 2 * bool(others)] == [event["node_deaths"] for event in it.events("exit")]
+    calls = [call for call in fakes.calls if call.startswith(("scontrol requeue", "scontrol update"))]
+    assert ["scontrol requeue 120", "scontrol update JobId=120 ExcNodeList=n1"] * bool(others) == calls
+    line = "requeued without n1, where" if others else "too few others are left"
+    assert (1, 1) == (it.code if others else it.code - 7, it.said.count(line)), it.said
+
+
 def preempted():
     return {"StartTime": str(int(time.time()) - 100), "PreemptTime": str(int(time.time()))}
 

@@ -98,6 +98,7 @@ def _one(each: Status) -> None:
         "NaN": each.not_finite,
         "run": each.run or "",
         "job": f"{each.job} on {each.nodes}{ends}" if each.job and each.nodes else f"{each.job or ''}{ends}",
+        "not on": ", ".join(f"{node} for {_left(end_s)}" for node, end_s in each.excluded.items()),
         "output": each.output or "",
         "copies": each.at_risk,
         "next": each.next,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from .slurm import JobStatus
 
-Cause = Literal["cancelled", "requeued", "preempted", "time limit", "unclear"]
+Cause = Literal["cancelled", "requeued", "preempted", "time limit", "bad node", "unclear"]
 
 LEAD_S = 600.0  # of a notice whose lead time is unknown
 LATE_S = 90.0  # a notice may come this much before its lead time: Slurm checks limits twice a minute
 TOGETHER_S = 1.0  # Slurm records a preemption and the end of the preempted job in the same second
 SPOT = "spot notice"  # sent by the cloud to which a node belongs
+BAD_NODE: Final = "bad node"  # not a notice: two starts have died on this node by its own fault
 NOTICES = ("SIGUSR1", "SIGUSR2", "deadline")
 
 # squeue(1), JOB STATE CODES: states in which Slurm has not begun to end the job
@@ -63,6 +64,8 @@ def _of_a_running_job(heard: Heard, seen: JobStatus) -> Cause:
     """Return the cause if the job still runs: it received a notice, or a signal that was sent by hand."""
     if _preempted(seen) or heard.what == SPOT:
         return "preempted"
+    if heard.what == BAD_NODE:
+        return BAD_NODE
     lead_s = heard.lead_s
     if lead_s is None:
         lead_s = LEAD_S if heard.what in NOTICES else -LATE_S  # SIGTERM is a notice only if the script requested it

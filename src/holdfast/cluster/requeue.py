@@ -18,6 +18,7 @@ from ..job import Job
 from ..terminal import warn
 from . import other, sbatch, slurm
 from .ask import Silent, obeyed
+from .bad_nodes import Exclusion
 from .cause import Cause, Heard, cause
 from .hold import HOLD
 from .slurm import JobStatus
@@ -25,6 +26,7 @@ from .watch import DICE
 
 MOST_REQUEUES = 1000
 PATIENCE_S = 600.0
+_BETWEEN_S = (0.2, 0.5, 1.0)  # the job is between its end and the queue
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
 
 How = Literal[
@@ -41,7 +43,10 @@ class Continuation(NamedTuple):
 
 
 class Requeue(msgspec.Struct, dict=True):
-    """Continues one job after its end. Under Slurm, requeues it only after a reported preemption or time limit."""
+    """Continues one job after its end. Under Slurm, requeues it only on evidence, or to leave a bad node.
+
+    The evidence is a reported preemption or time limit.
+    """
 
     job: Job
     heard: Heard
@@ -50,6 +55,7 @@ class Requeue(msgspec.Struct, dict=True):
     places: Sequence[Path] = ()
     limit: int = MOST_REQUEUES
     successor: Path | None = None
+    exclusion: Exclusion | None = None  # the nodes that the next start is kept from
     patience_s: float = PATIENCE_S
     status: JobStatus | None = None  # what was found out, from here on
     cause: Cause = "unclear"
@@ -92,6 +98,8 @@ class Requeue(msgspec.Struct, dict=True):
         if left is None and not self._recorded:  # record first: once requeued, the next attempt may fence our directory
             self._write("requeued", restart_count=self.job.restart_count)
             self._recorded = True
+            if self.exclusion is not None:
+                self._write("excluded", nodes=self.exclusion.until_s)
             left = self._refusal()  # recording may have been slow: check again
         return left or self._requeue()
 
@@ -174,7 +182,7 @@ class Requeue(msgspec.Struct, dict=True):
         name = f"job {self.job.id}"
         try:
             slurm.requeue(self.job)
-            return Continuation("requeued", self.cause, f"{name}: {self.cause}; requeued")
+            return Continuation("requeued", self.cause, f"{name}: {self.cause}; requeued{self._exclude()}")
         except Silent:
             raise
         except ClusterError as error:
@@ -185,7 +193,7 @@ class Requeue(msgspec.Struct, dict=True):
             number = self._submit()
         except ClusterError as error:  # also if it is unknown whether a job was submitted: two are worse than none
             return self._failed(ClusterError(f"{refusal}; nor could a job be submitted to follow it: {error}"))
-        self._note("submitted", successor=number)
+        self._note("submitted", successor=number, nodes=self.exclusion and self.exclusion.until_s)
         return Continuation("submitted", self.cause, f"{name}: {self.cause}; {refusal}. Job {number} goes on after it")
 
     def _submit(self) -> str:
@@ -213,7 +221,24 @@ class Requeue(msgspec.Struct, dict=True):
 
     def _dependency(self) -> list[str]:
         array = [f"--array={self.job.task}"] if self.job.task else []
-        return [f"--dependency=afterany:{self.job.id}", *array]
+        names = self.exclusion.names if self.exclusion is not None else ()
+        return [f"--dependency=afterany:{self.job.id}", *array, *[f"--exclude={','.join(names)}"] * bool(names)]
+
+    def _exclude(self) -> str:
+        """Keep the job from bad nodes, and return how to say it. Slurm allows it once the job is in the queue again."""
+        if self.exclusion is None or not (self.exclusion.until_s or self.exclusion.changed):
+            return ""
+        nodes = ", ".join(self.exclusion.until_s)
+        for wait_s in (*_BETWEEN_S, 0.0) if self.exclusion.changed else ():
+            try:
+                slurm.exclude(self.job, self.exclusion.names)
+                break
+            except ClusterError as error:
+                if not wait_s or not isinstance(error, Silent):
+                    self._note("not_excluded", why=str(error))
+                    return f", but its ExcNodeList stays as it was: {error}"
+            time.sleep(wait_s)
+        return f" without {nodes}, where starts died by the node's fault" if nodes else ""
 
     def _notice_with_lead_time(self) -> Heard:
         """Return the notice with its lead time; if that is unknown, as set by `--signal` in the job's script."""

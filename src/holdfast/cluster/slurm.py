@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import NamedTuple
@@ -21,7 +21,11 @@ from .sbatch_options import Local
 
 _SELF_LIMIT_S = 2.0  # to say its version; without a configuration it may look for one for a minute
 CONFIG = ("scontrol", "show", "config")
+_USABLE = ("idle", "alloc", "mixed", "comp", "planned", "power")
 _UNSAID = ("", "(null)", "UNLIMITED", "Partition_Limit")
+
+_LIMITS = ("ReqNodeList", "ExcNodeList", "Features", "Reservation")
+_READ = "JobState|Requeue|RunTime|StartTime|PreemptEligibleTime|Partition|Priority|ReqNodeList|Features|Reservation"
 
 # scontrol's name -> sbatch's name.
 _OPTIONS = {
@@ -47,6 +51,7 @@ class JobStatus(NamedTuple):
     batch: bool = True  # it is a batch job
     command: str = ""  # the submitted script and its arguments; spaces within them are not marked
     options: Mapping[str, str] = MappingProxyType({})  # sbatch options that start another such job
+    nodes: Mapping[str, str] = MappingProxyType({})  # what limits the nodes that it may get, under Slurm's own names
 
 
 def seen(job: Job) -> JobStatus | None:
@@ -69,7 +74,7 @@ def seen(job: Job) -> JobStatus | None:
         whole = re.match(r"   (Command|WorkDir)=(.*)", line)
         if whole:
             found.setdefault(whole[1], whole[2])
-        elif re.match(r"   (JobState|Requeue|RunTime|StartTime|PreemptEligibleTime|Partition|Priority)=", line):
+        elif re.match(rf"   ({_READ})=", line):
             for name, value in re.findall(r"(\w+)=(\S*)", line):
                 found.setdefault(name, value)
     if not found.get("JobState", "").isupper() or not found.get("Restarts", "").isdecimal():
@@ -86,6 +91,7 @@ def seen(job: Job) -> JobStatus | None:
         found.get("BatchFlag") != "0",
         found.get("Command", "").removesuffix("(null)"),
         {option: found[name] for name, option in _OPTIONS.items() if found.get(name, "(null)") not in _UNSAID},
+        {name: found[name] for name in _LIMITS if found.get(name, "(null)") not in _UNSAID},
     )
 
 
@@ -96,6 +102,52 @@ def requeue(job: Job) -> None:
         ClusterError: Slurm refused. After `Absent` or `Silent` it is unknown whether the job was requeued.
     """
     obeyed(["scontrol", "requeue", job.id])
+
+
+def exclude(job: Job, nodes: Iterable[str]) -> None:
+    """Keep a job that waits in the queue from these nodes, and from no others.
+
+    Raises:
+        ClusterError: Slurm refused, as it does while the job runs.
+    """
+    obeyed(["scontrol", "update", f"JobId={job.id}", f"ExcNodeList={','.join(nodes)}"])
+
+
+class NodeFacts(NamedTuple):
+    """A node of a partition."""
+
+    state: str
+    gres: str
+    features: str
+
+    @property
+    def usable(self) -> bool:
+        """Whether jobs can get it, now or later. Source: sinfo(1), NODE STATE CODES."""
+        return self.state.startswith(_USABLE) and not self.state.endswith(("*", "$"))
+
+    def alike(self, other: NodeFacts, constraint: str | None) -> bool:
+        """Whether a job that runs on one of them can run on the other; `constraint`: its --constraint."""
+        return self.gres == other.gres and (not constraint or self.features == other.features)
+
+
+def nodes(partition: str) -> dict[str, NodeFacts]:
+    """Return the nodes of a partition.
+
+    Raises:
+        ClusterError: Slurm does not tell.
+    """
+    out = obeyed(["sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%N|%T|%G|%f"]).out
+    rows = [line.split("|", 3) for line in out.splitlines() if line.count("|") >= 3]
+    return {name: NodeFacts(state, gres, features) for name, state, gres, features in rows}
+
+
+def hostnames(text: str) -> list[str]:
+    """Return the nodes of a list as Slurm writes it: n[1-3,7],x.
+
+    Raises:
+        ClusterError: Slurm does not tell.
+    """
+    return obeyed(["scontrol", "show", "hostnames", text]).out.split() if text else []
 
 
 def submit(arguments: Sequence[str], script: str = "") -> str:

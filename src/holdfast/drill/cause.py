@@ -42,7 +42,8 @@ class CauseFacts(NamedTuple):
     idle_step: bool = False  # the first step after the resume changed nothing, where the reference run's did
     told: tuple[tuple[str, str, str], ...] = ()  # mistakes in the script that the run reported: kind, name, line
     iterators: tuple[str, ...] = ()  # iterators that the loop advances itself
-    persistent: tuple[str, ...] = ()  # loaders of the script with persistent workers that no run.batches walks
+    unwalked: tuple[str, ...] = ()  # loaders of the script that no run.batches walks
+    persistent: tuple[str, ...] = ()  # those of them with persistent workers
     seen: bool = False  # the script's variables were recorded
     datasets: Mapping[str, Mapping[str, Sequence[str]]] = {}  # by loader: what its code draws from and changes
     entered: str | None = None  # the function that enters the run, "" for the module
@@ -144,7 +145,8 @@ def gather(
         idle_step=_is_idle(reference, other, place, attempt),
         told=tuple(dict.fromkeys(told)),
         iterators=_iterators(reference),
-        persistent=_persistent(reference),
+        unwalked=_unwalked(reference),
+        persistent=_unwalked(reference, "=True"),
         seen=any(sight.values for sight in reference.sights.all),
         datasets=shown.datasets if shown is not None else {},
         entered=next((sight.entered for sight in reference.sights.all), None),
@@ -168,9 +170,9 @@ def _is_own(path: str) -> bool:
     return not path.startswith("loader ") and "._" not in path
 
 
-def _persistent(reference: Trace) -> tuple[str, ...]:
+def _unwalked(reference: Trace, persistent: str = "") -> tuple[str, ...]:
     values = [item for sight in reference.sights.all[-1:] for item in sight.values.items()]
-    paths = (path for path, value in values if path.endswith(".persistent_workers") and value == "=True")
+    paths = (path for path, value in values if path.endswith(".persistent_workers") and persistent in value)
     return tuple(spelled(path).removesuffix(".persistent_workers") for path in paths if not path.startswith("loader "))
 
 
@@ -397,7 +399,7 @@ def _by_leaves(facts: CauseFacts) -> Cause:
             "generator=torch.Generator(), or walk it inside of `with torch.random.fork_rng():`",
         )
     if not facts.loaders:
-        return UNSEEN if facts.seen else POSITION
+        return UNSEEN if facts.seen and not facts.unwalked else POSITION
     if drawn:
         return Cause(
             "draws",
@@ -449,7 +451,7 @@ def _weights(facts: CauseFacts) -> Cause:
             f"back: what {', '.join(sorted(facts.optimizers))} keeps outside of its state_dict() (counters, slow "
             "weights, an optimizer inside), or sparse gradients that were pending",
         )
-    if facts.other_batch is False or (facts.seen and not facts.loaders):
+    if facts.other_batch is False or (facts.seen and not facts.loaders and not facts.unwalked):
         return UNSEEN
     if not facts.loaders:
         return POSITION

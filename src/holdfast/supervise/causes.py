@@ -7,6 +7,8 @@ import signal
 from itertools import dropwhile
 from typing import Literal, NamedTuple
 
+from ..cluster.cause import BAD_NODE
+
 Action = Literal["again", "back off", "leave"]
 
 MEMORY, DISK, REPEATS = "out of memory", "disk full", "same error twice"
@@ -17,6 +19,7 @@ ACTIONS: dict[str, tuple[Action, str]] = {  # what is done, and by which evidenc
     MEMORY: ("back off", "the cgroup's count of kills or the kernel's log; an exception for want of memory"),
     DISK: ("back off", "the text of the error, or the run's file system has no space left"),
     UNREADABLE: ("back off", "the error `Unreadable`: a start that has waited could not read a file of its checkpoint"),
+    BAD_NODE: ("back off", "an input/output error, a mount that is away, or a GPU that is broken or lost"),
     REPEATS: ("leave", "the last start failed at the same step, in the same place, with the same exception"),
     NOT_FINITE: ("leave", "the run with `stop_on_nan` says so in its journal, or at the end of its output"),
     UNTRUSTED: ("leave", "the error `Untrusted`: the key of the run has not signed its checkpoint"),
@@ -44,6 +47,17 @@ _PASSING_TEXT = re.compile(
     r"\[Errno (5|11|16|37|100|101|10[347]|11[0-36]|121)\]"  # of an OSError: input/output, a stale file, no route, ...
     r"|Input/output error|Stale file handle"  # the same in words, of a DiskError
     r"|[Cc]onnection (closed|reset|refused|aborted|timed out)|[Tt]imed out|[Tt]emporar(y failure|ily unavailable)|NCCL"
+)
+# What only the machine can be at fault for: of an OSError, or as other programs write it.
+_NODE = re.compile(
+    r"\[Errno (5|116|121)\]|\[Errno (107|112)\] [^\n]*: ['\"]|Input/output error|Stale (NFS )?file handle"
+    r"|/[^\n:]*: (Transport endpoint is not connected|Host is down)"
+)
+# CUDA's and NVML's own words, and the Xids for which NVIDIA names the hardware. Sources: cudaGetErrorString,
+# nvmlErrorString, NVIDIA's "XID Errors".
+_BROKEN_GPU = re.compile(
+    r"uncorrectable (ECC|NVLink) error (encountered|detected)|has fallen off the bus|GPU is lost"
+    r"|\bXid( \([^)\n]*\))?:? (48|64|74|79|94|95|119|120)\b"
 )
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|\[Errno (28|122)\]|^(\w+\.)*NoSpace\b")
 _NO_MEMORY = re.compile(
@@ -82,6 +96,7 @@ class Evidence(NamedTuple):
     memory_kills: int = 0  # by the kernel, in the command's cgroup, while it ran
     own_kills: int = 0  # those in the kernel's log that were processes of the command
     disk_is_full: bool = False
+    gpu_is_broken: bool = False
 
 
 def cause(seen: Evidence) -> str:
@@ -97,6 +112,8 @@ def cause(seen: Evidence) -> str:
         return DISK
     if _UNREADABLE.search(error.text):
         return UNREADABLE
+    if seen.gpu_is_broken or (_NODE.search(error.text) and not killed):
+        return BAD_NODE
     if seen.code < 0:
         return f"killed by {_name(-seen.code)}"
     return REPEATS if error.repeats(seen.before) else "error"
@@ -124,6 +141,11 @@ def from_output(tail: str) -> Error:
     path, number = frames[-1]
     text = "\n".join(said).rstrip()
     return Error(kind[1], f"{path}:{number}: {text}", text=text)
+
+
+def breaks_the_gpu(tail: str) -> bool:
+    """Whether the output says that a GPU is broken or lost: of several ranks only one knows, and says it early."""
+    return _BROKEN_GPU.search(tail) is not None
 
 
 def table() -> list[str]:

@@ -33,7 +33,8 @@ class Diagnosis:
         kills, own = self._memory.found() if self._memory is not None else (0, 0)
         error = said.error if said.error.kind else causes.from_output(tail)
         before, self._before = self._before, error
-        return causes.cause(Evidence(code, error, before, kills, own, any(map(is_full, [Path(), *places]))))
+        full, broken = any(map(is_full, [Path(), *places])), causes.breaks_the_gpu(f"{tail}\n{error.text}")
+        return causes.cause(Evidence(code, error, before, kills, own, full, broken))
 
     def forget(self) -> str:
         """Forget the last error: the start after it did not fail. Return its cause: none."""

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import journal
-from ..cluster import job_leader, other, slurm
+from ..cluster import bad_nodes, job_leader, other, slurm
+from ..cluster.bad_nodes import Death, Exclusion
 from ..cluster.cause import Heard, cause
 from ..cluster.requeue import Requeue
 from ..errors import ClusterError
 from ..job import Job
+from ..terminal import warn
 from .place import SupervisorDirectory
 from .signals import SignalInbox
 
@@ -34,6 +36,7 @@ class JobEnd:
     chain: bool
     exit_code: int | None = None  # instead of 75: what makes the scheduler go on, or show no failure
     _asked_s: float = -ASKED_S
+    _exclusion: Exclusion | None = None
 
     def __post_init__(self) -> None:
         if self.job is not None and (job_leader.supervisor() is not None or not job_leader.speaks(self.job)):
@@ -66,6 +69,54 @@ class JobEnd:
             return False
         return why != "unclear"
 
+    def is_on_bad_node(self) -> bool:
+        """Whether starts before this one were lost with this very node, and the job can do without it."""
+        node, events = bad_nodes.here(self._movable), self._events()
+        died = bad_nodes.deaths(events)
+        return node in bad_nodes.excluded(died, time.time()) and self._leaves(node, events, died)
+
+    def died(self, tail: str) -> tuple[str, int]:
+        """Return the node at fault for the death of a start, and `CommandAttempt.node_deaths`."""
+        node, events, now_s = bad_nodes.at_fault(self.job, tail), self._events(), time.time()
+        if not node or self._movable is None:
+            return node, 0
+        died = [*bad_nodes.deaths(events), Death(node, now_s)]
+        lately = sum(each.node == node and each.at_s >= now_s - bad_nodes.WITHIN_S for each in died)
+        return node, lately if lately == 1 or self._leaves(node, events, died) else 0
+
+    @property
+    def _movable(self) -> Job | None:
+        """The job, if it can go on elsewhere."""
+        return self.job if self.job and self.job.scheduler == "slurm" and self.requeue and not self.chain else None
+
+    def _leaves(self, node: str, events: Sequence[journal.Event], died: Sequence[Death]) -> bool:
+        """Whether the next start can be kept from the node; if not, say why."""
+        found, why = self._exclusion_after(events, died)
+        if found is not None and node not in found.until_s:
+            why = "it is required, or too few others are left, or too many seem bad"
+        elif self.job is not None and bad_nodes.ours(events, self.job.id)[node] >= bad_nodes.TRIES:
+            why = "the job came back to it"
+        if why:
+            warn(f"two starts have died on {node} by its own fault, but the job stays there: {why}")
+        else:
+            self._exclusion = found
+        return not why
+
+    def _exclusion_after(self, events: Sequence[journal.Event], died: Sequence[Death]) -> tuple[Exclusion | None, str]:
+        """Return what Slurm is to be told of nodes, if anything; or why that is not known."""
+        job, now_s = self._movable, time.time()
+        if job is None or not (bad_nodes.ours(events, job.id) or bad_nodes.excluded(died, now_s)):
+            return None, ""
+        try:
+            return bad_nodes.exclusion(job, events, died, now_s), ""
+        except ClusterError as error:
+            return None, str(error)
+
+    def _events(self) -> list[journal.Event]:
+        with suppress(OSError):
+            return journal.read(self.place.journal) if self._movable is not None else []
+        return []
+
     def continue_job(self, signals: SignalInbox, what: str, places: Sequence[Path]) -> str | None:
         """Requeue the job if the scheduler's evidence explains the stop by `what`; return the message to print."""
         if self.job is None:
@@ -81,6 +132,7 @@ class JobEnd:
             todo = f". To go on, type: {job_leader.again(self.place.path)}" if script else ""
             return f"job {self.job.id} is not requeued: --no-requeue{todo}"
         signals.close()
+        events = self._events()
         carried = Requeue(
             self.job,
             Heard(what, signals.told_unix_s or time.time()),
@@ -89,6 +141,7 @@ class JobEnd:
             places,
             self.limit,
             script,
+            self._exclusion or self._exclusion_after(events, bad_nodes.deaths(events))[0],
         ).continue_job()
         if carried.how == "by its rule":
             self.exit_code = other.exit_code(self.job, what)

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from ..apps.command import RUN_ME_AGAIN
 from ..apps.program import Verdict
+from ..cluster.cause import BAD_NODE
 from ..legible import counted
 from . import causes
 
@@ -16,6 +17,7 @@ QUICK_S = 10.0  # an attempt of unknown progress counts as no progress if it was
 AGAIN_S = 0.05  # wait if the command only asked for a restart
 LEAVING_S = 5.0  # a process killed by a signal this soon after its run ended was only exiting
 HELD, LATE = "held", "the job's end being near"
+_SHOWN = {causes.MEMORY, causes.DISK, causes.UNREADABLE, BAD_NODE}
 FINAL = ("deadline", "drill limit")  # reasons to stop that apply to the next attempt too
 
 
@@ -35,6 +37,8 @@ class CommandAttempt(NamedTuple):
     refused: str = ""  # why the run did not begin, and would not the next time
     hung: str = ""  # where it hung, if it was ended for that
     cause: str = ""  # why it failed, in the words of `causes`
+    node: str = ""  # the one that is at fault for it
+    node_deaths: int = 0  # of starts there within 30 minutes, this one included; 0: the job cannot leave it
 
 
 class Next(NamedTuple):
@@ -77,6 +81,10 @@ def judge(attempts: Sequence[CommandAttempt], retries: int = 0, no_progress: int
             return Next("leave", HELD)
         # whatever the cause, never restart in a tight loop
         return Next("again", _why_again(last), _growing(AGAIN_S, len(without_gain) - 1))
+    if last.node_deaths > 1:
+        return Next("leave", BAD_NODE)
+    if last.node_deaths and not (last.held or last.late):
+        return Next("again", "its node may be at fault", causes.wait_s(last.cause, 1))
     if causes.action(last.cause) == "leave":
         return Next("fail", f"{last.cause}: another start would end like this one")
     crashes = _crashes(attempts)
@@ -128,7 +136,7 @@ def describe(code: int) -> str:
 
 def how(attempt: CommandAttempt) -> str:
     """Return in words how an attempt ended."""
-    cause = f" ({attempt.cause})" if attempt.cause in {causes.MEMORY, causes.DISK, causes.UNREADABLE} else ""
+    cause = f" ({attempt.cause})" if attempt.cause in _SHOWN else ""
     lacks = f", but `finished` does not hold: {attempt.lacks}" if attempt.lacks else ""
     return describe(attempt.code) + cause + lacks
 

@@ -23,7 +23,7 @@ from ..legible import counted
 from ..terminal import say, warn
 
 JOURNAL = "supervisor.jsonl"
-SYNCED = (*CLOSING, "requeued")  # must be durable after a power loss, or before the scheduler ends us
+SYNCED = (*CLOSING, "requeued", "excluded")  # must be durable after a power loss, or before the scheduler ends us
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 BEAT_S = 10.0  # between two signs of life
 SILENT_S = 60.0  # after so long without one an earlier start of this job, whose node is lost, counts as ended

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import journal, owner, scan
-from ..cluster import job_leader, slurm
+from ..cluster import bad_nodes, job_leader, slurm
 from ..cluster.ask import Absent
 from ..cluster.hold import HOLD
 from ..cluster.slurm import Queued
@@ -63,6 +63,7 @@ class Status(NamedTuple):
     output: str | None
     next: str  # what to type
     at_risk: str  # what the loss of the run's disk would cost now; empty: it has no mirrors
+    excluded: Mapping[str, float]  # nodes that the job is kept from, and until when
     not_finite: str  # what there is to say of the newest checkpoint; empty: its weights are finite, or nobody knows
 
 
@@ -123,6 +124,7 @@ def status(place: Place, queued: Sequence[Queued] | None) -> Status:
         output,
         _next(place, state, events, output, logs),
         mirrors.at_risk(mirrors.of_run(logs), saved.get("checkpoint")),
+        bad_nodes.told(events, time.time()),
         unsound.newest(Shelf(place.run)) if place.run is not None else "",
     )
 

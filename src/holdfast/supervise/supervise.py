@@ -18,7 +18,8 @@ from ..apps.command import RUN_ME_AGAIN
 from ..apps.file import AppFile
 from ..apps.program import Program, ProgramExit
 from ..apps.take import looks
-from ..cluster import hold, job_leader, requeue
+from ..cluster import bad_nodes, hold, job_leader, requeue
+from ..cluster.cause import BAD_NODE
 from ..cluster.notices import Notices, cloud
 from ..errors import ChildError
 from ..job import Job, job
@@ -47,6 +48,7 @@ CARRIED = {
     "deadline": "deadline",
     judge.LATE: "deadline",
     ENDING: "SIGTERM",
+    BAD_NODE: BAD_NODE,
 }  # reasons to stop without a signal after which the job is continued -> the notice that each counts as
 # Only torchrun reads these: how long its workers may save (our patience decides), and that restarted workers get a
 # rendezvous of their own. Without the latter, gloo finds the ranks' old addresses. (torch 2.13, measured)
@@ -96,7 +98,7 @@ def supervise(command: Sequence[str], program: Callable[[Path], Program], option
     if options.standby:
         require_script(command, keeps=options.keeps)
     words = {"command": redact(command), "options": redact(options.typed)}
-    begin = {**words, "cwd": str(cwd()), "job": here._asdict() if here else None}
+    begin = {**words, "cwd": str(cwd()), "job": here._asdict() if here else None, "node": bad_nodes.here(here) or None}
     fill_gaps()
     with SignalInbox() as signals:
         name = options.name or name_of(command)
@@ -149,6 +151,8 @@ class _Supervisor:
                     self.place.close("end")
                     say(f"{self._name}: done before Slurm started this job once more; nothing is left to do")
                     return Outcome(0, 0, "end", "", None, self.place.path)
+                if self.job_end.is_on_bad_node():
+                    return self._leave(Next("leave", BAD_NODE))
                 self.time = Time(self.job, self.options.grace_s, self.options.lead_s)
                 around.callback(self.time.watch.close)
                 self.notices = Notices(cloud(self.options.spot)) if self.options.spot is not None else None
@@ -270,6 +274,7 @@ class _Supervisor:
         self.diagnosis.look([start.pid])
         failed = verdict == "failed" and told is None
         cause = self.diagnosis.cause(code, start.tail, said, self._places) if failed else self.diagnosis.forget()
+        node, node_deaths = self.job_end.died(start.tail) if cause == BAD_NODE else ("", 0)
         attempt = CommandAttempt(
             verdict,
             code,
@@ -283,6 +288,8 @@ class _Supervisor:
             refused=said.refused,
             hung=self.hangs.hung_at(step),
             cause=cause,
+            node=node,
+            node_deaths=node_deaths,
             lacks=self.program.lacks if code == 0 and isinstance(self.program, AppFile) else "",
         )
         self.place.record("exit", step=step, **attempt._asdict())

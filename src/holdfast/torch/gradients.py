@@ -16,6 +16,7 @@ from torch.utils.hooks import unserializable_hook
 
 from .stored import TensorRestore, differing, is_stored_tensor
 
+READ, DISCARDED = "read", "discarded"
 _LOOKS, _THEN_EACH = 8, 16  # steps at which numbers are read that were zero so far
 
 
@@ -51,7 +52,7 @@ class Carried:
             return False
         left = self._left
         if self._reads and left is not None and left._version > self._version:  # noqa: SLF001
-            self.knows()
+            self._is_found()
             return True
         if left is not None and self._is_untouched(left):
             return False  # no step lies between: at an epoch's end it is as it was behind its last batch
@@ -65,8 +66,20 @@ class Carried:
         same = self._probe is not None and self._probe.grad is left and left._version == self._version  # noqa: SLF001
         return same and not self._stepped
 
-    def knows(self) -> None:
-        """The run that is resumed had seen it."""
+    @property
+    def are(self) -> str | None:
+        """What the loop was seen to do with gradients that no step had used: it "read" or "discarded" them."""
+        return READ if self.is_read else DISCARDED if self._is_lost else None
+
+    def goes_on(self, optimizer: Optimizer, are: str | None, *, pending: bool) -> None:
+        """Take over what the run that is resumed had seen. `pending`: its gradients have been put back."""
+        if are == READ:
+            self._is_found()
+        else:
+            self._is_lost, self._may_be_read = are == DISCARDED, pending
+            self._watch(optimizer)
+
+    def _is_found(self) -> None:
         self.is_read = True
         self.end()
 

@@ -49,6 +49,8 @@ def capture(optimizer: Optimizer) -> Any:
         pending = gradients.capture(optimizer) if known.carried.is_saved else {}
         if pending or known.carried.is_read:
             besides["gradients"] = pending
+        if known.carried.are is not None:
+            besides["gradients_are"] = known.carried.are
     if held := {name: capture(each) for name, each in _held(optimizer).items()}:
         besides["held"] = held
     return {**state, BESIDES: besides} if besides and isinstance(state, dict) else state
@@ -70,7 +72,10 @@ class _Besides(msgspec.Struct):
 
     moved: list[dict[str, Any]] = []  # by group, the first values of options that the script itself has changed
     held: dict[str, Any] = {}  # the states of optimizers that it holds, by their places in it
-    gradients: dict[str, Any] | None = None  # by the numbers of their parameters, if the loop reads what a step leaves
+    gradients: dict[str, Any] | None = (
+        None  # by the numbers of their parameters, if the loop may read what a step leaves
+    )
+    gradients_are: str | None = None  # what the run has seen its loop do with them: "read" or "discarded"
 
 
 msgspec.json.Decoder(_Besides)  # here, where only one thread is: the first use of a type by two can crash msgspec
@@ -188,10 +193,10 @@ def restore(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:
     known = entered.of_optimizer(optimizer)
     if known is not None:
         known.begin(optimizer, besides.moved)
-        if besides.gradients is not None:
-            known.carried.knows()
     if besides.gradients is not None:
         gradients.put(gradients.parameters(optimizer), besides.gradients)
+    if known is not None:
+        known.carried.goes_on(optimizer, besides.gradients_are, pending=bool(besides.gradients))
 
 
 def _restore_own(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:

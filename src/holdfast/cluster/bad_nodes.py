@@ -1,0 +1,135 @@
+"""Bad nodes: keeps a job from the nodes where its starts died by the node's own fault.
+
+`exclusion` asks Slurm; everything else is pure. The events are those of a supervisor's journal.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from .. import owner
+from ..errors import ClusterError
+from ..job import Job
+from ..journal import AFTERWARDS, CLOSING, Event
+from . import slurm
+from .cause import BAD_NODE
+
+WITHIN_S = 1800.0  # between two deaths on one node
+LASTS_S = 86400.0
+MOST = 3  # nodes at a time: where more seem bad something else is, as a file server
+TRIES = 2  # of one job, to be kept from a node where it is again: somebody may have taken that back
+_FOR = {"excluded": "job", "submitted": "successor"}  # kind of event -> the field with the job that is kept from nodes
+_EXITED = re.compile(r"^srun: error: ([\w.-]+): tasks? [\d,-]+: Exited with", re.MULTILINE)
+
+
+class Death(NamedTuple):
+    """A start that died by the fault of its node."""
+
+    node: str
+    at_s: float  # Unix seconds
+
+
+class Exclusion(NamedTuple):
+    """What Slurm is to be told of the nodes that a job is kept from."""
+
+    until_s: Mapping[str, float]  # of those that we exclude
+    names: Sequence[str]  # these, and those that the user excludes
+    changed: bool
+
+
+def here(job: Job | None) -> str:
+    """Return Slurm's name of the job's node; "" if it has several."""
+    alone = job is not None and job.scheduler == "slurm" and job.nodes == 1
+    return os.environ.get("SLURMD_NODENAME", "") if alone else ""
+
+
+def at_fault(job: Job | None, tail: str) -> str:
+    """Return the node on which a start died; of several the one whose tasks alone ended with an error, else ""."""
+    exited = {*_EXITED.findall(tail)} if job is not None and job.nodes > 1 else {here(job)}
+    return exited.pop() if len(exited) == 1 else ""
+
+
+def deaths(events: Iterable[Event]) -> list[Death]:
+    """Return the deaths that a journal shows.
+
+    A node was lost where the scheduler has started the job again, and the supervisor before knew of no reason.
+    """
+    found, begin, known = [], Event(), True
+    for event in events:
+        if event["event"] == "begin":
+            (job, restart), (before, first) = (owner.job_of(_mapping(each.get("owner"))) for each in (event, begin))
+            if not known and job == before and restart > first:
+                found.append((begin.get("node"), event))
+            begin, known = event, False
+        elif event["event"] == "exit" and event.get("cause") == BAD_NODE:
+            found.append((event.get("node"), event))
+        known = known or event["event"] in {"signal", *CLOSING, *AFTERWARDS}
+    return [Death(node, float(event.get("time") or 0.0)) for node, event in found if isinstance(node, str) and node]
+
+
+def excluded(deaths: Iterable[Death], now_s: float) -> dict[str, float]:
+    """Return the nodes on which two starts died within 30 minutes, oldest first, and until when each is excluded."""
+    times: dict[str, list[float]] = {}
+    for node, at_s in sorted(deaths, key=lambda death: death.at_s):
+        times.setdefault(node, []).append(at_s)
+    ends = {
+        node: max((late + LASTS_S for early, late in pairwise(found) if late - early <= WITHIN_S), default=0.0)
+        for node, found in times.items()
+    }
+    return {node: end_s for node, end_s in sorted(ends.items(), key=lambda pair: pair[1]) if end_s > now_s}
+
+
+def fitting(bad: Iterable[str], free: Collection[str], users: Collection[str], needed: int) -> list[str]:
+    """Return those of `bad` that can be excluded, so that the job still finds `needed` of the `free` nodes."""
+    chosen: list[str] = []
+    for node in bad:
+        left = {*free} - {*users, *chosen, node}
+        if node not in users and len(chosen) < MOST and len(left) >= max(needed, 1):
+            chosen.append(node)
+    return chosen
+
+
+def ours(events: Iterable[Event], job: str) -> Counter[str]:
+    """Return how often each node was excluded for this job."""
+    mine = (event for event in events if job == event.get(_FOR.get(str(event["event"]), "")))
+    return Counter(str(node) for event in mine for node in _mapping(event.get("nodes")))
+
+
+def told(events: Sequence[Event], now_s: float) -> dict[str, float]:
+    """Return the nodes that the job is kept from now, and until when."""
+    kinds = {"excluded", "not_excluded", "not_requeued"}
+    last = next((event for event in reversed(events) if event["event"] in kinds), {"event": ""})
+    nodes = _mapping(last.get("nodes")) if last["event"] == "excluded" else {}
+    return {str(node): end_s for node, end_s in nodes.items() if isinstance(end_s, int | float) and end_s > now_s}
+
+
+def exclusion(job: Job, events: Sequence[Event], died: Iterable[Death], now_s: float) -> Exclusion:
+    """Return the nodes that the job's next start is to be kept from, by what Slurm knows of job and partition.
+
+    Raises:
+        ClusterError: Slurm does not tell, or nobody can know which nodes the job may get.
+    """
+    seen = slurm.seen(job)
+    if seen is None or not seen.batch:
+        raise ClusterError("Slurm knows no such batch job")
+    if seen.nodes.get("Reservation"):
+        raise ClusterError("it is in a reservation")
+    now = slurm.hostnames(seen.nodes.get("ExcNodeList", ""))
+    required = slurm.hostnames(seen.nodes.get("ReqNodeList", ""))
+    before = ours(events, job.id)
+    users = [node for node in now if node not in before]
+    bad = {node: end_s for node, end_s in excluded(died, now_s).items() if node not in required}
+    known = slurm.nodes(seen.options.get("partition", ""))
+    kind = known.get(os.environ.get("SLURMD_NODENAME", ""))
+    free = [name for name, of in known.items() if kind and of.usable and of.alike(kind, seen.nodes.get("Features"))]
+    chosen = fitting(bad, free, users, job.nodes)
+    return Exclusion({node: bad[node] for node in chosen}, [*users, *chosen], {*users, *chosen} != {*now})
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
