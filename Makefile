@@ -16,6 +16,7 @@ SLURM :=
 # drawn by the word; of `prove` likewise, of half of its laws, and a quarter of the mutants.
 LOCK :=
 CORNERS :=
+DEBIAN :=
 SAMPLE :=
 FRAMEWORKS := .venv-frameworks$(LOCK:%=-%)
 FRAMEWORKS_LOCK := tests/frameworks/$(or $(LOCK),requirements).lock
@@ -85,8 +86,8 @@ test-slurm: setup  ## all stories of a real Slurm; parts of `make test` and `mak
 test-frameworks: $(FRAMEWORKS)/.ready  ## Keras, Lightning, Hugging Face, JAX: killed and resumed; LOCK=lowest: the lowest versions
 	FRAMEWORKS=1 $(FRAMEWORKS)/bin/python -m pytest -n 2 --dist loadfile tests/frameworks --durations=10 $(SAMPLE:%=--sample=%)
 
-test-versions:  ## tests/fast and a drill on other versions of Python, torch, NumPy: docs/versions.md; CORNERS=lowest, a SAMPLE
-	$(PYTHON) tools/versions.py $(CORNERS) $(SAMPLE:%=--sample=%)
+test-versions:  ## tests/fast and a drill on other versions of Python, torch, NumPy: docs/versions.md; CORNERS=lowest, DEBIAN=sid, a SAMPLE
+	$(DEBIAN:%=PACKAGES=python3-venv,g++,git,openssh-client,patch,procps,rsync tests/cluster/slurm-of %) $(PYTHON) tools/versions.py $(CORNERS) $(SAMPLE:%=--sample=%)
 
 $(FRAMEWORKS)/.ready: $(FRAMEWORKS_LOCK) pyproject.toml
 	$(call build,$(FRAMEWORKS),$(FRAMEWORKS_LOCK))

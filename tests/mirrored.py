@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import signal
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast.mirror.folder import Folder
@@ -79,10 +79,8 @@ def suspended(pid):
     try:
         yield
     finally:
-        try:
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
-        except ProcessLookupError:
-            return
 
 
 @contextmanager

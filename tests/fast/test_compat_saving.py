@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pickle
 from collections import OrderedDict
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def test_whatever_ends_a_save_leaves_the_old_file(tmp_path):
     """
     path, bad = tmp_path / "latest.pt", {"weights": torch.ones(10), "bad": lambda: None}
     atomic_torch_save(state(1), path)
-    with pytest.raises((AttributeError, TypeError), match=r"pickle|local object"):
+    with pytest.raises((AttributeError, TypeError, pickle.PicklingError), match=r"pickle|local object"):
         atomic_torch_save(bad, path)
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     for error, name in ((full, "write"), (Crash(), "fsync")):

@@ -16,6 +16,7 @@ def kinds():
     return {
         "random": random.Random(3),
         "numpy": np.random.default_rng(3),
+        "spawning": np.random.Generator(np.random.Philox(3)),
         "legacy": np.random.RandomState(3),
         "seeds": np.random.SeedSequence(3),
         "torch": torch_generator,
@@ -27,6 +28,8 @@ def order_of(generator):
         return generator.spawn(2)[1].generate_state(3).tolist() * 4
     if isinstance(generator, torch.Generator):
         return torch.randperm(12, generator=generator).tolist()
+    if isinstance(generator, np.random.Generator) and isinstance(generator.bit_generator, np.random.Philox):
+        (generator,) = generator.spawn(1)
     order = list(range(12))
     generator.shuffle(order)
     return order

@@ -34,7 +34,10 @@ def copied(generator: Any) -> Any:
         twin = type(generator)(device=generator.device)
         twin.set_state(generator.get_state())
         return twin
-    return copy.deepcopy(generator)
+    twin = copy.deepcopy(generator)
+    if hasattr(twin, "bit_generator"):  # NumPy 1.26 gives a copy another seed sequence
+        refill(twin, generator)
+    return twin
 
 
 def refill(live: Any, stored: Any) -> None:
