@@ -15,7 +15,7 @@ FLOOR_S = 600.0  # no limit is shorter, unless the user gives one
 TIMES = 10.0  # the slowest so far
 COMPILED = 3.0  # the first step: what was compiled then may be compiled again, for another shape
 RARE = 3.0  # times the floor, for phases that come seldom
-FEW, FEW_TIMES = 30, 6.0  # times the floor, for steps until so many are known
+FEW, FEW_TIMES, WIDER = 30, 6.0, 3.0  # until so many steps are known: times the floor, and wider than TIMES
 UNKNOWN = 12.0  # times the floor, for what nothing is known of: the restore, the first step with its compilation
 LOOK_S, LEAST_LOOK_S = 5.0, 0.1
 SLACK_S = 1.0  # by which a look may be late and still count in full
@@ -95,7 +95,7 @@ class Judge:
             return self.after_s
         few = kind.floor == 1 and self.known[phase] < FEW
         floor_s = (FEW_TIMES if few else kind.floor) * (self.after_s or FLOOR_S)
-        return max(floor_s, slow_s, COMPILED * self.slowest_s.get(kind.after, 0.0))
+        return max(floor_s, slow_s * (WIDER if few else 1), COMPILED * self.slowest_s.get(kind.after, 0.0))
 
     def look(self, now_s: float, looks: Sequence[Look]) -> list[Hang]:
         """Return the places that hang, each once until it shows a sign of life again."""
