@@ -55,7 +55,7 @@ def duration(seconds: float | None) -> str:
     units = ((86400, "days"), (3600, "h"), (60, "min"))
     size, unit = next((each for each in units if seconds >= 2 * each[0]), (1, "s"))
     value = seconds / size
-    return f"{value:.0f} {unit}" if value >= 9.95 or value < 0.095 else f"{value:.2g} {unit}"
+    return f"{value:.0f} {unit}" if value >= 9.95 or not value else f"{value:.2g} {unit}"
 
 
 def json_bytes(value: Any) -> bytes:

@@ -19,7 +19,9 @@ from job_fakes import in_a_job
 
 MIN, HOUR = 60.0, 3600.0
 HERE = Job("slurm", "120", 0)
-NODES = "".join(f"n{number}|mixed|gpu:2|a\n" for number in range(1, 5)) + "n9|down*|gpu:2|a\nn8|idle|gpu:8|a\n"
+NODES = "".join(f"n{number}|mixed|gpu:2|64|900|a\n" for number in range(1, 5)) + (
+    "n9|down*|gpu:2|64|900|a\nn8|idle|gpu:8|64|900|a\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,14 @@ def owner_of(restart, number="120"):
 
 
 def began(restart, node="n1", at_s=0.0, number="120"):
-    return {"event": "begin", "time": at_s, "supervisor": "a", "owner": owner_of(restart, number), "node": node}
+    return {
+        "event": "begin",
+        "time": at_s,
+        "supervisor": "a",
+        "owner": owner_of(restart, number),
+        "node": node,
+        "hears": True,
+    }
 
 
 def died(node="n1", at_s=1.0, cause=BAD_NODE):
@@ -88,6 +97,7 @@ SIGNAL = {"event": "signal", "time": 5.0, "signal": "SIGTERM"}
         ([began(0), {"event": "stop", "time": 5.0}, began(1)], []),
         ([began(0), began(0, number="121")], []),
         ([began(0, node=None), began(1)], []),
+        ([{**began(0), "hears": None}, began(1)], []),  # a child of the script is killed without a signal
         ([began(0), began(1, "n1", 60.0), began(2, "n3", 120.0)], [Death("n1", 60.0), Death("n1", 120.0)]),
         ([{**began(0), "owner": 3}, {**began(1), "owner": None}, {**died(), "node": 7}], []),  # another's lines
     ],
@@ -154,6 +164,7 @@ def recent(node="n1", ago_s=60.0):
 def left(fakes, end):
     """What was said, and told Slurm, when the job leaves its node."""
     assert ("n1", 2) == end.died("")
+    end.place.record("exit", cause=BAD_NODE, node="n1")
     with SignalInbox() as signals:
         line = end.continue_job(signals, BAD_NODE, [])
     return line, [call for call in fakes.calls if call.startswith(("scontrol requeue", "scontrol update", "sbatch"))]
@@ -165,7 +176,7 @@ def test_the_second_death_requeues_the_job_without_its_node(tmp_path, fakes):
     assert "job 120: bad node; requeued without n1, where starts died by the node's fault" == line
     assert ["scontrol requeue 120", "scontrol update JobId=120 ExcNodeList=n1"] == calls
     events = journal.read(end.place.journal)
-    assert ["requeued", "excluded"] == [event["event"] for event in events][-2:]
+    assert ["exit", "requeued", "excluded"] == [event["event"] for event in events][-3:]
     assert 86000 < told(events, time.time())["n1"] - time.time() < 86401
 
 
@@ -195,7 +206,11 @@ def test_an_expired_exclusion_ends_with_the_next_requeue(tmp_path, fakes):
 @pytest.mark.parametrize(
     ("answers", "why"),
     [
-        ({"sinfo": "n1|mixed|gpu:2|a\nn8|idle|gpu:8|a\nn9|down*|gpu:2|a\n"}, "too few others are left"),
+        (
+            {"sinfo": "n1|mixed|gpu:2|64|900|a\nn8|idle|gpu:8|64|900|a\nn9|down*|gpu:2|64|900|a\n"},
+            "too few others are left",
+        ),
+        ({"sinfo": "n1|mixed|gpu:2|64|900|a\nn2|idle|gpu:2|64|800|a\n"}, "too few others are left"),  # smaller
         ({"scontrol show job": shown(ReqNodeList="n1"), "scontrol show hostnames n1": "n1\n"}, "required"),
         ({"scontrol show job": shown().replace("   Power=", "   Reservation=mine\n   Power=")}, "reservation"),
         ({"scontrol show job": shown().replace("BatchFlag=1", "BatchFlag=0")}, "no such batch job"),
@@ -220,11 +235,31 @@ def test_only_a_job_that_may_be_requeued_leaves(tmp_path, fakes):
 
 def test_a_job_that_comes_back_twice_stays(tmp_path, fakes, capsys):
     """Somebody, or something, has taken the exclusion back."""
-    again = [{"event": "excluded", "time": 1.0, "job": "120", "nodes": {"n1": time.time() + 99}}] * 2
-    events = [{**each, "n": n} for n, each in enumerate(again)]  # equal lines count once
-    assert ("n1", 2) == ended(tmp_path, *events[:1], recent()).died("")
+    until = {"n1": time.time() + 99}
+    events = [
+        each
+        for n in (1.0, 2.0)
+        for each in ({"event": "excluded", "time": n, "job": "120", "nodes": until}, began(0, at_s=n + 0.5))
+    ]
+    requeued = {**events[0], "time": 9.0}  # a time limit: the exclusion goes on, and nothing came back
+    assert ("n1", 2) == ended(tmp_path, *events[:2], requeued, recent()).died("")
     assert ("n1", 0) == ended(tmp_path, *events, recent()).died("")
     assert "the job came back to it" in capsys.readouterr().err
+
+
+def test_after_the_last_requeue_the_job_stays(tmp_path, fakes, capsys):
+    """Then its retries count."""
+    end = ended(tmp_path, *[{"event": "requeued", "time": float(n)} for n in range(99)], recent())
+    assert ("n1", 0) == end.died("")
+    assert "it was requeued too often" in capsys.readouterr().err
+
+
+def test_what_slurm_refused_is_no_exclusion_of_ours():
+    """If it is in the list later, the user has put it there."""
+    done = {"event": "excluded", "time": 1.0, "job": "120", "nodes": {"n1": 9.0}}
+    assert {"n1": 0} == bad_nodes.ours([done], "120")
+    for word in ("not_excluded", "not_requeued"):
+        assert {} == bad_nodes.ours([done, {"event": word, "time": 2.0}, began(1)], "120")
 
 
 def test_an_exclusion_that_slurm_refuses_is_told(tmp_path, fakes, monkeypatch):
@@ -250,7 +285,7 @@ def test_a_successor_is_kept_from_the_node_too(tmp_path, fakes):
     end = ended(tmp_path, recent())
     _, calls = left(fakes, end)
     assert "--dependency=afterany:120 --exclude=n1 " in calls[-1]
-    assert 1 == bad_nodes.ours(journal.read(end.place.journal), "121")["n1"]
+    assert ["n1"] == [*bad_nodes.ours(journal.read(end.place.journal), "121")]
 
 
 def test_a_node_that_was_lost_twice_is_left_before_the_command_starts(tmp_path, fakes):
@@ -273,8 +308,8 @@ def test_what_a_user_cancels_stays_cancelled(fakes):
 def test_a_partition_is_read_as_sinfo_shows_it(fakes):
     """A node that is down, drains or does not answer cannot be had; one that sleeps can."""
     states = ("idle", "mixed", "allocated", "idle~", "completing", "down*", "drained", "draining", "idle*", "maint")
-    fakes.say("sinfo", "".join(f"{state}|{state}|(null)|(null)\n" for state in states))
+    fakes.say("sinfo", "".join(f"{state}|{state}|(null)|4+|900|(null)\n" for state in states))
     assert [*states[:5]] == [name for name, facts in slurm.nodes("long").items() if facts.usable]
-    one, other = slurm.NodeFacts("idle", "gpu:2", "a"), slurm.NodeFacts("idle", "gpu:2", "b")
+    one, other = (slurm.NodeFacts("idle", "gpu:2", 4, 900, each) for each in "ab")
     assert one.alike(other, None)
     assert not one.alike(other, "a")

@@ -77,6 +77,8 @@ def test_a_bad_node_is_tried_once_more_and_then_left():
     assert "fail" == follows(bad)
     assert "retry" == follows(bad, retries=1)
     assert "fail" == follows(bad._replace(node_deaths=1, late=True))
+    slow = bad._replace(node_deaths=1, took_s=2400.0, progressed=None)  # each dies long after the one before
+    assert ["again", "fail"] == [judge([slow] * count)[0] for count in (1, 2)]
     assert "leave" == follows(bad._replace(node_deaths=1, told="SIGTERM"))
 
 

@@ -222,11 +222,11 @@ def test_a_command_that_hangs_is_killed_in_time_for_the_requeue(tmp_path, fakes)
 BROKEN = """import sys; sys.exit("cat: /scratch/x: Input/output error")"""
 
 
-@pytest.mark.parametrize("others", ["n2|idle|(null)|(null)\n", ""])
+@pytest.mark.parametrize("others", ["n2|idle|(null)|4|900|(null)\n", ""])
 def test_two_deaths_by_the_nodes_fault_requeue_the_job_without_it(tmp_path, fakes, others):
     """With the default of no retries. On a node without any other like it, the second death is final."""
     fakes.job()
-    fakes.say("sinfo", "n1|mixed|(null)|(null)\n" + others)
+    fakes.say("sinfo", "n1|mixed|(null)|4|900|(null)\n" + others)
     fakes.say("scontrol update")
     it = supervised(tmp_path, python(BROKEN), SLURMD_NODENAME="n1")
     assert [1, 2 * bool(others)] == [event["node_deaths"] for event in it.events("exit")]

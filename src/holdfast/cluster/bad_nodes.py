@@ -48,6 +48,11 @@ def here(job: Job | None) -> str:
     return os.environ.get("SLURMD_NODENAME", "") if alone else ""
 
 
+def hears(job: Job | None) -> bool:
+    """Whether Slurm's signals reach this process: it is a task, or the batch script itself. Source: srun(1)."""
+    return job is not None and os.environ.get("SLURM_TASK_PID") == str(os.getpid())
+
+
 def at_fault(job: Job | None, tail: str) -> str:
     """Return the node on which a start died; of several the one whose tasks alone ended with an error, else ""."""
     exited = {*_EXITED.findall(tail)} if job is not None and job.nodes > 1 else {here(job)}
@@ -57,13 +62,14 @@ def at_fault(job: Job | None, tail: str) -> str:
 def deaths(events: Iterable[Event]) -> list[Death]:
     """Return the deaths that a journal shows.
 
-    A node was lost where the scheduler has started the job again, and the supervisor before knew of no reason.
+    A node was lost where the scheduler has started the job again, and the supervisor before, which hears its signals,
+    knew of no reason.
     """
     found, begin, known = [], Event(), True
     for event in events:
         if event["event"] == "begin":
             (job, restart), (before, first) = (owner.job_of(_mapping(each.get("owner"))) for each in (event, begin))
-            if not known and job == before and restart > first:
+            if not known and job == before and restart > first and begin.get("hears"):
                 found.append((begin.get("node"), event))
             begin, known = event, False
         elif event["event"] == "exit" and event.get("cause") == BAD_NODE:
@@ -95,9 +101,21 @@ def fitting(bad: Iterable[str], free: Collection[str], users: Collection[str], n
 
 
 def ours(events: Iterable[Event], job: str) -> Counter[str]:
-    """Return how often each node was excluded for this job."""
-    mine = (event for event in events if job == event.get(_FOR.get(str(event["event"]), "")))
-    return Counter(str(node) for event in mine for node in _mapping(event.get("nodes")))
+    """Return the nodes that we excluded for this job, and how often it came back to each meanwhile."""
+    found, now = Counter[str](), dict[str, float]()
+    for event in events:
+        kind, nodes = str(event["event"]), _mapping(event.get("nodes"))
+        if kind in {"not_excluded", "not_requeued"}:  # Slurm refused: what the list has is the user's
+            now = {}
+        elif kind == "begin":
+            found.update(dict.fromkeys(now, 0))
+            node = str(event.get("node"))
+            if float(event.get("time") or 0.0) < now.get(node, 0.0):
+                found[node] += 1
+        elif job == event.get(_FOR.get(kind, "")) and nodes:
+            now = {str(node): end_s for node, end_s in nodes.items() if isinstance(end_s, int | float)}
+    found.update(dict.fromkeys(now, 0))
+    return found
 
 
 def told(events: Sequence[Event], now_s: float) -> dict[str, float]:
@@ -123,8 +141,8 @@ def exclusion(job: Job, events: Sequence[Event], died: Iterable[Death], now_s: f
     required = slurm.hostnames(seen.nodes.get("ReqNodeList", ""))
     before = ours(events, job.id)
     users = [node for node in now if node not in before]
-    bad = {node: end_s for node, end_s in excluded(died, now_s).items() if node not in required}
     known = slurm.nodes(seen.options.get("partition", ""))
+    bad = {node: end_s for node, end_s in excluded(died, now_s).items() if node in known and node not in required}
     kind = known.get(os.environ.get("SLURMD_NODENAME", ""))
     free = [name for name, of in known.items() if kind and of.usable and of.alike(kind, seen.nodes.get("Features"))]
     chosen = fitting(bad, free, users, job.nodes)

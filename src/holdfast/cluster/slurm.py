@@ -118,6 +118,8 @@ class NodeFacts(NamedTuple):
 
     state: str
     gres: str
+    cpus: int
+    memory_mib: int
     features: str
 
     @property
@@ -126,8 +128,9 @@ class NodeFacts(NamedTuple):
         return self.state.startswith(_USABLE) and not self.state.endswith(("*", "$"))
 
     def alike(self, other: NodeFacts, constraint: str | None) -> bool:
-        """Whether a job that runs on one of them can run on the other; `constraint`: its --constraint."""
-        return self.gres == other.gres and (not constraint or self.features == other.features)
+        """Whether a job that runs on `other` can run here; `constraint`: its --constraint."""
+        as_large = self.cpus >= other.cpus and self.memory_mib >= other.memory_mib
+        return as_large and self.gres == other.gres and (not constraint or self.features == other.features)
 
 
 def nodes(partition: str) -> dict[str, NodeFacts]:
@@ -136,9 +139,18 @@ def nodes(partition: str) -> dict[str, NodeFacts]:
     Raises:
         ClusterError: Slurm does not tell.
     """
-    out = obeyed(["sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%N|%T|%G|%f"]).out
-    rows = [line.split("|", 3) for line in out.splitlines() if line.count("|") >= 3]
-    return {name: NodeFacts(state, gres, features) for name, state, gres, features in rows}
+    out = obeyed(["sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%N|%T|%G|%c|%m|%f"]).out
+    rows = [line.split("|", 5) for line in out.splitlines() if line.count("|") >= 5]
+    return {
+        name: NodeFacts(state, gres, _leading(cpus), _leading(memory), features)
+        for name, state, gres, cpus, memory, features in rows
+    }
+
+
+def _leading(text: str) -> int:
+    """Return the number that a text begins with, such as "64+"; 0 if there is none."""
+    found = re.match(r"\d+", text)
+    return int(found[0]) if found else 0
 
 
 def hostnames(text: str) -> list[str]:

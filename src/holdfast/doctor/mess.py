@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -57,7 +58,7 @@ def _run_file(shelf: Shelf) -> Iterator[Mess]:
     try:
         read_run(shelf.root)
     except Damaged:
-        todo = f"mv {path} {path}.odd: the next start writes it again, from the newest checkpoint"
+        todo = f"`{_move(path, path.with_name('run.json.odd'))}`; the next start writes it again"
         yield Mess(path, "is not what Holdfast wrote, and no start goes on", todo, stops=True)
     except OSError as error:
         yield _unknown(path, error)
@@ -147,8 +148,13 @@ def _quarantined(root: Path) -> Iterator[Mess]:
             yield _unknown(path, error)
             continue
         if is_back:
-            todo = f"if `holdfast verify {path}` finds it whole: mv {path} {root / 'checkpoints' / named[1]}"
+            move = _move(path, root / "checkpoints" / named[1])
+            todo = f"if `holdfast verify {shlex.quote(str(path))}` finds it whole: `{move}`"
             yield Mess(path, "seems whole now, and is of the run's present", todo)
+
+
+def _move(path: Path, to: Path) -> str:
+    return shlex.join(["mv", str(path), str(to)])
 
 
 def _is_present(root: Path, path: Path, name: str, logs: Sequence[Log]) -> bool:

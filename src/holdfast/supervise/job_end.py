@@ -36,7 +36,6 @@ class JobEnd:
     chain: bool
     exit_code: int | None = None  # instead of 75: what makes the scheduler go on, or show no failure
     _asked_s: float = -ASKED_S
-    _exclusion: Exclusion | None = None
 
     def __post_init__(self) -> None:
         if self.job is not None and (job_leader.supervisor() is not None or not job_leader.speaks(self.job)):
@@ -96,10 +95,10 @@ class JobEnd:
             why = "it is required, or too few others are left, or too many seem bad"
         elif self.job is not None and bad_nodes.ours(events, self.job.id)[node] >= bad_nodes.TRIES:
             why = "the job came back to it"
+        elif self.place.count("requeued") >= self.limit:
+            why = "it was requeued too often"
         if why:
             warn(f"two starts have died on {node} by its own fault, but the job stays there: {why}")
-        else:
-            self._exclusion = found
         return not why
 
     def _exclusion_after(self, events: Sequence[journal.Event], died: Sequence[Death]) -> tuple[Exclusion | None, str]:
@@ -141,7 +140,7 @@ class JobEnd:
             places,
             self.limit,
             script,
-            self._exclusion or self._exclusion_after(events, bad_nodes.deaths(events))[0],
+            self._exclusion_after(events, bad_nodes.deaths(events))[0],
         ).continue_job()
         if carried.how == "by its rule":
             self.exit_code = other.exit_code(self.job, what)

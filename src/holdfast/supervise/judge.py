@@ -83,11 +83,11 @@ def judge(attempts: Sequence[CommandAttempt], retries: int = 0, no_progress: int
         return Next("again", _why_again(last), _growing(AGAIN_S, len(without_gain) - 1))
     if last.node_deaths > 1:
         return Next("leave", BAD_NODE)
-    if last.node_deaths and not (last.held or last.late):
+    crashes = _crashes(attempts)
+    if last.node_deaths and crashes <= max(retries, 1) and not (last.held or last.late):
         return Next("again", "its node may be at fault", causes.wait_s(last.cause, 1))
     if causes.action(last.cause) == "leave":
         return Next("fail", f"{last.cause}: another start would end like this one")
-    crashes = _crashes(attempts)
     if crashes > retries:
         return Next("fail", f"no retry left of {retries}" if retries else "")
     if last.held:

@@ -98,7 +98,13 @@ def supervise(command: Sequence[str], program: Callable[[Path], Program], option
     if options.standby:
         require_script(command, keeps=options.keeps)
     words = {"command": redact(command), "options": redact(options.typed)}
-    begin = {**words, "cwd": str(cwd()), "job": here._asdict() if here else None, "node": bad_nodes.here(here) or None}
+    begin = {
+        **words,
+        "cwd": str(cwd()),
+        "job": here._asdict() if here else None,
+        "node": bad_nodes.here(here) or None,
+        "hears": bad_nodes.hears(here) or None,
+    }
     fill_gaps()
     with SignalInbox() as signals:
         name = options.name or name_of(command)

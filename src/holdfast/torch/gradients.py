@@ -73,7 +73,8 @@ class Carried:
 
     def goes_on(self, optimizer: Optimizer, are: str | None, *, pending: bool) -> None:
         """Take over what the run that is resumed had seen. `pending`: its gradients have been put back."""
-        if are == READ:
+        self._reads = self._stepped = False
+        if are == READ or self.is_read:
             self._is_found()
         else:
             self._is_lost, self._may_be_read = are == DISCARDED, pending

@@ -104,5 +104,13 @@ def _ignore_stop_signals() -> None:
 
 def _end_on_sigterm_from(user: int | None, starter: int) -> None:
     while hasattr(signal, "sigwaitinfo"):  # macOS does not tell who sent it: there it stays blocked
-        if signal.sigwaitinfo({signal.SIGTERM}).si_pid == user or os.getppid() != starter:
+        if signal.sigwaitinfo({signal.SIGTERM}).si_pid == user or os.getppid() != starter or not _exists(user):
             os._exit(0)
+
+
+def _exists(pid: int | None) -> bool:
+    try:
+        os.kill(pid or 0, 0)
+    except ProcessLookupError:
+        return False
+    return True
