@@ -99,7 +99,7 @@ def test_a_later_start_from_an_earlier_step_keeps_it_in_quarantine(tmp_path, ste
     root = built(tmp_path / "run")
     aside(root, 4)
     restored(root, step)
-    told = [todo for _, what, todo in found(root) if "seems whole now" in what]
+    told = [todo for _, what, todo in found(root) if "lacks no file" in what]
     assert len(told) == (step == 4)
     for todo in told:
         verify, move = todo.split("`")[1::2]

@@ -109,7 +109,8 @@ class Child:
         if word == b"error":
             os.waitpid(self._warden, 0)
             why = os.strerror(int(number)) if int(number) else "the system does not say why"
-            raise UsageError(f"cannot start {name!r}: {why}")
+            hint = f"; write: python {name}" if name.endswith(".py") else ""
+            raise UsageError(f"cannot start {name!r}: {why}{hint}")
         return int(number)
 
     def _part(self) -> None:

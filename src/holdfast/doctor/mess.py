@@ -149,8 +149,8 @@ def _quarantined(root: Path) -> Iterator[Mess]:
             continue
         if is_back:
             move = _move(path, root / "checkpoints" / named[1])
-            todo = f"if `holdfast verify {shlex.quote(str(path))}` finds it whole: `{move}`"
-            yield Mess(path, "seems whole now, and is of the run's present", todo)
+            todo = f"if `holdfast verify {shlex.quote(str(path))}` finds every byte right: `{move}`"
+            yield Mess(path, "lacks no file, and the run has not gone on without it", todo)
 
 
 def _move(path: Path, to: Path) -> str:

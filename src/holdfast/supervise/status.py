@@ -14,12 +14,13 @@ from ..cluster import bad_nodes, job_leader, slurm
 from ..cluster.ask import Absent
 from ..cluster.hold import HOLD
 from ..cluster.slurm import Queued
-from ..errors import ClusterError, NotFinite, NotFound, StoreError, UsageError
+from ..errors import ClusterError, Damaged, NotFinite, NotFound, StoreError, UsageError
 from ..inspect import mirrors, starts
 from ..inspect.starts import Start
 from ..journal import CLOSING, Event, Log
 from ..provenance import REDACTED
 from ..run import unsound
+from ..store.attempt import read_run
 from ..store.locate import locate
 from ..store.shelf import Shelf
 from . import submission
@@ -259,8 +260,22 @@ def _next(place: Place, state: str, events: Sequence[Event], output: str | None,
     again = _again(place, events)
     if place.run is not None and logs and str(logs[-1].last.get("error")).startswith(f"{NotFinite.__name__}:"):
         again = _from_finite(place.run, again)
+    if place.run is not None and _needs_doctor(place.run, logs):
+        again = f"holdfast doctor {shlex.quote(str(place.run))} says what to do first"
     held = _held(place)
     return f"holdfast release {shlex.quote(str(held))} && {again}" if held is not None else again
+
+
+def _needs_doctor(run: Path, logs: Sequence[Log]) -> bool:
+    """Whether a start of the run is refused as it lies there: run.json is damaged, or no checkpoint is valid."""
+    try:
+        read_run(run)
+    except Damaged:
+        return True
+    except (OSError, StoreError):
+        return False
+    error = str(logs[-1].last.get("error")) if logs else ""
+    return error.startswith((f"{StoreError.__name__}:", f"{Damaged.__name__}:"))
 
 
 def _from_finite(run: Path, again: str) -> str:

@@ -292,6 +292,7 @@ class _Supervisor:
             late=self._is_late(time_left_s),
             held=self.held,
             refused=said.refused,
+            behind=said.behind,
             hung=self.hangs.hung_at(step),
             cause=cause,
             node=node,
