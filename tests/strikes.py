@@ -41,6 +41,7 @@ def strike(nth, function):
                 raise KeyboardInterrupt
         return trace
 
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 looks at it when a trace is set
     sys.settrace(trace)
     try:
         function()

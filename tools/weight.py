@@ -35,6 +35,7 @@ LAYOUT = {
     tokenize.DEDENT,
     tokenize.ENDMARKER,
 }
+_STRINGS = {"begin": {"FSTRING_START", "TSTRING_START"}, "end": {"FSTRING_END", "TSTRING_END"}}
 SHORT_FILE_LINES = 50
 LONG_SENTENCE_WORDS = 30
 WIDE = 8  # attributes of one parameter that a module may read
@@ -75,8 +76,14 @@ class Sentences:
 
 
 def tokens(text: str) -> int:
-    """Tokens of a module without comments and layout."""
-    return sum(each.type not in LAYOUT for each in tokenize.generate_tokens(io.StringIO(text).readline))
+    """Tokens of a module without comments and layout. An f-string is one, as before Python 3.12."""
+    count = depth = 0
+    for each in tokenize.generate_tokens(io.StringIO(text).readline):
+        begins, ends = (tokenize.tok_name[each.type] in _STRINGS[kind] for kind in ("begin", "end"))
+        depth -= ends
+        count += not depth and not ends and each.type not in LAYOUT
+        depth += begins
+    return count
 
 
 def docstrings(tree: ast.Module) -> tuple[int, int]:

@@ -78,7 +78,7 @@ def all_parts(data, expected):
 # What they are -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore:ComplexHalf:UserWarning")
+@pytest.mark.filterwarnings("ignore:(ComplexHalf|BComplex32):UserWarning")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_any_part_of_a_tensor_in_any_layout_is_its_bytes_in_c_order(layout):
     """Of every item size, from the middle of an item as well."""

@@ -30,6 +30,7 @@ def written(folder, **files):
 def test_a_token_is_neither_comment_nor_layout():
     """`x`, `=`, `1`; then `def`, `f`, `(`, `)`, `:`, and a docstring, which is one token."""
     assert 3 == weight.tokens("x = 1  # a comment\n\n# another\n")
+    assert 3 == weight.tokens("x = f'{a + 1} b {f(c)!r:>{d}} {f\"{e}\"}'\n")
     assert 6 == weight.tokens('def f():\n    """Docstring of three words."""\n')
 
 

@@ -200,7 +200,7 @@ def _attempt(each: dict[str, Any]) -> str:
     reached = f" to step {each['last_step']}" if each["last_step"] else ""
     done = "".join(f", {each[what]} {what}" for what in ("saved", "pruned", "quarantined") if each[what])
     last = "; last heard of after" if each["ended"] == "killed" else " after"
-    took = f"{last} {duration(each['seconds'])}" if each["seconds"] is not None else ""
+    took = f"{last} {duration(round(each['seconds']))}" if each["seconds"] is not None else ""
     if each["ended"].startswith("failed: "):  # the error's text comes last: it may be long
         return f"{each['attempt']}{job}{start}{reached}{done}: failed{took}: {each['ended'].removeprefix('failed: ')}"
     return f"{each['attempt']}{job}{start}{reached}{done}: {each['ended']}{took}"
