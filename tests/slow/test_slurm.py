@@ -116,7 +116,7 @@ def test_a_job_leaves_the_node_where_two_starts_died_of_input_output_errors(slur
     assert f"job {number}: bad node; requeued without {first}, where starts died by the node's fault" in said
     assert final() in said
     shown = call(slurm, place, "status", "place").stdout
-    assert f"not on {first} for 23 h 5" in shown, shown
+    assert f"not on {first} for 24 h" in shown, shown
 
 
 @concurrently
