@@ -60,6 +60,7 @@ def test_a_mess_is_told_and_the_run_ends_with_the_same_bits(tmp_path, plant):
     stops = [todo for level, _, todo in told if level == "problem"]
     assert bool(stops) == (plant in (messes.odd_run_json, messes.all_at_once))
     if stops:
+        assert f"holdfast doctor '{root}' says what to do first" in invoke("status", root).stdout
         with pytest.raises(Damaged, match="move it away"):
             train(root)
         (todo,) = stops

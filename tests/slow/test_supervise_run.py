@@ -294,3 +294,30 @@ def test_a_place_that_another_commands_run_has_used_tells_nothing_of_this_one(tm
     )
     assert 0 == it.code
     assert [None, None] == [event.get("progressed") for event in it.events("exit")][-2:]
+
+
+BEHIND = """
+import os, signal
+from holdfast import Every, Run
+from toy import Toy
+
+toy = Toy()
+with Run("run", {"toy": toy}, every=Every(steps=3)) as run:
+    for _ in run.epochs(2):
+        for batch in run.batches(range(8)):
+            toy.learn(batch)
+            last = batch
+            if run.step == 7 and not os.path.exists("hit"):
+                open("hit", "w").close()
+                os.kill(os.getpid(), signal.SIGTERM)
+        print("epoch", last, flush=True)
+print("value", toy.value, flush=True)
+"""
+
+
+def test_a_failure_behind_a_last_batch_costs_no_retry(tmp_path):
+    """The stop lay between the loop and code that reads what its body sets; the next start takes an older one."""
+    it = supervised(tmp_path, train(tmp_path, BEHIND))
+    assert 0 == it.code, it.said
+    assert [75, 1, 0] == [event["code"] for event in it.events("exit")]
+    assert "it goes on from the checkpoint before" in it.said
