@@ -42,11 +42,6 @@ def torch_zip_without_crc(folder):
     return folder / "plain.pt"
 
 
-def torch_legacy(folder):
-    torch.save(state(), folder / "old.pth", _use_new_zipfile_serialization=False)
-    return folder / "old.pth"
-
-
 def torch_script(folder):
     torch.jit.script(trained()[0]).save(str(folder / "script.pt"))
     return folder / "script.pt"
@@ -95,7 +90,6 @@ WRITERS = {
     for each in (
         torch_zip,
         torch_zip_without_crc,
-        torch_legacy,
         torch_script,
         one_safetensors,
         hugging_face,

@@ -15,6 +15,9 @@ from typing import Any
 UNREADABLE = (ValueError, RecursionError, SystemError)
 
 
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
 def is_text(text: str) -> bool:
     """Whether `text` has no lone surrogates."""
     return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
@@ -56,6 +59,14 @@ def duration(seconds: float | None) -> str:
     size, unit = next((each for each in units if seconds >= 2 * each[0]), (1, "s"))
     value = seconds / size
     return f"{value:.0f} {unit}" if value >= 9.95 or not value else f"{value:.2g} {unit}"
+
+
+def size(size_bytes: int) -> str:
+    """Return three digits and a unit: "1.23 MB"."""
+    number, unit = float(size_bytes), 0
+    while number >= 999.5 and unit < len(_UNITS) - 1:
+        number, unit = number / 1000, unit + 1
+    return f"{number:.3g} {_UNITS[unit]}"
 
 
 def json_bytes(value: Any) -> bytes:

@@ -255,6 +255,26 @@ def test_the_one_before_stays_although_the_rule_keeps_one(tmp_path, seeded):
     assert [step(4, end=True)] == names(tmp_path)[-1:]
 
 
+def test_before_the_first_checkpoint_of_the_first_epoch_lies_the_beginning(tmp_path, seeded, monkeypatch, capsys):
+    """The start after the failed one begins there; so does the next one, if that one dies before its first save."""
+    monkeypatch.setattr(last_batch, "SHORT_S", 0.0)
+    expected = trained(tmp_path / "whole")
+    path = tmp_path / "run"
+    random.seed(1)
+    with pytest.raises(Stopped):
+        trained(path, die=0, every=None)
+    with pytest.raises(ZeroDivisionError):
+        trained(path, every=None)
+    assert "the next start goes on from the beginning" in capsys.readouterr().err
+    random.seed(1)
+    with pytest.raises(OSError):
+        trained(path, fail=0, every=None)
+    assert "step-000000004 (failed behind its epoch's last batch" in capsys.readouterr().err
+    assert ["step-000000004-first-epoch"] == [each.name for each in (path / "quarantine").iterdir()]
+    random.seed(1)
+    assert expected == trained(path, every=None)
+
+
 def test_no_older_checkpoint_is_said_and_nothing_begins_anew_by_itself(tmp_path, seeded, monkeypatch, capsys):
     monkeypatch.setattr(last_batch, "SHORT_S", 0.0)
     expected = trained(tmp_path / "whole")

@@ -77,7 +77,7 @@ def test_a_bad_node_is_tried_once_more_and_then_left():
     assert "fail" == follows(bad)
     assert "retry" == follows(bad, retries=1)
     assert "fail" == follows(bad._replace(node_deaths=1, late=True))
-    behind = bad._replace(cause="error", behind=True)
+    behind = bad._replace(cause="error", behind="step-000000006")
     assert "again" == follows(behind)
     assert "fail" == judge([behind._replace(progressed=False)] * 10)[0]
     slow = bad._replace(node_deaths=1, took_s=2400.0, progressed=None)  # each dies long after the one before

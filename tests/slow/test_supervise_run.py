@@ -315,9 +315,10 @@ print("value", toy.value, flush=True)
 """
 
 
-def test_a_failure_behind_a_last_batch_costs_no_retry(tmp_path):
+@pytest.mark.parametrize(("saves", "before"), [("Every(steps=3)", "step-00000000"), ("None", "the beginning")])
+def test_a_failure_behind_a_last_batch_costs_no_retry(tmp_path, saves, before):
     """The stop lay between the loop and code that reads what its body sets; the next start takes an older one."""
-    it = supervised(tmp_path, train(tmp_path, BEHIND))
+    it = supervised(tmp_path, train(tmp_path, BEHIND.replace("Every(steps=3)", saves)))
     assert 0 == it.code, it.said
     assert [75, 1, 0] == [event["code"] for event in it.events("exit")]
-    assert "it goes on from the checkpoint before" in it.said
+    assert f"it goes on from {before}" in it.said, it.said

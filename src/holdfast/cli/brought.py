@@ -16,6 +16,7 @@ from pathlib import Path
 from .. import disk, job, scan
 from ..errors import Damaged, NoSpace, NotFound
 from ..foreign.checkpoint import find
+from ..legible import size
 from ..mirror.lineage import Held, lineage, origins
 from ..mirror.place import open_place
 from ..mirror.records import Copy, Seen
@@ -27,7 +28,7 @@ from ..store.format import MANIFEST, File, Manifest
 from ..store.locate import Location, Step
 from . import options
 from .patience import patiently
-from .shown import showing, size
+from .shown import showing
 
 Tell = Callable[[str], None]
 

@@ -9,6 +9,7 @@ import click
 
 from .. import journal, owner, scan
 from ..errors import Damaged, NotFound, UsageError
+from ..legible import size
 from ..mirror.adding import Attempt
 from ..mirror.place import shown
 from ..run.mirror_lineage import origin_of
@@ -19,7 +20,7 @@ from ..store.claiming import Elsewhere
 from ..store.format import run_json
 from . import options
 from .brought import Here, There, brought, parted
-from .shown import progress, report, size
+from .shown import progress, report
 from .targets import Item, Target, target
 
 

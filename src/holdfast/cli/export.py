@@ -14,13 +14,13 @@ from ..foreign.checkpoint import Foreign
 from ..inspect import tensors
 from ..inspect.pt import pt
 from ..inspect.tensors import Chosen, Tensor
-from ..legible import counted
+from ..legible import counted, size
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
 from ..store.locate import again
 from . import options
 from .brought import brought
-from .shown import progress, report, size
+from .shown import progress, report
 
 
 @click.command()

@@ -16,14 +16,14 @@ from ..cluster.hold import HOLD
 from ..foreign.checkpoint import Folder
 from ..inspect import mirrors
 from ..journal import Log
-from ..legible import counted, duration
+from ..legible import counted, duration, size
 from ..store.checkpoint import Checkpoint
 from ..store.locate import Location, best_of, fault
 from ..store.shelf import Shelf
 from . import options, others
 from .attempts import attempts, attempts_at
 from .brought import Here, There, brought
-from .shown import age_s, echo, echo_json, moment, numbers, progress, section, size, table
+from .shown import age_s, echo, echo_json, moment, numbers, progress, section, table
 
 COLUMNS = ("NAME", "STEP", "EPOCH", "TIME (UTC)", "AGE", "SIZE", "ON DISK", "METRICS", "MARKS", "PARENT", "NOTE")
 _QUARANTINED = re.compile(r"(step-\d{9,18}(?:-end)?)-(.+)")

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ..errors import UsageError
+from ..legible import size
 from ..rules import Best, Rule, parts
 from ..store.checkpoint import Checkpoint
 from ..store.locate import fault, run_of
@@ -17,7 +18,7 @@ from ..store.store import Store
 from . import options
 from .keep import GRAMMAR, parse_keep
 from .ls import files
-from .shown import echo, echo_json, size, table
+from .shown import echo, echo_json, table
 
 
 @click.command()

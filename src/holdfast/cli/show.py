@@ -10,7 +10,7 @@ import click
 from .. import journal
 from ..errors import UsageError
 from ..foreign.checkpoint import Foreign
-from ..legible import counted, duration
+from ..legible import counted, duration, size
 from ..state import nodes
 from ..store import divided
 from ..store.checkpoint import Checkpoint
@@ -19,7 +19,7 @@ from ..store.locate import run_of
 from ..store.stored import Stored, StoredPieces, is_piece
 from . import options, others
 from .brought import There, brought
-from .shown import age_s, echo, json_line, limited, moment, more, numbers, progress, report, section, size
+from .shown import age_s, echo, json_line, limited, moment, more, numbers, progress, report, section
 
 MOST = 12  # leaves of each part, and values, unless --all
 MOST_LETTERS = 160  # of a value, unless --all

@@ -20,7 +20,6 @@ from ..store.format import seconds
 
 MOST_LETTERS = 10_000  # of a line
 _DRAWN_ROWS = 500  # rich needs about a millisecond for each
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _ADDRESSES: dict[str, str] = {}  # a path of this process's own -> the address of what was brought there
 
 
@@ -193,14 +192,6 @@ def limited(lines: Sequence[Any], most: int | None) -> list[Any]:
 def more(left: int) -> list[str]:
     """Return the line that says how many lines were left out; nothing if none was."""
     return [f"... and {left} more (--all)"] if left > 0 else []
-
-
-def size(size_bytes: int) -> str:
-    """Return three digits and a unit: "1.23 MB"."""
-    number, unit = float(size_bytes), 0
-    while number >= 999.5 and unit < len(_UNITS) - 1:
-        number, unit = number / 1000, unit + 1
-    return f"{number:.3g} {_UNITS[unit]}"
 
 
 def moment(created: str) -> str:

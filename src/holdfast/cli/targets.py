@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from .. import disk, scan
 from ..errors import Damaged, NoSpace, NotFound, UsageError
+from ..legible import size
 from ..mirror import sending
 from ..mirror.adding import Adding
 from ..mirror.adding import Attempt as Saved
@@ -26,7 +27,6 @@ from ..store.locate import require_run
 from ..store.shelf import Shelf
 from .brought import Here, Tell, There, is_place
 from .patience import patiently
-from .shown import size
 
 
 class Item(NamedTuple):

@@ -10,6 +10,7 @@ import click
 from .. import scan
 from ..errors import Damaged, NotFound, StoreError, Unreadable, Untrusted
 from ..foreign.checkpoint import Folder
+from ..legible import size
 from ..store.checkpoint import Checkpoint, Problem
 from ..store.format import MANIFEST
 from ..store.locate import Location
@@ -18,7 +19,7 @@ from ..store.signing import Key, public_key
 from . import options, spelled
 from .brought import Here, Tell, brought
 from .mirrored import facts_of, lines_of, mirrored
-from .shown import progress, report, size
+from .shown import progress, report
 
 _WORST_FIRST = (Damaged.exit_code, Unreadable.exit_code, StoreError.exit_code)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from .. import disk, scan
 from ..cluster.quota import quotas
 from ..errors import ClusterError
+from ..legible import size
 from .check import Check, ok, problem, warning
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -134,9 +135,9 @@ TRIALS = {"fsync": _durable, "rename": _rename, "hard links": _links, "O_DIRECT"
 def _space(directory: Path, needed_bytes: int) -> Iterator[Check]:
     facts = os.statvfs(directory)
     free, total = facts.f_bavail * facts.f_frsize, max(facts.f_blocks * facts.f_frsize, 1)
-    what = f"{free / 1e9:.3g} GB free of {total / 1e9:.3g} GB"
+    what = f"{size(free)} free of {size(total)}"
     if needed_bytes > free:
-        yield problem("space", f"{what}; two checkpoints of this run need {needed_bytes / 1e9:.3g} GB", "free some")
+        yield problem("space", f"{what}; two checkpoints of this run need {size(needed_bytes)}", "free some")
     elif free < LITTLE_BYTES:
         yield warning("space", what, "free some, or keep fewer checkpoints")
     else:
@@ -153,7 +154,7 @@ def _quota() -> Iterator[Check]:
         return
     for each in found:
         left = each.limit_bytes - each.used_bytes
-        what = f"{each.place}: {each.used_bytes / 1e9:.3g} GB used of {each.limit_bytes / 1e9:.3g} GB by {each.owner}"
+        what = f"{each.place}: {size(each.used_bytes)} used of {size(each.limit_bytes)} by {each.owner}"
         if each.limit_bytes and left <= 0:
             yield problem("quota", what, "free some: nothing can be saved there")
         elif each.limit_bytes and left < LITTLE_BYTES:

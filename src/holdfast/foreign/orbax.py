@@ -49,7 +49,7 @@ class _Node(msgspec.Struct, frozen=True):
 
 class _Metadata(msgspec.Struct, frozen=True):
     tree_metadata: dict[str, _Node]
-    use_ocdbt: bool = True
+    use_ocdbt: bool | None = None  # older writers do not say; Orbax' reader then asks whether there is a manifest
 
 
 class _Array(msgspec.Struct, frozen=True):
@@ -128,10 +128,13 @@ class _Reader:
             self.flaw(folder / _TREE, str(error))
             return
         self.files.append(folder / _TREE)
+        packed = metadata.use_ocdbt
+        if packed is None:
+            packed = scan.is_file(folder / _MANIFEST) or not scan.glob(folder, "*/.zarray")
         for node in metadata.tree_metadata.values():
             steps = (*path, *(str(each.key) for each in node.key_metadata))
-            self.leaf(folder, steps, len(path), node.value_metadata, packed=metadata.use_ocdbt)
-        if metadata.use_ocdbt:
+            self.leaf(folder, steps, len(path), node.value_metadata, packed=packed)
+        if packed:
             self.packed(folder)
 
     def leaf(self, folder: Path, steps: Step, own: int, value: _Value, *, packed: bool) -> None:

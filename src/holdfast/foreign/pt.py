@@ -1,4 +1,4 @@
-"""What `torch.save` writes: a zip file with a pickle and one member for each storage. Also TorchScript's archives."""
+"""What `torch.save` writes: a zip file with a pickle and one member for each storage. Also one pickle."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from .trees import Step, Storage, Tree
 from .zips import Zip
 
 PICKLE = "data.pkl"
+_BEFORE_1_6 = 0x1950A86A20F9469CFC6C  # the first value of an older file; source: torch.serialization.MAGIC_NUMBER
 
 
 def read(region: Region, path: Step = ()) -> Content:
@@ -47,6 +48,21 @@ def read(region: Region, path: Step = ()) -> Content:
         proof=CRC if archive.has_crc else None,
         check=check,
     )
+
+
+def pickled(region: Region, path: Step = ()) -> Content:
+    """Return what a file that is one pickle holds; `path` goes before the keys of its leaves.
+
+    Raises:
+        Damaged: it is cut.
+        StoreError: it holds more than is read, or torch wrote it before version 1.6.
+    """
+    with region.window() as file:
+        value = pickles.read(file, region.path)
+    if type(value) is int and value == _BEFORE_1_6:
+        raise StoreError(f"{region.path}: written by torch before 1.6; not read. torch.load and torch.save it anew")
+    tree = Tree(region.path, KNOWN, no_storage)
+    return Content("pickle", tree.node(value, path), tree.leaves, [region.path], facts=imports(value))
 
 
 def imports(value: Any) -> dict[str, Any]:

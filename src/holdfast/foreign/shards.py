@@ -13,7 +13,7 @@ from ..errors import Damaged
 from ..state import nodes
 from ..state.nodes import quoted, unused
 from ..store.problems import Problem
-from . import legacy, pt, safetensors
+from . import pt, safetensors
 from .content import CRC, Content
 from .leaf import ForeignLeaf
 from .region import Region, small, whole
@@ -119,7 +119,7 @@ def single(region: Region, path: Step = ()) -> Content:
     """Read one file; `path` goes before the keys of leaves in a pickle."""
     if region.path.suffix == ".safetensors":
         return safetensors.read(region)
-    return pt.read(region, path) if small(region.cut(0, 4)) == b"PK\3\4" else legacy.read(region, path)
+    return pt.read(region, path) if small(region.cut(0, 4)) == b"PK\3\4" else pt.pickled(region, path)
 
 
 class _Found:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from .. import scan
 from ..errors import Damaged, StoreError
-from . import dcp, hdf5, legacy, orbax, pt, safetensors, shards
+from . import dcp, hdf5, orbax, pt, safetensors, shards
 from .content import Content
 from .region import Region, small, whole
 
@@ -32,7 +32,7 @@ class FolderFormat(NamedTuple):
 
 FILES = (
     FileFormat((".pt", ".pth", ".ckpt", ".bin", ".pkl"), re.compile(rb"PK\x03\x04"), pt.read),
-    FileFormat((".pt", ".pth", ".ckpt", ".bin", ".pkl"), re.compile(rb"\x80[\x02-\x05]"), legacy.read),
+    FileFormat((".pt", ".pth", ".ckpt", ".bin", ".pkl"), re.compile(rb"\x80[\x02-\x05]"), pt.pickled),
     FileFormat((".keras",), re.compile(rb"PK\x03\x04"), hdf5.archive),
     FileFormat((".h5", ".hdf5"), re.compile(rb"\x89HDF\r\n\x1a\n"), hdf5.read),
     FileFormat((".safetensors",), re.compile(rb"[^\x00].{2,4}\x00{1,5}", re.DOTALL), safetensors.read),

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from opcode import opname
 from types import CodeType, FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..children import steps
 from ..errors import DiskError, NotFinite, StoreError, Superseded
@@ -86,7 +86,9 @@ def leave(session: Session, error: BaseException | None) -> None:
 def say_failed(session: Session, error: BaseException) -> None:
     """Write the journal's last line: the attempt failed with `error`."""
     checkpoint, afresh = session.origin.checkpoint, session.progress.steps_here == 0
-    behind = session.progress.last_batch.has_failed(session, error)
+    before: dict[str, Any] = {}
+    if checkpoint is not None and session.progress.last_batch.has_failed(session, error):
+        before = {"behind": True, "next": resume.place_before(session.store, checkpoint)}
     if isinstance(error, DiskError) and session.saves.saved is not None:  # the journal may have no room for that
         error.add_note(summary.what_is_saved(session, session.saves.saved))
     # when another rank is lost, the framework's collective fails with a RuntimeError
@@ -101,16 +103,10 @@ def say_failed(session: Session, error: BaseException) -> None:
             script=resume.script(),
             checkpoint=checkpoint.path.name if checkpoint else None,
             counts=afresh and resume.counts(error) and not may_be_anothers,
-            **({"behind": True} if behind else {}),
+            **before,
         )
-    if behind and checkpoint is not None:
-        warn(resume.after_a_failure_behind(session.store, checkpoint, type(error).__name__))
-        return
-    if isinstance(error, NameError) and afresh and session.position.in_epoch:
-        warn(
-            "resumed inside an epoch; if it was after the last batch, the loop's body has not run, and what only "
-            "the body sets has no value: keep it in run.vars"
-        )
+    if before:
+        warn(resume.after_a_failure_behind(session.store, before["next"], type(error).__name__))
 
 
 def _place(error: BaseException) -> str:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .reentry import Reentry
     from .session import Session
 
+FIRST_EPOCH = "first-epoch"  # in the quarantined name of a checkpoint before which there is only the run's beginning
 MOST_FAILURES = 2  # failures of the same kind from one checkpoint before it is set aside
 
 # These errors are the program's or the machine's fault, never the checkpoint's.
@@ -121,6 +122,7 @@ class _Search:
             self._places = None if session.mirrors is None else session.mirrors.provision
             self._left: Iterator[Checkpoint] | None = None  # None: not listed yet
             self._following: Checkpoint | None = None
+            self._begins_anew = False  # the oldest one lies behind the run's first epoch, and the script fails there
 
     def next(self, fault: StoreError | None = None) -> Checkpoint | None:
         """Return the next checkpoint to try; None: the run begins fresh. `fault`: why the last one failed.
@@ -156,11 +158,15 @@ class _Search:
             self._tried = tried
             name, oldest = tried.path.name, self._following is None
             oldest = oldest and not self._session.options.allow_fresh
-            why = self._sharing.get(name) or (None if oldest else fails_behind(name, self._logs))
+            why = self._sharing.get(name)
+            if why is None and (not oldest or is_of_first_epoch(tried)):
+                why = fails_behind(name, self._logs)
+                self._begins_anew = oldest and why is not None
             why = why or (None if self._following is None else poison(name, self._logs))
             if why is None:
                 return name.encode()
-            self._set_aside(self._tried, why, "poison" if why.startswith("failed") else "damaged")
+            word = FIRST_EPOCH if self._begins_anew else "poison" if why.startswith("failed") else "damaged"
+            self._set_aside(tried, why, word)
             if self._places is not None:
                 self._places.reject(name)
         self._tried = None
@@ -195,10 +201,10 @@ class _Search:
         Raises:
             StoreError: the run had checkpoints; it does not begin from scratch without being told to.
         """
-        if self._session.options.allow_fresh:
+        if self._session.options.allow_fresh or self._begins_anew:
             return
         rejected, quarantine = self._session.origin.rejected, self._store.root / "quarantine"
-        earlier = sorted(path.name for path in scan.glob(quarantine, "step-*"))
+        earlier = sorted(each.name for each in scan.glob(quarantine, "step-*") if FIRST_EPOCH not in each.name)
         if lacks := self._places.lacks if self._places is not None else "":
             raise StoreError(f"{self._store.root}: {lacks}. To start from scratch all the same, say allow_fresh=True")
         if earlier:
@@ -394,15 +400,26 @@ def fails_behind(name: str, logs: Sequence[Log]) -> str | None:
     return None
 
 
-def after_a_failure_behind(store: Store, checkpoint: Checkpoint, error: str) -> str:
-    """Return the line for a `fails_behind`: what the next start does, and what to change."""
+def is_of_first_epoch(checkpoint: Checkpoint) -> bool:
+    with suppress(StoreError):
+        return checkpoint.head.epoch == 0
+    return False
+
+
+def place_before(store: Store, checkpoint: Checkpoint) -> str:
+    """Return what the start after a `fails_behind` goes on from: an older checkpoint, or the beginning; or empty."""
     names = [each.path.name for each in store.checkpoints()]
     older = names[: names.index(checkpoint.path.name)] if checkpoint.path.name in names else []
-    then = f"the next start goes on from {older[-1]}" if older else "there is no older checkpoint to go on from"
+    return older[-1] if older else "the beginning" if is_of_first_epoch(checkpoint) else ""
+
+
+def after_a_failure_behind(store: Store, before: str, error: str) -> str:
+    """Return the line for a `fails_behind`: what the next start does, and what to change."""
+    then = f"the next start goes on from {before}" if before else "there is no older checkpoint to go on from"
     return (
         f"{store.root}: {error} in the code behind an epoch's last batch, which ran without the loop's body; {then}. "
         "Keep in run.vars what that code reads and the body sets"
-        + ("" if older else "; or start with allow_fresh=True to begin anew")
+        + ("" if before else "; or start with allow_fresh=True to begin anew")
     )
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from .. import retention, scan
 from ..cluster.quota import Quota, quotas
 from ..errors import ClusterError, Damaged, NotFound
+from ..legible import size
 from ..retention import CheckpointFacts
 from ..rules import Rule
 from ..store.store import Store
@@ -60,11 +61,11 @@ def _next(facts: Sequence[CheckpointFacts]) -> CheckpointFacts:
 
 def shortages(root: Path, wanted: Need, limits: Sequence[Quota]) -> Iterator[tuple[str, str]]:
     """Yield what will not be enough for the next saves: what it is, and the sentence."""
-    told = f"the next {wanted.saves} saves need {_size(wanted.bytes)}"
+    told = f"the next {wanted.saves} saves need {size(wanted.bytes)}"
     facts = os.statvfs(root)
     free = facts.f_bavail * facts.f_frsize
     if free < wanted.bytes:
-        yield "space", f"{told}, and {_size(free)} are free"
+        yield "space", f"{told}, and {size(free)} are free"
     if facts.f_files and facts.f_favail < wanted.files:
         yield (
             "files",
@@ -73,7 +74,7 @@ def shortages(root: Path, wanted: Need, limits: Sequence[Quota]) -> Iterator[tup
     mount = _mount(root)
     for limit in limits:
         if limit.place == mount and limit.limit_bytes and limit.limit_bytes - limit.used_bytes < wanted.bytes:
-            left = _size(max(0, limit.limit_bytes - limit.used_bytes))
+            left = size(max(0, limit.limit_bytes - limit.used_bytes))
             yield f"quota of {limit.owner}", f"{told}, and the quota of {limit.owner} has {left} left"
         if limit.place == mount and limit.limit_files and limit.limit_files - limit.used_files < wanted.files:
             files = max(0, limit.limit_files - limit.used_files)
@@ -158,7 +159,3 @@ def _mount(path: Path) -> str:
     while not os.path.ismount(place):
         place = place.parent
     return str(place)
-
-
-def _size(size_bytes: int) -> str:
-    return f"{size_bytes / 1e9:.3g} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:.3g} MB"

@@ -35,7 +35,7 @@ class CommandAttempt(NamedTuple):
     held: bool = False
     lacks: str = ""  # what was missing although the exit code was 0
     refused: str = ""  # why the run did not begin, and would not the next time
-    behind: bool = False  # it failed behind a last batch, and the next start takes the checkpoint before
+    behind: str = ""  # it failed behind a last batch: what the next start goes on from
     hung: str = ""  # where it hung, if it was ended for that
     cause: str = ""  # why it failed, in the words of `causes`
     node: str = ""  # the one that is at fault for it
@@ -85,7 +85,7 @@ def judge(attempts: Sequence[CommandAttempt], retries: int = 0, no_progress: int
     if last.node_deaths > 1:
         return Next("leave", BAD_NODE)
     if last.behind and not (last.held or last.late):
-        return Next("again", "it goes on from the checkpoint before", AGAIN_S)
+        return Next("again", f"it goes on from {last.behind}", AGAIN_S)
     crashes = _crashes(attempts)
     if last.node_deaths and crashes <= max(retries, 1) and not (last.held or last.late):
         return Next("again", "its node may be at fault", causes.wait_s(last.cause, 1))

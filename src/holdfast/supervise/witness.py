@@ -27,7 +27,7 @@ class Said(NamedTuple):
     unix_s: float = 0.0  # when that event was written
     refused: str = ""  # why the run did not begin, and will not the next time
     error: Error = Error("")  # of a run that failed
-    behind: bool = False  # it failed behind a last batch: its next start takes the checkpoint before
+    behind: str = ""  # it failed behind a last batch: what its next start goes on from
     progressed: bool | None = None  # the run's newest checkpoint is newer than any before; None: unknown
 
 
@@ -74,7 +74,7 @@ class ProgressWitness:
         if last is None:
             return Said(progressed=progressed)
         reason = str(last.get("reason") or last.get("error") or "")
-        behind = bool(last.get("behind")) and _has_older(run)
+        behind = str(last.get("next") or "") if last.get("behind") else ""
         return Said(str(last["event"]), reason, _time([last]), "", _error(last), behind, progressed)
 
     def _take_saves(self, events: Iterable[Event]) -> None:
@@ -104,12 +104,6 @@ def _error(last: Event) -> Error:
     sets_aside = bool(last.get("counts") and last.get("checkpoint"))
     kind = str(last.get("kind") or text.partition(":")[0])
     return Error(kind, str(last.get("place", "")), step if isinstance(step, int) else None, text, sets_aside)
-
-
-def _has_older(run: Path) -> bool:
-    with suppress(StoreError, OSError):
-        return len(Store(run).checkpoints()) > 1
-    return False
 
 
 def _newest(run: Path) -> tuple[int, int]:
