@@ -630,8 +630,8 @@ def schedulers_in_a_list(path):
                 scheduler.step()
 
 
-def scheduler_of_epochs(path):
-    """It steps at each epoch's end only, behind the first looks at the steps."""
+def scheduler_of_epochs(path, die=None):
+    """It steps at each epoch's end only, behind the first looks at the steps. `die`: the step in which it is ended."""
     model, data = net(), loader(40)
     optimizer = adam(model)
     scheduler = LambdaLR(optimizer, lambda epoch: 0.9**epoch)
@@ -641,6 +641,8 @@ def scheduler_of_epochs(path):
                 optimizer.zero_grad()
                 model(x).mean().backward()
                 optimizer.step()
+                if run.step == die:
+                    raise OSError
             scheduler.step()
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 LAST_POINT = 32  # the hooks are removed there
 LOOKS = {"step": (1, 2, 4), "end": (1, 2, 3)}  # the safe points, by kind, at which contents are compared
+EVENT = "changed_once"  # names what one attempt has seen change in one epoch: a change in another attempt is the second
 MOST_OBJECTS = 20_000  # that are visited to find what tracked objects reach
 DEEPEST = 6
 
@@ -66,6 +67,8 @@ class Forgotten:
                 steps.end()
         if count in LOOKS["step"] and not ended:
             self._tracked.for_each("look")
+        if number == 1 and not ended:
+            yield from self._changing(session, "end", last=False)  # what an epoch's end is compared with
         if count in LOOKS[kind]:
             yield from self._changing(session, kind, last=count == LOOKS[kind][-1])
 
@@ -110,12 +113,17 @@ class Forgotten:
         if last:
             for lost in self._left_out[kind].told():
                 yield from self._once(lost)
+        if last or (kind == "end" and self._ends):
             yield from self._told_of(session, kind, objects)
+        if last:
             self._seen[kind].clear()
 
     def _told_of(self, session: Session, kind: str, objects: dict[str, Any]) -> Iterator[Lost]:
-        always = [seen for seen in self._seen[kind].values() if seen.changes >= 2 and not seen.is_set]
-        suspects = {id(seen.value): seen.value for seen in always if seen.value is not None}
+        once = [event.get("names") for log in session.earlier_logs for event in log.newest(EVENT)]
+        earlier = {name for names in once if isinstance(names, list) for name in names}
+        least, new = 2 if kind == "step" else 1, []
+        changed = [seen for seen in self._seen[kind].values() if seen.changes >= least and not seen.is_set]
+        suspects = {id(seen.value): seen.value for seen in changed if seen.value is not None}
         for each in self._told | _drawn_by_loaders(session):
             suspects.pop(each, None)
         if not suspects:
@@ -127,8 +135,14 @@ class Forgotten:
                 continue
             if any(module.stepped_in(value, steps) for module, steps in self._steps):
                 continue
+            name = _list_of(variable.path.rpartition(":")[2])
+            if self._seen[kind][id(value)].changes < 2 and name not in earlier:
+                new.append(name)
+                continue
             self._told.add(id(value))
-            yield from self._once(_forgotten_object(_list_of(variable.path.rpartition(":")[2]), value))
+            yield from self._once(_forgotten_object(name, value, "step" if kind == "step" else "epoch"))
+        if new and session.leads:
+            session.record(EVENT, names=new)
 
 
 def _list_of(name: str) -> str:
@@ -137,8 +151,8 @@ def _list_of(name: str) -> str:
     return row if row and rest.endswith("]") else name
 
 
-def _forgotten_object(name: str, value: Any) -> Lost:
-    does = "is drawn from in each step" if is_random(value) else "changes from step to step"
+def _forgotten_object(name: str, value: Any, each: str) -> Lost:
+    does = f"is drawn from in each {each}" if is_random(value) else f"changes from {each} to {each}"
     line = f"{does}, and is not tracked: a resume begins it anew. {_line(name, 'it', value)}"
     return Lost("forgotten", name, f"{name} ({_kind(value)}) {line}")
 
