@@ -31,6 +31,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from holdfast import Every, Last, Run
 from holdfast.errors import HoldfastError
 from holdfast.run.tracked import Tracked
+from holdfast.state.codec import UNSOUND
 from hostile_stores import rewrite
 
 Place = tuple[Any, ...]  # the way to a value in a JSON document: keys and numbers
@@ -263,6 +264,10 @@ def value_of(number: int) -> Any:
 # What a resume makes of it -----------------------------------------------------------------------------------------
 
 TYPES = [Settings, Colour, Pair]
+TORCHS = [
+    *(("tree", "dict", name) for name in ("adam", "sgd", "chain", "plateau", "scaler", "generator")),
+    ("tree", "dict", "table", "dict", "torch", 3),
+]
 MINE = ("tree", "dict", "counting")  # the state of the script's own object: its load_state_dict decides
 
 
@@ -279,6 +284,11 @@ class Outcome(NamedTuple):
         if self.error is None:
             return True
         return isinstance(self.error, HoldfastError) and (self.began or not self.changed)
+
+    @property
+    def is_torchs(self) -> bool:
+        """Whether it resumed, or raised an error of ours or of torch's, as with a forged state of torch's objects."""
+        return self.error is None or isinstance(self.error, (HoldfastError, *UNSOUND))
 
 
 def resumed(root: Path, **options: Any) -> Outcome:

@@ -127,3 +127,37 @@ def test_of_a_long_journal_the_ends_are_read(tmp_path, monkeypatch):
     assert [(2999, 99), (5999, 0)] == [(each.last, each.lost_steps) for each in found]
     assert 0.099 == pytest.approx(found[0].lost_s)
     assert len(parsed) < 200
+
+
+BEGUN = {"event": "begin", "time": 110.0, "owner": {}}
+RESTORED = at(110.75, 20, "restored", phase="step")
+FIRST = at(111.0, 21, "first_step", phase="step", process_s=4.5)
+
+
+def parts(supervisor, *lines):
+    return starts.seconds_spent(Log(1, Path("history/attempt.jsonl"), [BEGUN, *lines]), supervisor)
+
+
+def test_each_part_of_a_start_is_told():
+    """The wait after the start before, the imports, the restore, the step; they add up."""
+    supervisor = [at(time, 0, event) for time, event in ((50.0, "begin"), (51.0, "start"), (105.5, "exit"))]
+    found = parts([*supervisor, at(106.5, 0, "start")], RESTORED, FIRST)
+    assert {"queue": 1.0, "imports": 3.5, "restore": 0.75, "first step": 0.25} == found
+    assert "5.5 s to its first step (imports 3.5 s, queue 1 s, restore 0.75 s, " in starts.spent_in_words(found)
+
+
+def test_the_queue_counts_from_our_request():
+    """Only where a request is known: what ended before ended in another job. What lies after is another start's."""
+    supervisor = [at(59.0, 0, "exit"), at(60.0, 0, "requeued"), at(105.0, 0, "begin"), at(106.5, 0, "start")]
+    supervisor += [at(200.0, 0, "exit"), at(201.0, 0, "start")]
+    assert 46.5 == parts(supervisor, RESTORED, FIRST)["queue"]
+    del supervisor[1]
+    assert "queue" not in parts(supervisor, RESTORED, FIRST)
+
+
+def test_without_a_supervisor_the_process_tells_its_age():
+    """And a start without a first step has no sentence."""
+    assert 3.5 == parts([], RESTORED, FIRST)["imports"]
+    assert {"restore": 0.75} == parts([], RESTORED)
+    assert "" == starts.spent_in_words(parts([], RESTORED))
+    assert {} == parts([])

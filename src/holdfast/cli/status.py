@@ -11,8 +11,7 @@ from pathlib import Path
 import click
 
 from ..cluster.job_leader import script_of
-from ..inspect import beginnings
-from ..inspect.starts import Start
+from ..inspect.starts import Start, spent_in_words
 from ..legible import counted, duration
 from ..supervise import status
 from ..supervise.status import Status
@@ -115,7 +114,7 @@ def _start(start: Start) -> str:
     steps = f"steps {start.first or 0:,} to {start.last:,}, " if start.last is not None else ""
     lost = f"; {duration(start.lost_s)} of it done again" if start.lost_s >= 1 else ""
     why = f": {start.why}" if start.why else ""
-    took = beginnings.shown(start.spent)
+    took = spent_in_words(start.spent)
     lost += f"; {took}" if took else ""
     return (
         f"{job} on {start.host}: {steps}{duration(start.seen_s - start.began_s)}: {start.cause or 'at work'}{why}{lost}"

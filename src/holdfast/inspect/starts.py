@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from .. import journal, owner
 from ..journal import AFTERWARDS, CLOSING, Event, Log
 from ..legible import counted, duration
-from . import beginnings
 
 DONE, KILLED, ERROR, NODE_LOST, HANG = "done", "killed", "error", "node lost", "hang"
 _SAID = {"time limit": "time limit", "preempted": "preempted", "cancelled": "cancelled", "requeued": "requeued"}
+QUEUE, IMPORTS, RESTORE, STEP = "queue", "imports", "restore", "first step"
 _REASONS = {"SIGINT": "Ctrl-C", "deadline": "deadline"}
 
 
@@ -61,8 +61,7 @@ def of_run(logs: Sequence[Log], supervisor: Sequence[Event] = ()) -> list[Start]
             cause = NODE_LOST
         if cause != DONE and any(seen_s <= each <= until_s for each in hung):  # the supervisor has ended it for that
             cause = HANG
-        spent = beginnings.spent(log, supervisor)
-        found.append(start._replace(cause=cause, why=_error(log.last), spent=spent))
+        found.append(start._replace(cause=cause, why=_error(log.last), spent=seconds_spent(log, supervisor)))
     return found
 
 
@@ -100,6 +99,49 @@ def summary(starts: Sequence[Start]) -> str:
     line = counted(len(starts), "start") + (f" ({why})" if why else "")
     lost_s = sum(start.lost_s for start in starts)
     return f"{line}, {duration(lost_s)} redone" if lost_s >= 1 else line
+
+
+def seconds_spent(log: Log, supervisor: Sequence[Event]) -> dict[str, float]:
+    """Return the seconds of each part of a start; a part that the journals do not show is left out.
+
+    queue: from the request for a requeue, or the end of the start before, until the program is started. imports: until
+    the run is opened: the interpreter, and what the script does before. restore: claims, opens and restores the run.
+    """
+    begin_s = _time(next(iter(log.events), {}))
+    restored = next(log.newest("restored"), {})
+    first = next(log.newest("first_step"), {})
+    if not begin_s or not restored:
+        return {}
+    found = _seconds_before(begin_s, supervisor)
+    if IMPORTS not in found and isinstance(first.get("process_s"), int | float):
+        found[IMPORTS] = begin_s - (_time(first) - float(first["process_s"]))
+    found[RESTORE] = _time(restored) - begin_s
+    if first:
+        found[STEP] = _time(first) - _time(restored)
+    return {name: round(max(0.0, seconds), 3) for name, seconds in found.items()}
+
+
+def spent_in_words(parts: Mapping[str, float]) -> str:
+    """Return in words how long a start took: "5.3 s to its first step (imports 3.5 s, queue 1 s)"."""
+    told = sorted(((seconds, name) for name, seconds in parts.items() if seconds >= 0.005), reverse=True)
+    words = ", ".join(f"{name} {seconds:.3g} s" for seconds, name in told)
+    return f"{sum(parts.values()):.3g} s to its first step ({words})" if STEP in parts and told else ""
+
+
+def _seconds_before(begin_s: float, supervisor: Sequence[Event]) -> dict[str, float]:
+    """Return what the supervisor's journal shows of the time before the run was opened."""
+    before = itertools.dropwhile(lambda event: _time(event) > begin_s or event["event"] != "start", supervisor[::-1])
+    start = next(before, None)
+    if start is None:
+        return {}
+    found, is_its_first = {IMPORTS: begin_s - _time(start)}, False
+    for event in before:
+        if event["event"] in {"requeued", "submitted"} or (event["event"] == "exit" and not is_its_first):
+            found[QUEUE] = _time(start) - _time(event)
+        if event["event"] in {"requeued", "submitted", "exit"}:
+            break
+        is_its_first |= event["event"] == "begin"  # what ended before it ended under another supervisor
+    return found
 
 
 def _cause(last: Event, start: Start, told: Iterable[Event], *, over: bool) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from functools import partial
 from itertools import islice
@@ -52,7 +51,6 @@ def begin(session: Session, again: Reentry | None = None) -> None:
     patiently(session, back)
     with ranks.together("the types of the state"):
         types = session.types()
-    session.begin_restoring()
     resume.restore_newest(session, types, again if options.go_back is None else None)
     if origin.checkpoint is None and options.branch_from is not None:
         checkpoint = Checkpoint(_place(session, options.branch_from))
@@ -222,8 +220,7 @@ def _announce(session: Session, checkpoint: Checkpoint) -> None:
 
 
 def _record_restored(session: Session, name: str | None) -> None:
-    took_s = round(time.monotonic() - session.restoring_s, 4)
-    session.record("restored", checkpoint=name, rejected=session.origin.rejected, restore_s=took_s)
+    session.record("restored", checkpoint=name, rejected=session.origin.rejected)
 
 
 def _rejected(session: Session) -> str:

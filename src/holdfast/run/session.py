@@ -74,7 +74,6 @@ class Session:
         self.board: Board | None = None
         self.room: Room | None = None
         self._document: dict[str, Any] | None = None
-        self.restoring_s = 0.0  # since when, by the monotonic clock
         self.flushed_s = self.noted_s = self.began_s = time.monotonic()  # when readers were shown the journal
 
     def _agree(self) -> None:
@@ -153,10 +152,6 @@ class Session:
             self.around.callback(self.mirrors.close)
         for module in framework_modules():
             self.around.enter_context(module.sheltered())
-
-    def begin_restoring(self) -> None:
-        """Measure from now on how long the restore takes."""
-        self.restoring_s = time.monotonic()
 
     def begin_board(self) -> None:
         """Keep a board until the attempt ends, if requested. A drilled run keeps its own next to it."""

@@ -24,7 +24,6 @@ from . import entered, modules, optimizers, schedulers
 from .modules import class_name, parameter_count
 from .overrides import override
 from .stored import load
-from .trial import require_generators, require_scalers
 
 __all__ = [
     "at_safe_point",
@@ -118,8 +117,6 @@ def _kind(target: object) -> Any:
 
 def _scaler_differences(scaler: GradScaler, stored: Any) -> list[str]:
     there, here = ("enabled" if on else "disabled" for on in (stored, scaler.is_enabled()))
-    if there == here == "enabled":
-        require_scalers(scaler, whole(stored))
     return [f"GradScaler: {there} in the checkpoint, {here} here"] if there != here else []
 
 
@@ -127,8 +124,6 @@ def _generator_differences(generator: torch.Generator, stored: Any) -> list[str]
     there = stored.get("device") if isinstance(stored, Mapping) else stored
     there = there if isinstance(there, str) else type(there).__name__
     here = generator.device.type
-    if there == here:
-        require_generators(generator, whole(stored.get("state")))
     return [f"Generator: for {there} in the checkpoint, for {here} here"] if there != here else []
 
 

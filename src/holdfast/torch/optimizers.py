@@ -15,15 +15,16 @@ import msgspec
 import torch
 from torch.optim import LBFGS, Optimizer
 
+from ..errors import Damaged
 from ..state.codec import LeafReader
 from ..state.fill import whole
-from ..state.sound import is_plain, shaped
+from ..state.sound import Whole, is_plain, shaped
 from . import entered, gradients
 from .entered import BESIDES
+from .leaves import DTYPES
 from .modules import is_torchs_own
 from .pieces import is_dtensor
-from .stored import TensorRestore, facts, is_stored_tensor, load, storage
-from .trial import is_torchs, require_moments, require_optimizers
+from .stored import TensorRestore, facts, is_stored_tensor, load, require_described, storage
 
 _HOOKS = (
     "_optimizer_state_dict_pre_hooks",
@@ -78,7 +79,18 @@ class _Besides(msgspec.Struct):
     gradients_are: str | None = None  # what the run has seen its loop do with them: "read" or "discarded"
 
 
-msgspec.json.Decoder(_Besides)  # here, where only one thread is: the first use of a type by two can crash msgspec
+class _Group(msgspec.Struct):
+    params: list[Whole]
+    param_names: list[str] | None = None
+
+
+class _Optimizer(msgspec.Struct):
+    state: dict[Any, Any]
+    param_groups: list[dict[str, Any]]
+
+
+for _kind in (_Besides, _Group, _Optimizer):
+    msgspec.json.Decoder(_kind)  # here, where only one thread is: the first use of a type by two can crash msgspec
 
 
 def _apart(stored: Any) -> tuple[Any, _Besides]:
@@ -90,6 +102,11 @@ def _apart(stored: Any) -> tuple[Any, _Besides]:
         return stored, _Besides()
     rest = {key: value for key, value in stored.items() if key != BESIDES}
     return rest, shaped(_Besides, stored[BESIDES], "what an optimizer holds")
+
+
+def is_torchs(value: object) -> bool:
+    """Whether its class is one of torch's own optimizers or schedulers: of others, nothing is known."""
+    return type(value).__module__.startswith("torch.optim.")
 
 
 def _held(optimizer: Optimizer) -> dict[str, Optimizer]:
@@ -133,7 +150,7 @@ def _own_differences(optimizer: Optimizer, stored: Any) -> list[str]:
         return []
     if not isinstance(stored, dict) or not {"state", "param_groups"} <= stored.keys():
         return [f"{type(stored).__name__} in the checkpoint that is not an optimizer's state, an optimizer here"]
-    require_optimizers(optimizer, stored)
+    _require_groups(stored)
     here, there = optimizer.param_groups, stored["param_groups"]
     if len(there) != len(here):
         return [f"param_groups: {len(there)} in the checkpoint, {len(here)} here"]
@@ -317,6 +334,18 @@ def _numbered(optimizer: Optimizer, old_groups: Iterable[Mapping[str, Any]]) -> 
         yield from zip(old["params"], group["params"], strict=True)
 
 
+def _require_groups(stored: Any) -> None:
+    """
+    Raises:
+        Damaged: no optimizer has such groups.
+    """
+    found = shaped(_Optimizer, stored, "an optimizer's state")
+    groups = [shaped(_Group, group, "an optimizer's group") for group in found.param_groups]
+    numbers = [number for group in groups for number in group.params]
+    if len({*numbers}) != len(numbers):
+        raise Damaged("an optimizer's groups share a parameter")
+
+
 def _group_differences(
     path: str, group: Mapping[str, Any], old: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> list[str]:
@@ -356,22 +385,39 @@ def _moment_differences(optimizer: Optimizer, stored: Mapping[str, Any]) -> list
 
     LBFGS flattens its moments, and other authors' optimizers may project them: these are not compared.
     """
-    if isinstance(optimizer, LBFGS) or not type(optimizer).__module__.startswith("torch.optim."):
+    if isinstance(optimizer, LBFGS) or not is_torchs(optimizer):
         return []
     lines = []
     wanted = _MOMENTS.get(type(optimizer).__name__, ())
     for number, parameter in _numbered(optimizer, stored["param_groups"]):
-        entry = stored["state"].get(number, {})
+        entry = shaped(dict[str, Any], stored["state"].get(number, {}), f"an optimizer's state/{number}")
         if entry and wanted and (lacks := [name for name in ("step", *wanted) if name not in entry]):
             lines.append(f"state/{number}: no {', '.join(lacks)} in the checkpoint: another kind of optimizer saved it")
-        require_moments(f"state/{number}", {name: entry[name] for name in wanted if name in entry}, parameter)
+        _require_moments(f"state/{number}", {name: entry[name] for name in wanted if name in entry}, parameter)
         for key, value in entry.items():
+            if is_stored_tensor(value):
+                require_described(value)
             there, here = facts(value), tuple(parameter.shape)
             if there is None or len(there.shape) != len(here):
                 continue
             if any(old not in (1, new) for old, new in zip(there.shape, here, strict=True)):
                 lines.append(f"state/{number}/{key}: shape {there.shape} in the checkpoint, parameter {here} here")
     return lines
+
+
+def _require_moments(what: str, moments: Mapping[str, Any], parameter: torch.Tensor) -> None:
+    """
+    Raises:
+        Damaged: one is no tensor of real or complex numbers, as `parameter` is.
+    """
+    for name, value in moments.items():
+        dtype = DTYPES.get(value.dtype) if is_stored_tensor(value) else getattr(value, "dtype", None)
+        if not isinstance(dtype, torch.dtype) or _kind_of(dtype) != _kind_of(parameter.dtype):
+            raise Damaged(f"an optimizer's {what}/{name} is no tensor like its parameter's")
+
+
+def _kind_of(dtype: torch.dtype) -> tuple[bool, bool]:
+    return dtype.is_floating_point, dtype.is_complex
 
 
 def _loads_itself(optimizer: Optimizer) -> bool:

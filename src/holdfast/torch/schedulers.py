@@ -20,8 +20,8 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau, SequentialL
 
 from ..errors import UsageError
 from ..state.fill import whole
+from .optimizers import is_torchs
 from .stored import load
-from .trial import is_torchs, require_kinds, require_schedulers
 
 _Parts = list[tuple[LRScheduler, Any]]  # schedulers inside of another one, and their stored states
 
@@ -72,7 +72,7 @@ def differences(scheduler: LRScheduler, stored: Any) -> list[str]:
     lines = _state_differences("", scheduler, stored)
     if not lines:
         parts: _Parts = []
-        require_schedulers(scheduler, _completed(whole(stored), scheduler.state_dict(), parts))
+        _completed(whole(stored), scheduler.state_dict(), parts)
         lines += [line for part, old in parts for line in differences(part, old)]
     return lines
 
@@ -140,12 +140,13 @@ def _state_differences(path: str, scheduler: Any, stored: Any) -> list[str]:
     if not is_torchs(scheduler):
         return _other_counts(path, scheduler, stored)
     stored = {"_schedulers": []} | stored
-    rates, parts = getattr(scheduler, "base_lrs", []), getattr(scheduler, "_schedulers", [])
-    require_kinds({"base_lrs": [0.0 for _ in rates], "_schedulers": []}, stored, "a scheduler's state")
+    if not isinstance(stored["_schedulers"], list | tuple):
+        return [f"{path}_schedulers: {type(stored['_schedulers']).__name__} in the checkpoint, a list here"]
     live, there = _public(capture(scheduler)), _public(stored)
     lines = [f"{path}{name}: missing in the checkpoint" for name in live if name not in there]
     lines += [f"{path}{name}: only in the checkpoint" for name in there if name not in live]
     lines += _other_counts(path, scheduler, stored)
+    parts = getattr(scheduler, "_schedulers", [])
     for number, (part, old) in enumerate(zip(parts, stored["_schedulers"], strict=False)):
         lines += _state_differences(f"{path}_schedulers/{number}/", part, old)
     return lines
