@@ -11,6 +11,8 @@ from .. import journal, scan
 from ..errors import StoreError
 from ..inspect.diff import same_state
 from ..journal import Event
+from ..run.drilled import PROCESSES_OWN
+from ..run.drilled import PROCESSES_OWN
 from ..run.settings import BESIDE
 from ..run.tracked import RESERVED
 from ..store.checkpoint import Checkpoint
@@ -23,8 +25,6 @@ from .sights import VariableRecords, sights
 _GENERATOR = re.compile(
     rf"^(@\d+/)?{RESERVED}/(?:rng|epoch_rng|position/feeds/.+?/(?:rng|last_rng|began|ahead/\d+|fetched/\d+))/([^/]+)"
 )
-MEANS = f"{RESERVED}/means"  # the sums of run.mean()
-DURATIONS = f"{RESERVED}/durations"  # of Loop.durations
 
 
 class RunEvidence(NamedTuple):
@@ -81,10 +81,10 @@ def trace(root: Path) -> Trace:
 def final_differences(a: Path, b: Path, idle: Collection[str] = ()) -> list[str]:
     """Return the differences between the last states of two runs; every byte of both is read and compared.
 
-    `idle` generators are ignored, and so are durations and sums of metrics: the metrics themselves are
-    compared.
+    `idle` generators are ignored, and so is what a run keeps of its process: the metrics themselves are compared.
     """
-    found = same_state(_last(a), _last(b), (MEANS, f"@*/{MEANS}", DURATIONS, f"@*/{DURATIONS}"))
+    apart = [f"{ranks}{RESERVED}/{name}" for name in PROCESSES_OWN for ranks in ("", "@*/")]
+    found = same_state(_last(a), _last(b), apart)
     return [str(each) for each in found if generator_of(each.where) not in idle]
 
 

@@ -64,12 +64,15 @@ def _wait(session: Session, of_use: Callable[[], bool] = lambda: True) -> None:
 
 # What the drill compares
 
+# Sums of metrics (a metric may be a duration), what a clock says, and which objects somebody held at that moment.
+PROCESSES_OWN = ("means", "durations", "bound_anew")
+
 
 def show(session: Session, epoch: int | None) -> None:
     """Journal the digests of the state, and mark the place in the output. `epoch`: the one that just ended."""
     memory = session.memory(probe=False)
-    memory.pop("means", None)  # sums of metrics: a metric may be a duration, which differs between runs
-    memory.pop("durations", None)
+    for name in PROCESSES_OWN:
+        memory.pop(name, None)
     found = digests_of_each({**session.tracked.capture(), RESERVED: memory})
     at = session.position.epoch if epoch is None else epoch
     session.record("digests", epoch=at, leaves=merged(session.ranks, found))
