@@ -12,7 +12,6 @@ from ..errors import StoreError
 from ..inspect.diff import same_state
 from ..journal import Event
 from ..run.drilled import PROCESSES_OWN
-from ..run.drilled import PROCESSES_OWN
 from ..run.settings import BESIDE
 from ..run.tracked import RESERVED
 from ..store.checkpoint import Checkpoint
