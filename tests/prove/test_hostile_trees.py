@@ -13,6 +13,7 @@ PATIENCE_S = 60
 
 
 @pytest.mark.usefixtures("no_syncs")
+@pytest.mark.timeout(1800)  # about 500 runs
 @pytest.mark.parametrize("seed", range(CASES))
 def test_a_resume_refuses_any_odd_manifest_before_it_changes_anything(seed, tmp_path, tally):
     """The run goes on to its end, or is refused by an error of ours, with every live object as it was.
