@@ -50,5 +50,5 @@ def override(target: Any, changes: Mapping[str, Any], others: Iterable[object] =
 
 
 def parameter_count(target: object) -> None:
-    """None: no model."""
+    """Return None: it is not a model."""
     del target

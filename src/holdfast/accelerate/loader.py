@@ -71,7 +71,7 @@ def _untried() -> Unproven | None:
 
 
 class _Fetch(NamedTuple):
-    """What was so just before a batch was fetched from the loader inside."""
+    """The state just before a batch was fetched from the loader inside."""
 
     number: int  # of the batches fetched before it in this epoch
     position: FeedPosition
@@ -103,7 +103,8 @@ class PreparedFeed(Feed):
         return bool(self._loader.gradient_state.sync_gradients)
 
     def require(self, objects: Iterable[object]) -> None:
-        """
+        """Require the loader's Accelerator among the tracked objects.
+
         Raises:
             UsageError: the Accelerator is not in the state.
         """
@@ -178,7 +179,7 @@ class PreparedFeed(Feed):
 
     @contextmanager
     def _begins_here(self) -> Iterator[None]:
-        """In this block accelerate begins its iteration: with our batches, and synchronised already."""
+        """Within this block accelerate begins its iteration. It takes our batches, and does not synchronise again."""
         loader, inside = self._loader, vars(self._loader.base_dataloader)
         kinds = getattr(loader, "rng_types", None)
         inside["__iter__"] = self._taken
@@ -202,9 +203,9 @@ class PreparedFeed(Feed):
         return batch
 
     def _ended(self) -> Iterator[Any]:
-        """Nothing remains of this epoch, and accelerate's own iteration would begin it once more.
+        """End an epoch of which no batch remains; accelerate's own iteration would begin it once more.
 
-        Its counts change when the loop asks for a batch: until then the state must be the restored one.
+        Its counts change only when the loop asks for a batch: until then the state must be the restored one.
         """
         yield from ()
         self._loader.iteration, self._loader.end_of_dataloader = self._epoch + 1, True

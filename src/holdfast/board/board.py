@@ -133,7 +133,7 @@ def _whole_lines(path: Path, start: int) -> bytes:
         with open(disk.open_plain(path), "rb") as file:
             file.seek(start)
             data = file.read()
-    except OSError:  # it is just being moved to history/: the next look finds it there
+    except OSError:  # it is just being moved to history/: the next update finds it there
         return b""
     return data[: data.rfind(b"\n") + 1]
 

@@ -42,7 +42,8 @@ class Claimed:
     """A run's slot."""
 
     def __init__(self, path: Path, rank: int, world: int) -> None:
-        """
+        """Take a free slot in the supervisor's memory.
+
         Raises:
             OSError: the memory cannot be opened, is not what it should be, or has no free slot.
         """
@@ -72,7 +73,7 @@ class Claimed:
         self._count = words[_COUNT] = count + 1  # last: a reader that sees it finds the others written
 
     def listens(self, number: int) -> None:
-        """Note the signal upon which this process writes its stacks."""
+        """Note the signal at which this process writes its stacks."""
         self._words[_SIGNAL] = number
 
     def debugged(self) -> None:
@@ -81,13 +82,13 @@ class Claimed:
 
 
 class Seen(NamedTuple):
-    """One slot, as a look found it."""
+    """One slot, as it was read."""
 
     slot: int
     pid: int
     rank: int
     world: int
-    signal: int  # upon which it writes its stacks; 0: none
+    signal: int  # at which it writes its stacks; 0: none
     debugged: bool
     step: int
     beats: int  # phases that have begun
@@ -99,7 +100,8 @@ class Memory:
     """The supervisor's side."""
 
     def __init__(self) -> None:
-        """
+        """Create the memory in which runs write their steps.
+
         Raises:
             OSError: the system has no such memory, or none left.
         """
@@ -109,18 +111,18 @@ class Memory:
 
     @property
     def path(self) -> Path:
-        """How another process opens it."""
+        """The path by which another process opens it."""
         return Path(f"/proc/{os.getpid()}/fd/{self._descriptor}")
 
     def clear(self) -> None:
-        """Free all slots: none of the processes that claimed them is left."""
+        """Free all slots. Call it when no process that claimed one is left."""
         for slot in range(SLOTS):
             if self._words[slot * _WORDS + _PID]:
                 self._words[slot * _WORDS + _PID] = 0
         self._counts.clear()
 
     def close(self) -> None:
-        """No process can open it any more."""
+        """Close the memory: from then on no process can open it."""
         os.close(self._descriptor)
 
     def look(self) -> list[Seen]:
@@ -154,7 +156,8 @@ class Memory:
 
 
 def _lock(descriptor: int) -> None:
-    """
+    """Lock the file for this process.
+
     Raises:
         OSError: another process has held the lock for too long: it may be stopped.
     """
