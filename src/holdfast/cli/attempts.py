@@ -21,7 +21,9 @@ def attempts(logs: Iterable[Log]) -> list[dict[str, Any]]:
 
 
 def attempts_at(seen: Seen) -> list[dict[str, Any]]:
-    """Return one summary for each attempt that claimed a place, oldest first; what is not noted there is None."""
+    """Return one summary for each attempt that claimed a place, oldest first. A fact that the place does not hold is
+    None.
+    """
     saved = Counter(copy.attempt for copy in seen.copies)
     return [_claimed(claim, saved[claim.attempt]) for claim in seen.claims]
 

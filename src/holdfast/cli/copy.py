@@ -59,7 +59,9 @@ def _last_attempt(here: Here, chosen: Sequence[Checkpoint]) -> int:
 
 
 def _run_json(here: Here, known: Elsewhere) -> str:
-    """Return the text of run.json; a copy of a checkpoint alone has none, but its manifest has the run's id."""
+    """Return the text of run.json. A copied single checkpoint has no such file; the run's id is then taken from its
+    manifest.
+    """
     if isinstance(here, There):
         return here.seen.run_json
     root = here.locate().root
@@ -93,7 +95,7 @@ def _attempts(here: Here) -> dict[int, Attempt]:
 
 
 def _copied(item: Item, to: Target, *, damage_is_told: bool) -> dict[str, Any]:
-    """Copy a checkpoint, unless it is there; return what became of it."""
+    """Copy a checkpoint unless it is there already; return the result for the user."""
     facts = {"name": item.name, "size_bytes": item.checkpoint.size_bytes, "verified": None, "damaged": None}
     there = to.digest(item)
     if there == item.digest:

@@ -67,7 +67,7 @@ def examine(run: str | None, partition: str | None, days: float | None = None) -
 
 
 def _messes(directory: Path) -> list[Mess]:
-    """Return what helps nobody; nothing in a run that may be going on."""
+    """Return leftovers in the run; nothing if the run may be active."""
     if is_mirror(directory):
         return copies.find(directory)
     found = [_left(path) for path in leftovers.find(directory)]
@@ -76,7 +76,7 @@ def _messes(directory: Path) -> list[Mess]:
 
 
 def _root(directory: Path) -> Path | None:
-    """Return the run's directory that `directory` is or stands for; None if it is none, or there is no run yet."""
+    """Return the run's directory for `directory`; None if there is no run yet."""
     try:
         return run_of(options.located(str(directory)))
     except NotFound:

@@ -92,7 +92,7 @@ def command(as_json: bool, fix: bool, write: bool, command: tuple[str, ...], **c
 
 
 def drilled(command: Sequence[str], options: drill.DrillOptions, *, as_json: bool) -> drill.DrillReport:
-    """Drill the command, tell how far it is, and return the findings.
+    """Drill the command, show its progress, and return the findings.
 
     Raises:
         ChildError: the command failed by itself; what it printed was shown.

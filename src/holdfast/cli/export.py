@@ -95,7 +95,8 @@ def _require_free(target: Path, *, force: bool) -> None:
 
 
 def _require_space(target: Path, found: Sequence[Tensor]) -> None:
-    """
+    """Require free space for the exported tensors.
+
     Raises:
         NoSpace: what would be written does not fit. A view that repeats a few bytes without end is found out here.
     """
@@ -112,7 +113,7 @@ FORMATS: dict[str, Callable[[Sequence[Tensor], Mapping[str, str]], Iterable[Any]
     ".pt": lambda found, _: pt(found),
 }
 
-# file ending -> what becomes of a tied tensor
+# file ending -> how a tied tensor is written
 TIES = {
     ".safetensors": "left out of the file; safetensors.torch.load_model ties it again",
     ".npz": "written for each name",

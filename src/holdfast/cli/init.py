@@ -43,7 +43,7 @@ def command(as_json: bool, write: bool, command: tuple[str, ...], **chosen: Any)
 
 
 def mended(command: Sequence[str], chosen: drill.DrillOptions, *, as_json: bool, new: bool, write: bool) -> int:
-    """Repair the command's script and tell it; return the exit code.
+    """Repair the command's script, and print the result; return the exit code.
 
     Raises:
         UsageError: libcst is not installed.

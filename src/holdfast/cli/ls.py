@@ -138,7 +138,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def quarantine(root: Path, logs: Iterable[Log]) -> list[dict[str, str]]:
-    """Return what was moved aside, and why: in full from the journal, else the word in its name."""
+    """Return the quarantined checkpoints, each with its reason: the journal's, or else the word in its name."""
     told = {e.get("name"): e.get("why") for log in logs for e in log.events if e["event"] == "quarantined"}
     found = []
     for path in scan.glob(root, "quarantine/*"):
@@ -172,7 +172,7 @@ def _row(row: dict[str, Any]) -> list[object]:
     marks += [f"of {row['ranks']} ranks"] if row["ranks"] > 1 else []
     marks += [f"shares files of {name}" for name in row["shares_with"]]
     marks += [f"at {place}" for place in row["at"]]
-    marks += [f"signed by {row['signed'][:15]}"] if row["signed"] else []  # as much as tells keys apart
+    marks += [f"signed by {row['signed'][:15]}"] if row["signed"] else []  # long enough to distinguish keys
     return [
         row["name"] if row["directory"] == row["name"] else f"{row['name']} ({row['directory']})",
         row["step"],

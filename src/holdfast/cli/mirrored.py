@@ -1,4 +1,4 @@
-"""Mirrored: what the places of a run hold of its checkpoints."""
+"""Mirrored: which checkpoints of a run each of its places holds."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .brought import Here, Tell, There, line
 
 
 class Held(NamedTuple):
-    """What one place holds."""
+    """The checkpoints at one place."""
 
     place: str
     copies: list[str]  # names, oldest first
-    others: list[str]  # of these, those that the run's directory has under another manifest
+    others: list[str]  # of these, those whose manifest differs from that in the run's directory
     lacking: list[str]  # checkpoints of the run's directory that are newer than all that the place has
-    error: str | None  # why nobody knows
+    error: str | None  # why this is not known
 
 
 def mirrored(here: Here, tell: Tell) -> list[Held]:

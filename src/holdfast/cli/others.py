@@ -1,4 +1,4 @@
-"""Others: what `ls` and `show` say of checkpoints that other programs wrote."""
+"""Others: the facts that `ls` and `show` print about checkpoints of other programs."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def _require_measured(rule: Rule, store: Store) -> None:
 
 
 def _freed(gone: Iterable[Iterable[os.stat_result]]) -> int:
-    """Return the bytes of the files without any name left."""
+    """Return the size of the files that have no name any more."""
     names = Counter((facts.st_ino, facts.st_dev, facts.st_nlink, facts.st_size) for each in gone for facts in each)
     return sum(size_bytes for (*_, links, size_bytes), count in names.items() if links <= count)
 

@@ -111,7 +111,7 @@ def _hangs(chosen: dict[str, Any]) -> HangOptions:
 
 
 def _is_over(directory: Path | None) -> bool:
-    """Whether the work of the array is done, once the task before this one has ended."""
+    """Wait for the array's task before this one; return whether the array's work is done."""
     if directory is None:
         raise UsageError("--chain needs --run DIR, which all tasks of the array share")
     await_turn(directory, job())

@@ -123,7 +123,7 @@ def _start(start: Start) -> str:
 
 
 def _left(end_s: float) -> str:
-    return duration(max(0.0, end_s - time.time()))  # Slurm takes some seconds for an end
+    return duration(max(0.0, end_s - time.time()))  # Slurm reports an end some seconds late
 
 
 def _ago(then_s: float | None) -> str:

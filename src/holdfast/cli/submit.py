@@ -190,7 +190,7 @@ def _submit_new(order: JobRequest, base: Path, lines: Sequence[str], *, named: s
         raise _perhaps(error, wanted) from error
     except Absent:
         raise
-    except (ClusterError, NoSpace, OSError):  # the next try is not to find a submission there
+    except (ClusterError, NoSpace, OSError):  # otherwise the next try would find a submission there
         submission.give_back(wanted)
         raise
     submission.note(wanted, job, redact(order.command or ["--commands", *lines[:3]]))
@@ -198,7 +198,7 @@ def _submit_new(order: JobRequest, base: Path, lines: Sequence[str], *, named: s
 
 
 def _perhaps(error: Silent, directory: Path) -> ClusterError:
-    """Return the error for an sbatch that did not answer: whoever just tries again may have two jobs."""
+    """Return the error for an sbatch that did not answer: another try might submit a second job."""
     place = shlex.quote(str(directory))
     return ClusterError(
         f"{error}; it may have been submitted all the same: look with holdfast status {place}; "
@@ -207,7 +207,8 @@ def _perhaps(error: Silent, directory: Path) -> ClusterError:
 
 
 def _require_unchanged(ctx: click.Context, directory: Path, chosen: Mapping[str, Any]) -> None:
-    """
+    """Refuse options that --continue cannot change.
+
     Raises:
         UsageError: an option was given that --continue does not heed, because it is in the script.
     """

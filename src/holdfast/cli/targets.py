@@ -1,4 +1,4 @@
-"""Targets: where `holdfast copy` brings checkpoints: a run's directory on this machine, or a place."""
+"""Targets: the destinations of `holdfast copy`: a run's directory on this machine, or a place."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Target(Protocol):
 
 
 class Directory:
-    """A run's directory. This process is an attempt of the run from its first copy on."""
+    """A run's directory. With its first copy this process becomes an attempt of the run."""
 
     def __init__(self, root: Path, known: Elsewhere, tell: Tell) -> None:
         self.shown, self._root, self._known, self._tell = str(root), root, known, tell
@@ -108,7 +108,7 @@ class Directory:
 
 
 class Copies:
-    """A place, with copies as those of a run's mirror."""
+    """A place. Copies have the same layout as those of a run's mirror."""
 
     def __init__(self, adding: Adding, tell: Tell) -> None:
         self.shown, self._adding, self._tell = adding.place.shown, adding, tell
@@ -127,7 +127,7 @@ class Copies:
 
 @contextmanager
 def target(text: str, run_json: str, known: Elsewhere, tell: Tell) -> Iterator[Target]:
-    """Yield what `text` names, which holds nothing, or checkpoints of the same run.
+    """Yield the target that `text` names. It must be empty, or hold checkpoints of the same run.
 
     Raises:
         UsageError: it holds something else, or a living attempt owns it.

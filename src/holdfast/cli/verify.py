@@ -76,7 +76,7 @@ def _single(place: Location, step: int | str) -> Checkpoint:
 
 
 class Result(NamedTuple):
-    """What was found of one checkpoint."""
+    """The result for one checkpoint."""
 
     facts: dict[str, Any]
     exit_code: int
@@ -115,7 +115,7 @@ def verified(
 
 
 def _is_untrusted(checkpoint: Checkpoint) -> bool:
-    """Whether the key that was asked for has not signed it."""
+    """Whether the required key has not signed it."""
     try:
         _ = checkpoint.head
     except Untrusted:

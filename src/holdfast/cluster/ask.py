@@ -79,8 +79,7 @@ def agreed(answer: CommandResult, what: str) -> CommandResult:
 class Asked:
     """A command that was started. `look` returns its result, of at most 64 KiB, and ends it after `limit_s`.
 
-    No thread waits for it. A loader's worker may be forked at any time; without a thread it inherits no lock that is
-    held.
+    No thread waits for it: a loader's worker may be forked at any time, and would inherit a lock that a thread holds.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ class ShellCommand(NamedTuple):
     """One simple command."""
 
     line: int
-    words: tuple[str, ...]  # quotes removed, expansions as they are written
+    words: tuple[str, ...]  # without quotes; expansions are not evaluated
     background: bool = False
     function: str | None = None  # the function whose body contains it
     piped: bool = False  # it, or what contains it, is part of a pipeline

@@ -25,9 +25,9 @@ class Around(NamedTuple):
 
     exists: Callable[[str], bool | None] = lambda _: None  # whether a folder exists, seen from the job; None: unknown
     read: Callable[[str], str | None] = lambda _: None  # the text of a file that the script starts
-    save_s: float | None = None  # how long a save took when it was measured
+    save_s: float | None = None  # measured seconds of a save
     user: str = "user"
-    sbatch: Callable[[], Local] = Local  # asked only about what our table does not know
+    sbatch: Callable[[], Local] = Local  # used only for options that our table lacks
 
 
 class Trap(NamedTuple):
@@ -147,7 +147,7 @@ class Script:
         return self.body[self.body.index(command) + 1 :] if command is not None else []
 
     def after(self, command: ShellCommand) -> ShellCommand | None:
-        """Return the first command that may run after this one; the end of the script is none."""
+        """Return the first command that may run after this one; None at the end of the script."""
         return next(
             (each for each in self.all_after(command) if each.words[0] != "exit" and not exclusive(command, each)), None
         )

@@ -59,7 +59,7 @@ def announced(directory: Path) -> Iterator[dict[str, str]]:
         if place is not None:
             with suppress(OSError):
                 disk.remove_file(place)
-                disk.remove_dir(place.parent)  # only if it is empty
+                disk.remove_dir(place.parent)  # removes it only if it is empty
 
 
 def supervisor(environment: Mapping[str, str] = os.environ) -> Path | None:
@@ -112,15 +112,17 @@ def take_refused(directory: Path) -> str:
 
 
 def script_of(directory: Path) -> Path | None:
-    """Return the script that `holdfast submit` wrote for a supervisor's directory, or for the sweep that it is of."""
+    """Return the script that `holdfast submit` wrote for a supervisor's directory, or for its sweep."""
     places = (directory, sweep_of(directory))
     return next((place / SCRIPT for place in places if place is not None and scan.is_file(place / SCRIPT)), None)
 
 
 def sweep_of(directory: Path) -> Path | None:
-    """Return the directory of the sweep of which this is a task's; beside any other may lie a script of the user."""
+    """Return the sweep's directory if `directory` belongs to one of its tasks, else None: a script beside any other
+    directory may be the user's.
+    """
     name = directory.absolute().name
-    parent = directory.parent if name == directory.name else directory.absolute().parent  # of "." it is no parent
+    parent = directory.parent if name == directory.name else directory.absolute().parent  # the name of "." is empty
     task = name.startswith(TASK_DIRECTORY) and name.removeprefix(TASK_DIRECTORY).isdecimal()
     return parent if task and scan.is_file(parent / SCRIPT) else None
 

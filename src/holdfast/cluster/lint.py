@@ -35,7 +35,7 @@ class Finding(NamedTuple):
     severity: Severity
     what: str
     fix: str
-    edits: tuple[Edit, ...]  # what mends it; none where something has to be restructured
+    edits: tuple[Edit, ...]  # the repair; None if the script has to be restructured
 
 
 def lint(text: str, around: Around = Around()) -> list[Finding]:  # noqa: B008  a frozen value

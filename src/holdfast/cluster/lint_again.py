@@ -1,4 +1,4 @@
-"""Lint's rules about a job's next start: whether it comes, and what it finds."""
+"""Lint's rules about a job's next start: whether it happens, and what it finds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _replaced(script: Script, number: int, line: str) -> tuple[Edit, ...]:
 
 
 def requeue_after_cancel(script: Script) -> Iterator[Fault]:
-    """Scancel sends SIGTERM: who requeues at SIGTERM cannot be cancelled."""
+    """Scancel sends SIGTERM: a job that requeues itself at SIGTERM cannot be cancelled."""
     for trap in script.traps:
         if "TERM" in trap.signals and _starts_always(script, trap):
             yield Fault(
@@ -50,7 +50,7 @@ def requeue_after_cancel(script: Script) -> Iterator[Fault]:
 
 
 def _starts_always(script: Script, trap: Trap) -> bool:
-    """Whether the handler starts the job again, whatever has happened."""
+    """Whether the handler always starts the job again, whatever has happened."""
     return any(_starts_again(each) and not each.joined and not _branched(each) for each in script.handler(trap))
 
 
@@ -83,7 +83,7 @@ def requeue_always(script: Script) -> Iterator[Fault]:
 
 
 def resubmit_too_late(script: Script) -> Iterator[Fault]:
-    """What stands behind the long program is not reached when the time is over."""
+    """Commands after the long program do not run when the time limit ends the job."""
     chief = script.work
     for command in script.all_after(chief) if chief and not _in_time(script, chief) else ():
         if command.words[0] == "sbatch" and (command.joined or command.within) and chief and not chief.loop:
@@ -100,7 +100,7 @@ def _in_time(script: Script, chief: ShellCommand) -> bool:
 
 
 def chain_breaks(script: Script) -> Iterator[Fault]:
-    """A job that ran out of time does not fulfil afterok."""
+    """A job that ran out of time does not satisfy afterok."""
     for command in script.body:
         own = next((word for word in command.words if re.search(r"afterok:\$\{?SLURM_JOB", word)), None)
         if command.words[0] == "sbatch" and own:
@@ -125,7 +125,7 @@ def _starts_again(command: ShellCommand) -> bool:
 
 
 def fixed_resume(script: Script) -> Iterator[Fault]:
-    """A start that goes on from one named checkpoint loses what was saved since."""
+    """A start that always resumes from one named checkpoint loses everything that was saved later."""
     chief, known = script.work, script.known
     if chief is None or not _comes_back(script):
         return
@@ -143,7 +143,7 @@ def fixed_resume(script: Script) -> Iterator[Fault]:
 
 
 def no_resume(script: Script) -> Iterator[Fault]:
-    """A job that starts again begins anew, unless its command goes on from what was saved."""
+    """A restarted job begins from scratch, unless its command resumes from a checkpoint."""
     chief = script.work
     if chief is None or sbatch.limit_s(script.options) <= work.SHORT_S or in_pieces(script, chief):
         return

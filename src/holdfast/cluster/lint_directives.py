@@ -131,7 +131,7 @@ def variable_in_directive(script: Script) -> Iterator[Fault]:
 
 
 def contradiction(script: Script) -> Iterator[Fault]:
-    """Of an option that is given twice the last one counts."""
+    """If an option is given twice, the last one counts."""
     counted = {option.name: option for option in script.options}
     for option in script.options:
         last = counted[option.name]
@@ -207,7 +207,7 @@ def strict_set_up(script: Script) -> Iterator[Fault]:
 
 
 def time_below_save(script: Script) -> Iterator[Fault]:
-    """A job that is shorter than one save gets nowhere."""
+    """A job that is shorter than one save makes no progress."""
     limit_s, save_s = sbatch.limit_s(script.options), script.around.save_s
     if save_s is not None and limit_s < needed_s(save_s):
         yield Fault(
@@ -218,7 +218,7 @@ def time_below_save(script: Script) -> Iterator[Fault]:
 
 
 def lead_beyond_limit(script: Script) -> Iterator[Fault]:
-    """A notice that is due before the job starts comes at once."""
+    """A notice that is due before the job starts is sent at once."""
     limit_s, signal = sbatch.limit_s(script.options), script.signal
     if signal is not None and signal.lead_s >= limit_s:
         new = f"{'B:' if signal.batch else ''}{signal.name}@{int(limit_s) // 4}"
@@ -276,7 +276,7 @@ def _misused(script: Script, option: sbatch.Option) -> Iterator[Fault]:
 
 
 def _unknown(script: Script, option: sbatch.Option, told: str, wrong: str, fix: Fix) -> Iterator[Fault]:
-    """Report what our table does not know, unless the sbatch of this machine does; only our version's refuses it."""
+    """Report an option that our table lacks, unless the sbatch of this machine knows it."""
     here = script.here
     if here.described and not here.names(option.name, option.value):
         yield Fault(option.line, f"sbatch {here.version} refuses the script: {wrong}", fix)

@@ -40,7 +40,7 @@ def edited(text: str, edits: Iterable[Edit]) -> str:
 
 
 def supervise(script: Script, command: ShellCommand) -> Fix:
-    """Let `holdfast run` take the place of the shell to run the command: where nothing else would be lost."""
+    """Replace the shell by `holdfast run`, which runs the command, if nothing else would be lost."""
     obstacle = _obstacle(script, command)
     if obstacle:
         return Fix(obstacle)
@@ -62,7 +62,7 @@ def replace_shell(script: Script, command: ShellCommand) -> Fix:
 
 
 def _obstacle(script: Script, command: ShellCommand) -> str:
-    """Return what to restructure before an `exec` can run the command; empty: nothing is in its way."""
+    """Return what must be restructured before an `exec` can run the command; empty: nothing."""
     if interpreter(script.text) in C_SHELLS:
         return "write the script for bash, and end it with: exec holdfast run -- ..."
     if command.piped:
@@ -122,7 +122,7 @@ def directive(script: Script, words: str) -> Fix:
 
 
 def revalue(script: Script, name: str, new: str) -> Fix:
-    """Give the last option of that name another value."""
+    """Change the value of the last option of that name."""
     option = script.option(name)
     text = f"write --{name}={new}"
     if option is None or not option.value:

@@ -1,4 +1,4 @@
-"""Lint's rules about where a job saves: on a disk that stays, in a place of its own, and not removed by itself."""
+"""Lint's rules about where a job saves: on a permanent disk, in its own directory, and not removed by the script."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SAVES_TO = re.compile(
     r"--?(?:(ckpt|checkpoint|checkpoints|save|out|output)|"
     r"(?:ckpt|checkpoint|checkpoints|save|out|output|work|run|model)[-_]?(?:dir|path|directory|folder))(?:=(.*))?"
 )
-_PASSING = re.compile(r"lock|tmp|temp|log|stop|done|core|pid|cache", re.IGNORECASE)  # files that nobody goes on from
+_PASSING = re.compile(r"lock|tmp|temp|log|stop|done|core|pid|cache", re.IGNORECASE)  # files from which no start resumes
 _ALWAYS_THERE = re.compile(r"\$\{?(SLURM_SUBMIT_DIR|HOME|SLURM_TMPDIR|TMPDIR)\}?/?$")
 _LOCAL = re.compile(
     r"(/tmp|/dev/shm|/local|/local_?scratch|/scratch/local|/lscratch|\$\(mktemp|"
@@ -28,7 +28,7 @@ _COPIES = ("cp", "rsync", "mv", "tar", "scp", "rclone")
 
 
 def wipes_checkpoint(script: Script) -> Iterator[Fault]:
-    """A start that removes what the last one saved begins anew."""
+    """A start that removes the last one's checkpoints begins from scratch."""
     chief = script.work
     if chief is None:
         return
@@ -66,7 +66,7 @@ def local_checkpoint(script: Script) -> Iterator[Fault]:
 
 
 def copy_back_late(script: Script) -> Iterator[Fault]:
-    """A copy from the node's disk after the work is not reached when the time is over."""
+    """A copy from the node's disk after the work does not happen when the time limit ends the job."""
     chief = script.work
     if chief is None or sbatch.limit_s(script.options) <= work.SHORT_S or work.stops_itself(chief):
         return
@@ -90,7 +90,7 @@ def copy_back_late(script: Script) -> Iterator[Fault]:
 
 
 def shared_run(script: Script) -> Iterator[Fault]:
-    """Programs that save into one directory overwrite what the others have saved."""
+    """Programs that save into one directory overwrite each other's checkpoints."""
     chief = script.work
     several = [each for each in script.body if work.is_work(each) and each.background and not each.loop]
     places = [place for each in several for place in _saved_to(each)]
@@ -109,7 +109,7 @@ def shared_run(script: Script) -> Iterator[Fault]:
 
 
 def unguarded_cd(script: Script) -> Iterator[Fault]:
-    """When `cd` fails, what follows works in the wrong directory."""
+    """When `cd` fails, the following commands run in the wrong directory."""
     strict = any(each.words[0] == "set" and re.match(r"-\w*e", " ".join(each.words[1:])) for each in script.body)
     strict = strict or bool(re.match(r"#!.*\s-\w*e", script.text))
     previous: ShellCommand | None = None

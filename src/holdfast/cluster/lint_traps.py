@@ -74,7 +74,7 @@ def _flags(script: Script, trap: Trap) -> bool:
 def trap_unasked(script: Script) -> Iterator[Fault]:
     """Slurm sends USR1 and USR2 only to a job that has asked for them."""
     if re.search(r"^(?!#+ *SBATCH).*(--signal|scancel.*-s)", script.text, re.MULTILINE):
-        return  # asked for on sbatch's command line, or sent by hand
+        return  # requested on sbatch's command line, or sent by hand
     asked = script.signal.name if script.signal else None
     if script.signal and not script.signal.batch and has_steps(script):
         yield from _only_steps(script, script.signal)
@@ -175,7 +175,7 @@ def cont_trapped(script: Script) -> Iterator[Fault]:
 
 
 def trap_tells_nobody(script: Script) -> Iterator[Fault]:
-    """A handler that does not hand the signal on lets the program be killed unsaved."""
+    """If the handler does not forward the signal, the program is killed before it saves."""
     chief = script.work
     if chief is None or not chief.background or script.signal is None or not script.signal.batch:
         return

@@ -40,7 +40,7 @@ def no_notice(script: Script) -> Iterator[Fault]:
 
 
 def _unwarned(script: Script) -> ShellCommand | None:
-    """Return the work of a long job that asks for no notice, unless what it loses is little."""
+    """Return the work of a long job that asks for no notice, unless it would lose little."""
     chief = script.work
     if chief is None or is_holdfast(chief) or script.signal or work.stops_itself(chief):
         return None
@@ -52,7 +52,7 @@ def _unwarned(script: Script) -> ShellCommand | None:
 
 
 def in_pieces(script: Script, command: ShellCommand) -> bool:
-    """Whether the work is a loop over pieces, and those that are done are passed over."""
+    """Whether the work is a loop over pieces which skips pieces that are done."""
     passes_over = r"--resume-failed|(^| )(snakemake|cromwell) |nextflow .*-resume"
     if re.search(passes_over, " ".join(command.words)):
         return True
@@ -102,7 +102,7 @@ def after_exec(script: Script) -> Iterator[Fault]:
 
 
 def array_shares_run(script: Script) -> Iterator[Fault]:
-    """The tasks of an array need a run each. Without --run each has one of its own."""
+    """Each task of an array needs its own run. Without --run each has one."""
     directory = script.directory
     if script.array is None or script.chained or directory is None or _own(directory):
         return

@@ -55,9 +55,9 @@ class Requeue(msgspec.Struct, dict=True):
     places: Sequence[Path] = ()
     limit: int = MOST_REQUEUES
     successor: Path | None = None
-    exclusion: Exclusion | None = None  # the nodes that the next start is kept from
+    exclusion: Exclusion | None = None  # nodes to exclude for the next start
     patience_s: float = PATIENCE_S
-    status: JobStatus | None = None  # what was found out, from here on
+    status: JobStatus | None = None  # results, set while the job is continued
     cause: Cause = "unclear"
     _recorded: bool = False
 
@@ -225,7 +225,9 @@ class Requeue(msgspec.Struct, dict=True):
         return [f"--dependency=afterany:{self.job.id}", *array, *[f"--exclude={','.join(names)}"] * bool(names)]
 
     def _exclude(self) -> str:
-        """Keep the job from bad nodes, and return how to say it. Slurm allows it once the job is in the queue again."""
+        """Exclude bad nodes for the job, and return the sentence about it. Slurm allows that once the job is in the
+        queue again.
+        """
         if self.exclusion is None or not (self.exclusion.until_s or self.exclusion.changed):
             return ""
         nodes = ", ".join(self.exclusion.until_s)
