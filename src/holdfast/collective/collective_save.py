@@ -22,7 +22,7 @@ from ..store.store import Hooks
 from .division import DECISIONS, SHEETS, Mine, WritePlan, decided, spares
 from .rank_share import SEALS, RankShare, Written, commit, sealed
 
-_KNOWN = (Abandoned, DamagedBefore, DamagedSince)  # passed on besides our own errors
+_KNOWN = (Abandoned, DamagedBefore, DamagedSince)  # raised on all ranks, like our own errors
 
 
 class CollectiveSave:
@@ -102,7 +102,7 @@ class CollectiveSave:
         return mine[0].plan(sheet, decision, spare, self.ranks), found[0]
 
     def _spare(self, mine: Mine, doubtful: Sequence[str]) -> set[str]:
-        """Which of these pieces a lower rank writes. A device mesh does not know the pieces of ranks outside."""
+        """Return which of these pieces a lower rank writes. A device mesh does not list outside ranks."""
         word = self._collect("pieces", lambda: msgspec.msgpack.encode(mine.places(doubtful)), spares)
         return set(msgspec.msgpack.decode(word, type=list[list[str]])[self.ranks.rank])
 

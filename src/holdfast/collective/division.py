@@ -202,7 +202,7 @@ def holders(claimed: Sequence[Sequence[int]], differing: Collection[int]) -> dic
 
 
 def require_covered(mine: Mine, answers: Sequence[tuple[RankDifference, int]]) -> list[str]:
-    """Keys of divided leaves whose pieces have more items than the whole: several ranks have the same piece.
+    """Return the keys of divided leaves whose pieces have more items than the whole: several ranks have the same piece.
 
     Raises:
         UsageError: the pieces of a leaf have fewer items than the whole.

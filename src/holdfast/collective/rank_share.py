@@ -63,7 +63,7 @@ class RankShare:
         return shards.layout(mine, taken=self._passing, prefix=parts.prefix(self._rank)) + shards.layout(rest)
 
     def unchanged(self, mine: Mine, parent: str | None) -> Unchanged:
-        """Find what this rank has written for the checkpoint `parent` and did not change since."""
+        """Find the leaves that this rank wrote for the checkpoint `parent` and that have not changed since."""
         names = mine.names(self._rank)
         digests = {name: mine.digests[key] for name, key in names.items() if key in mine.digests}
         return self._sharing.unchanged({name: mine.blocks[key] for name, key in names.items()}, parent, digests)
@@ -171,7 +171,7 @@ def _written(
     files, leaves = dict[str, File](), dict[str, Leaf]()
     for index, shard in enumerate(layout):
         at = images.get(shard.name)
-        foreseen = at is not None and staged.shards[at] == shard  # then a snapshot holds the file in one piece
+        foreseen = at is not None and staged.shards[at] == shard  # a snapshot then has the file's bytes in one piece
         source, place = (staged, at or 0) if foreseen else (alone, index)
         written = shards.write(path, source, place, before_each)
         files[shard.name] = written.file
@@ -186,7 +186,8 @@ def _passing(layout: Sequence[Shard], files: Mapping[str, File], steady: Collect
 
 
 def _require_same(leaves: Mapping[str, Leaf], plan: WritePlan) -> None:
-    """
+    """Compare the leaves with the digests that the ranks agreed on.
+
     Raises:
         StoreError: a leaf changed after the ranks compared theirs.
     """

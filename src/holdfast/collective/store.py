@@ -111,7 +111,8 @@ class CollectiveStore(Store):
         return self.shelf.checkpoint(name)
 
     def directory(self, **_: Any) -> Any:
-        """
+        """Refuse to save a directory from several ranks.
+
         Raises:
             UsageError: always. Only a single process can save a directory.
         """

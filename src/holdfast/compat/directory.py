@@ -29,7 +29,7 @@ Strategy = Literal["sync_any", "sync_all", "async", "mono"]
 STRATEGIES = ("sync_any", "sync_all", "async", "mono")
 PREPARE = "prepare_checkpoint_directory(), which every rank calls"
 FINISH = "symlink_latest(), which every rank calls"
-SEEN_S = 90.0  # how long another machine may not see a new name; NFS caches names for 60 s: nfs(5), acdirmax
+SEEN_S = 90.0  # so long another machine may not see a new name: NFS caches names for 60 s (nfs(5), acdirmax)
 
 
 class AtomicDirectory:
@@ -107,7 +107,7 @@ class AtomicDirectory:
             raise UsageError(f"every rank must give symlink_latest one directory, and {_told('it', names)}")
         self._master_says("finish a checkpoint", lambda: self._publish(mine))
 
-    atomic_symlink = symlink_latest  # its older name
+    atomic_symlink = symlink_latest  # the constant's old name
 
     def _meet(self, name: str, *, is_master: bool) -> tuple[Ranks, int]:
         """Return the ranks that save together, and the master's number.

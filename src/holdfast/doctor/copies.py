@@ -15,7 +15,7 @@ from .mess import REMOVE, Mess
 
 
 def find(place: Path) -> list[Mess]:
-    """Return what nobody will complete in the mirror in the folder `place`."""
+    """Return the incomplete copies in the mirror `place` that no process will complete."""
     seen = Remote(Folder(place)).look()
     gone = {claim.attempt for claim in seen.claims if _is_gone(claim)}
     halves = [

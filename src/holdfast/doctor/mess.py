@@ -1,4 +1,4 @@
-"""Mess: finds what a run's directory holds that helps nobody, and says what becomes of each. It changes nothing."""
+"""Mess: finds useless files in a run's directory, and says what will happen to each. It changes nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SAVES = "it is no checkpoint: remove it, or the save of that step moves it to qu
 RENEWS = "the next save renews it"
 LATER = "ask again later"
 DAMAGED = "the next start that comes to it takes a mirror's copy, or moves it to quarantine/"
-DAMAGE = ("damaged", "incomplete")  # the words of a quarantine that a whole checkpoint leaves; others are decisions
+DAMAGE = ("damaged", "incomplete")  # reasons that a whole checkpoint overcomes
 _QUARANTINED = re.compile(r"(step-\d{9,18}(?:-end)?)-([a-z-]+?)(?:-\d+)?")
 _IN_A_ROOM = {
     "deleting-": "a checkpoint that it was removing",
@@ -43,11 +43,11 @@ class Mess(NamedTuple):
     path: Path
     what: str
     todo: str
-    stops: bool = False  # no start goes on before it is mended
+    stops: bool = False  # every start is refused until it is repaired
 
 
 def find(root: Path) -> list[Mess]:
-    """Return what is wrong in the run at `root`, where no attempt may be alive; also what cannot be read now."""
+    """Return the problems of the run at `root`, where no attempt may be alive; unreadable files included."""
     shelf = Shelf(root)
     messes = (_run_file(shelf), _rooms(root), _drafts(root), _no_checkpoints(root), _quarantined(root), _links(shelf))
     return [*chain.from_iterable(messes)]
@@ -92,7 +92,7 @@ def _drafts(root: Path) -> Iterator[Mess]:
 
 
 def _no_checkpoints(root: Path) -> Iterator[Mess]:
-    """What has a checkpoint's name, and is none that could ever be read: it would block its step."""
+    """Yield paths that have a checkpoint's name but can never be read as one: each would block its step."""
     folder = root / "checkpoints"
     for path in (folder / name for name in scan.names(folder) if parse_name(name) is not None):
         try:
@@ -118,7 +118,7 @@ def _unknown(path: Path, error: Exception) -> Mess:
 
 
 def _incomplete(path: Path) -> str | None:
-    """Return which file of a checkpoint is missing or has another length; None if none is.
+    """Return which file of a checkpoint is missing or has another length; None if all are right.
 
     Raises:
         Damaged: its manifest is.
@@ -136,7 +136,7 @@ def _incomplete(path: Path) -> str | None:
 
 
 def _quarantined(root: Path) -> Iterator[Mess]:
-    """What was set aside as damaged, and lacks nothing now; only its layout is looked at."""
+    """Yield checkpoints that were quarantined as damaged and are whole now; only their layout is checked."""
     taken, logs = {*scan.names(root / "checkpoints")}, journal.logs(root)
     for path in scan.glob(root / "quarantine", "step-*"):
         named = _QUARANTINED.fullmatch(path.name)
@@ -158,7 +158,7 @@ def _move(path: Path, to: Path) -> str:
 
 
 def _is_present(root: Path, path: Path, name: str, logs: Sequence[Log]) -> bool:
-    """Whether the run came by that checkpoint: no later attempt went on from an earlier place."""
+    """Whether that checkpoint is in the run's lineage: no later attempt resumed from an earlier place."""
     try:
         head = Checkpoint(path).head
         ours = str(head.name) == name and head.run == (read_run(root) or Shelf(root).run())
@@ -180,7 +180,7 @@ def _links(shelf: Shelf) -> Iterator[Mess]:
     for link, find_it in (("latest", shelf.latest), ("best", lambda: shelf.best(None))):
         path = shelf.root / "checkpoints" / link
         leads = os.readlink(path) if scan.is_symlink(path) else None
-        with suppress(StoreError, OSError):  # nobody knows where it is to lead
+        with suppress(StoreError, OSError):  # its target is unknown
             try:
                 wanted = find_it().path.name
             except NotFound:

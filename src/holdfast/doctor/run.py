@@ -26,7 +26,7 @@ from .scheduler import Settings
 
 
 def ageing(run: Path, days: float | None) -> Iterator[Check]:
-    """Check what a site's purge will take of a run, if it deletes files after so many days."""
+    """Check which files of a run a site's purge will delete, if it deletes files after so many days."""
     if days is None:
         return
     told = purged(run, days, time.time())
@@ -38,7 +38,7 @@ def ageing(run: Path, days: float | None) -> Iterator[Check]:
 
 
 def rights(run: Path) -> Iterator[Check]:
-    """Check that this user may move and remove what a start and a prune have to, also what other users have made."""
+    """Check that this user may move and remove all that a start and a prune have to, including files of other users."""
     for bar in all_barred(run):
         yield problem("rights", bar.what, bar.todo)
 
