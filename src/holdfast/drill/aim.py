@@ -48,7 +48,7 @@ class Schedule:
         return None if came is None else next((kill for kill in self._ahead if _is_ahead(kill, came)), None)
 
     def pass_over_last_batches(self) -> None:
-        """Do not resume the run behind an epoch's last batch again: there it goes on from the checkpoint before."""
+        """Do not resume the run after an epoch's last batch again: it would resume from the checkpoint before."""
         self._without.update(place for place in self.course.places if self.course.kind(place) == LAST)
         self.wanted = min(self.wanted, len(self.course.places) - len(self._without))
 
@@ -73,7 +73,7 @@ def move(ended: ChildExit, log: Log | None) -> str:
         return "finished" if last.get("reason") == "drill limit" else "again"
     if ended.exit == 0:
         return "finished"
-    if ended.exit == 75 or last.get("behind"):  # the next start goes on from the checkpoint before
+    if ended.exit == 75 or last.get("behind"):  # the next start resumes from the checkpoint before
         return "again"
     if ended.fired is None:
         return "failed"

@@ -195,7 +195,7 @@ def usual(facts: CauseFacts) -> Cause:
     found = next((found for rule in _RULES if (found := rule(facts)) is not None), None) or _by_leaves(facts)
     iterator, index = _own_iterator(facts), _index(facts)
     if iterator is not None and iterator.name != found.name and not facts.loaders and not facts.only_metrics:
-        found = iterator.also(found)  # what it yields decides on all else
+        found = iterator.also(found)  # everything else depends on what it yields
     if index is None or index.name == found.name:
         return found
     shown = not facts.only_metrics and facts.suspects and all(map(advice.is_meter, facts.suspects))

@@ -93,7 +93,7 @@ class Foreign(Checkpoint):
         """All of its bytes are read by `check_layout`."""
 
     def require_whole(self) -> None:
-        """Read every byte that something proves.
+        """Read every byte that has a checksum.
 
         Raises:
             Damaged: it is not what was written.
@@ -124,7 +124,7 @@ class Folder(Location):
     """Where checkpoints of other programs are: one, or several beside each other."""
 
     def foreign(self) -> list[Foreign]:
-        """By step; those of which nobody knows the step come first, by time."""
+        """The checkpoints by step; those without a known step come first, by time."""
         return [Foreign(self.path)] if self.single else sorted(map(Foreign, inside(self.path)), key=_order)
 
     def checkpoints(self) -> list[Checkpoint]:
@@ -156,7 +156,7 @@ def inside(folder: Path) -> list[Path]:
 
 
 def _is_named(path: Path) -> bool:
-    """Whether name and content say so. A folder beside it that is too large, or closed to this user, says nothing."""
+    """Whether name and content say so. A neighbouring folder that is too large or unreadable does not count."""
     try:
         return table.is_foreign(path, named=True)
     except (StoreError, OSError):

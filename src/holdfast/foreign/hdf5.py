@@ -21,7 +21,7 @@ from .trees import Step, Tree
 from .zips import Zip
 
 _MARK = b"\x89HDF\r\n\x1a\n"
-_END_AT = {0: 40, 1: 44, 2: 28, 3: 28}  # where the superblock of each version says how long the file is
+_END_AT = {0: 40, 1: 44, 2: 28, 3: 28}  # superblock version -> the offset of the file's length
 _WEIGHTS = "model.weights.h5"
 _WITHOUT = "need h5py to be listed: pip install h5py"
 _MOST = 100_000  # datasets
@@ -77,7 +77,8 @@ def archive(region: Region) -> Content:
 
 
 def _check_length(region: Region) -> None:
-    """
+    """Compare the file's size with its header.
+
     Raises:
         Damaged: the file is shorter than its first bytes say, or has no such bytes.
     """
@@ -122,7 +123,7 @@ def _unread(region: Region, name: str) -> Place:
 
 
 def _values(region: Region, name: str) -> Place:
-    """Read a dataset that lies in pieces, or packed."""
+    """Read a dataset that is stored in chunks, or compressed."""
     import h5py
 
     with region.window() as window, h5py.File(window, "r") as file:

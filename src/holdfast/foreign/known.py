@@ -1,4 +1,4 @@
-"""Known: what the names in pickles of torch, NumPy and Python stand for. A table of data; none of them is imported."""
+"""Known: the meaning of names in pickles of torch, NumPy and Python. A table of data; none of them is imported."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _tensor_with_dtype(tree: Tree, made: Object, path: Step) -> Any:
 
 
 def _memory(tree: Tree, made: Object, path: Step) -> Any:
-    """The bytes of a tensor that is not read as one: they count when two files are compared."""
+    """The bytes of a tensor of an unknown kind: they are compared as bytes."""
     try:
         place = tree.storage(made).place
     except (ValueError, TypeError, LookupError):
@@ -60,7 +60,7 @@ def _memory(tree: Tree, made: Object, path: Step) -> Any:
 
 
 def _is_lazy(metadata: Sequence[Any]) -> bool:
-    """Whether the numbers are not those that lie there, but their conjugates or negatives. Source: torch._utils"""
+    """Whether the numbers are the conjugates or negatives of the stored ones. Source: torch._utils"""
     pairs = [pair for each in metadata if isinstance(each, Object) for pair in each.pairs]
     return any(key in ("conj", "neg") and value for key, value in pairs)
 
@@ -221,7 +221,7 @@ KNOWN: Mapping[str, Known] = {
     PERSISTENT: _memory,
 }
 
-# What pickles of plain data name besides: nobody need be told of it.
+# Other names in pickles of plain data; they are not reported.
 HARMLESS = frozenset(KNOWN) | {
     "numpy.dtype",
     "numpy.ndarray",

@@ -49,7 +49,7 @@ class _Node(msgspec.Struct, frozen=True):
 
 class _Metadata(msgspec.Struct, frozen=True):
     tree_metadata: dict[str, _Node]
-    use_ocdbt: bool | None = None  # older writers do not say; Orbax' reader then asks whether there is a manifest
+    use_ocdbt: bool | None = None  # older writers do not record it; Orbax' reader then looks for a manifest
 
 
 class _Array(msgspec.Struct, frozen=True):
@@ -151,7 +151,7 @@ class _Reader:
         root[steps[-1] if steps else "value"] = node
 
     def array(self, folder: Path) -> _Array | None:
-        """Read what Zarr says of an array, and look whether each of its pieces is there."""
+        """Read Zarr's metadata of an array, and check that each of its chunks exists."""
         if self.tree.where not in {folder.parent, folder.parent.parent}:
             self.flaw(folder, "outside the checkpoint")
             return None
@@ -191,7 +191,7 @@ class _Reader:
 
 
 def _framed(region: Region, magic: bytes) -> Iterator[str]:
-    """Yield what is wrong with the frames at the beginning of a file: a mark, and how long the frame is with it."""
+    """Yield the faults of the frames at the beginning of a file: each has a mark, and its length with that mark."""
     at = 0
     while at < region.size:
         head = small(region.cut(at, at + 12))

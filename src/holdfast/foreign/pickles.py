@@ -1,6 +1,6 @@
 """Pickles as data: an interpreter of their opcodes that imports nothing and calls nothing.
 
-What a pickle would call becomes an `Object` with the callee's name. Whoever knows that name may say what it stands for.
+A call in a pickle becomes an `Object` with the callee's name. A caller that knows the name can interpret it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Name(NamedTuple):
 
 
 class Object:
-    """What a call makes: its arguments, and what the pickle put into it afterwards."""
+    """The result of a call: its arguments, and the content that the pickle added afterwards."""
 
     __slots__ = ("args", "items", "kind", "pairs", "state")
 
@@ -43,12 +43,12 @@ class Object:
         return next((value for found, value in reversed(pairs) if type(found) is type(key) and found == key), None)
 
 
-PERSISTENT = "a persistent id"  # the kind of what a pickle refers to outside itself
+PERSISTENT = "a persistent id"  # a reference from a pickle to something outside it
 DICT, ORDERED = "dict", "collections.OrderedDict"
 
 
 def read(file: BinaryIO, where: object) -> Any:
-    """Return what the pickle at the file's place describes; the place is then behind it.
+    """Return the value of the pickle at the file's position, and move the position behind it.
 
     Raises:
         Damaged: it is no whole pickle.
@@ -113,7 +113,7 @@ class _Machine:
         self._stack.append(self._stack[-1])
 
     def add(self, values: list[Any]) -> None:
-        """Append to the list on top, or to what stands for a set or a subclass of list."""
+        """Append to the list on top, or to the object in place of a set or a subclass of list."""
         target = self._stack[-1]
         (target if isinstance(target, list) else target.items).extend(values)
 
@@ -129,7 +129,7 @@ class _Machine:
 
 
 def _made(callee: Any, args: Any, named: Any = None) -> Object:
-    """What a call stands for; of a class that is rebuilt by its base's way, the class."""
+    """Return the object for a call; if a class is rebuilt through its base class, the class."""
     arguments = args if isinstance(args, tuple) else (args,)
     if isinstance(named, Object) and named.pairs:
         arguments += (named,)

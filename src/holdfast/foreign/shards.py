@@ -93,7 +93,7 @@ def _weights(folder: Path, names: frozenset[str], flaws: list[Problem]) -> Mappi
                 (wanted.setdefault(file, []) or wanted[file]).append(tensor)  # type: ignore[union-attr]
             return wanted
     shards = sorted({(match[1], match[3], match[4]) for match in map(_SHARD.fullmatch, names) if match})
-    if len(shards) > 1:  # no file says which of them is this folder's model
+    if len(shards) > 1:  # no file tells which of them is this folder's model
         found = [f"{stem}-*-of-{count}.{ending}" for stem, count, ending in shards[:_NAMED]]
         more = ", and others" if len(shards) > _NAMED else ""
         what = (

@@ -30,7 +30,7 @@ from .tensors import Tensor, chosen
 RNG = "holdfast/rng/"
 POSITION = "holdfast/position"
 MOST_LETTERS = 60  # of a value
-_ITSELF = {"device", "parameter"}  # attributes of a leaf that describe where it was, not its content
+_ITSELF = {"device", "parameter"}  # attributes of a leaf's former location, not of its content
 
 
 _OF_RANK = re.compile(r"@\d+/")  # precedes what belongs to one rank only
@@ -179,7 +179,7 @@ def _trees(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
 
 
 def _own_nodes(where: str, a: Checkpoint, b: Checkpoint, mine: Any, other: Any) -> Iterator[Difference]:
-    """Return what differs in another rank's tree. What equals rank 0's on both sides is already compared."""
+    """Return the differences in another rank's tree. Parts that equal rank 0's on both sides are already compared."""
     first, second, in_a, in_b = top(a.tree), top(b.tree), top(mine), top(other)
     if first is None or second is None or in_a is None or in_b is None:
         yield from _nodes(where, mine, other)
@@ -225,7 +225,7 @@ def _containers(where: str, a: nodes.Opened, b: nodes.Opened, same: Callable[[],
 def _each(
     a: Mapping[str, Any], b: Mapping[str, Any], pair: Callable[[str, Any, Any], Iterable[Difference]], where: str = ""
 ) -> Iterator[Difference]:
-    """Yield the results of `pair` for each common member, and the members that only one has."""
+    """Yield the results of `pair` for each common member, and the members that only one side has."""
     for part, mine in a.items():
         other = b.get(part, _ABSENT)
         if other is _ABSENT:

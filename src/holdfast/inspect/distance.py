@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from ..legible import counted
 
 Data = bytes | bytearray | memoryview
-MOST_VALUES = 1 << 19  # that are looked at one by one without NumPy: about a second
+MOST_VALUES = 1 << 19  # compared one by one without NumPy: about a second
 
 
 class Distance(NamedTuple):
@@ -23,7 +23,7 @@ class Distance(NamedTuple):
     signs: int  # pairs of floats whose signs differ: between them lies every tiny number, and steps would say nothing
     nan_in_a: int  # pairs of which only that of a is NaN: such a pair has no difference
     nan_in_b: int
-    looked_at: int  # values compared or passed over as equal; fewer than `of`: the rest was not looked at
+    looked_at: int  # values compared or passed over as equal; fewer than `of`: the rest was not compared
 
     def __str__(self) -> str:
         far = "" if self.largest is None else f", largest difference {self.largest:.3g}"

@@ -198,7 +198,8 @@ def _starts(base: int, shape: Sequence[int], stride: Sequence[int]) -> Iterator[
 
 
 def require_known(tensors: Sequence[Tensor]) -> None:
-    """
+    """Require dtypes that can be exported.
+
     Raises:
         UsageError: no format that we write has a tensor's dtype.
     """

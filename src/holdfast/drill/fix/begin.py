@@ -21,7 +21,7 @@ _MAKES_STATEFUL = re.compile(r"(^|\.)(optim|lr_scheduler)\.[A-Z]\w*$|(LR|Schedul
 
 
 def begun(text: str, stem: str, *, batches: bool = True) -> str:
-    """Return the script with a Run around its training; as it is, if it has one.
+    """Return the script with a Run around its training; unchanged if it has one.
 
     `batches`: let the run walk the loader inside the outermost loop, too, so that it can stop within an epoch.
 
@@ -111,7 +111,7 @@ def _outermost(source: Source) -> Loop:
 
 
 def _yields(loop: Loop) -> bool:
-    """Whether it makes data for another loop."""
+    """Whether the loop yields data to another loop."""
     return any(isinstance(each, cst.Yield) for each in walk(loop.body))
 
 
@@ -164,7 +164,7 @@ def walk_more(source: Source, place: Place) -> None:
 
 
 def _state(source: Source, outer: Loop, function: Function | None) -> dict[str, str]:
-    """Return what is surely part of the state and has a value before the loop: word -> expression."""
+    """Return objects that are surely part of the state and exist before the loop: word -> expression."""
     found: dict[str, None] = {}
     for each in source.all:
         if not isinstance(each, cst.Call):

@@ -21,7 +21,7 @@ def is_call(node: cst.CSTNode, *names: str) -> TypeGuard[cst.Call]:
 
 
 def plain(iterable: cst.BaseExpression) -> cst.BaseExpression:
-    """Return what a progress bar goes over; anything else as it is."""
+    """Return the iterable inside a progress bar; anything else unchanged."""
     while is_call(iterable, *_BARS) and iterable.args:
         iterable = iterable.args[0].value
     return iterable

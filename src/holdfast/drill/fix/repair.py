@@ -27,21 +27,21 @@ from .changes import applied
 from .source import Refused
 
 FAILED = "failed"
-_ORDER = ("batches", "enumerate", "seeded")  # these change in which order, or with which draws, data come
+_ORDER = ("batches", "enumerate", "seeded")  # these change the order of the data, or the random draws
 
-_LAST = ("finished",)  # where nothing else is left to try
+_LAST = ("finished",)  # tried last
 
 
 class Addition(msgspec.Struct, kw_only=True):
-    """One change that the script needs, and why it is known."""
+    """One change that the script needs, and the evidence for it."""
 
     what: str
-    evidence: str  # what the drill says without it
+    evidence: str  # the drill's result without it
     fix: Fix
 
 
 class Repair(msgspec.Struct, kw_only=True):
-    """What came of it."""
+    """The result of a repair."""
 
     script: str
     first: str  # the verdict before any change; of a script without a Run, of the first version with one
@@ -60,7 +60,7 @@ class Repair(msgspec.Struct, kw_only=True):
 
 
 class Drilled(msgspec.Struct, kw_only=True):
-    """One version of the script, and what its drill said."""
+    """One version of the script, and the result of its drill."""
 
     text: str
     verdict: str
@@ -139,7 +139,7 @@ class Workbench:
         )
 
     def unlike(self, before: Sequence[str], after: Drilled) -> str:
-        """Return the first line that an undisturbed run prints otherwise than before; empty: none."""
+        """Return the first line that an undisturbed run prints differently than before; empty: none."""
         if not before or len(after.printed) < 2:
             return ""
         old, one, two = (_as_section(each) for each in (before[0], *after.printed[:2]))
@@ -177,7 +177,7 @@ class Mending:
         self.refused: dict[str, None] = {}
 
     def run(self, base: Drilled) -> Drilled:
-        """Return the last version: identical, or the one from which nothing leads on."""
+        """Return the last version: it is identical, or no further change helps."""
         now = base
         while now.verdict != report.IDENTICAL:
             wanted = [fix for fix in (*now.fixes, *self._instead) if fix not in self._tried]
@@ -189,14 +189,14 @@ class Mending:
         return self._prove(base, now) if now.verdict == report.IDENTICAL else now
 
     def additions(self, text: str) -> list[Addition]:
-        """Return what this last version of the script has more than the first one."""
+        """Return the additions of this last version over the first one."""
         return [
             Addition(what=described(fix, text), evidence=self._evidence.get(fix) or _says(before), fix=fix)
             for fix, before in self._made
         ]
 
     def _round(self, now: Drilled, wanted: Sequence[Fix]) -> Drilled | None:
-        """Add what can be added, all at once; if that is no use, one by one."""
+        """Make all possible additions at once; if that does not help, one by one."""
         text, made = now.text, []
         for fix in wanted:
             try:
@@ -227,7 +227,7 @@ class Mending:
         self._say(f"not added: {described(fix)}: {why}")
 
     def _spoils(self, before: Drilled, after: Drilled, made: Sequence[Fix]) -> str:
-        """Return what speaks against a version; empty: nothing."""
+        """Return the reason against a version; empty: there is none."""
         if after.verdict == FAILED and before.verdict != FAILED and after.divergence is None:
             return f"with it the script fails: {after.why}"
         if after.verdict == report.NOT_DETERMINISTIC != before.verdict:

@@ -17,7 +17,7 @@ Function = cst.FunctionDef
 
 
 class Refused(Exception):
-    """A change that cannot be made, or not safely. The text says why."""
+    """A change that cannot be made, or cannot be made safely. The text says why."""
 
 
 class Place(NamedTuple):
@@ -63,7 +63,7 @@ class Source:
         return found
 
     def around(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """Yield what encloses the node, from the inside."""
+        """Yield the nodes around the node, innermost first."""
         while (parent := self._parents.get(node)) is not None:
             yield (node := parent)
 
@@ -110,7 +110,7 @@ class Source:
         )
 
     def _conditions(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """Yield what around the node may keep it from being run."""
+        """Yield the enclosing nodes that may keep it from being run."""
         kinds = cst.If | cst.Else | cst.For | cst.While | cst.ExceptHandler | cst.IfExp | Function | cst.Lambda
         return (each for each in self.around(node) if isinstance(each, kinds))
 
@@ -168,7 +168,9 @@ class Source:
         return made
 
     def want(self, name: str, home: str = "holdfast") -> None:
-        """Let the script import `name` from `home`: in a line that is there, or one after the other imports."""
+        """Let the script import `name` from `home`: in an existing import line, or in a new one after the other
+        imports.
+        """
         for line in filter(_is_import, self.module.body):
             there = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
             if not isinstance(there, cst.ImportFrom) or isinstance(there.names, cst.ImportStar):
