@@ -31,7 +31,7 @@ def unused(target: Tree[Any]) -> str:
 
 
 def outvoted(_: Tree[Any], __: Any) -> list[str]:
-    """Return no line: a tree has no options."""
+    """Return []: a tree has no options."""
     return []
 
 

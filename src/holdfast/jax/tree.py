@@ -85,7 +85,7 @@ class Tree(Generic[T]):
         return {**outline.leaves, FACTS: facts}
 
     def differences(self, stored: Any) -> list[str]:
-        """Return in what a captured tree, read or not, does not fit the value; nothing is changed. For the run."""
+        """Return how a captured tree, read or not, differs from the value; nothing is changed. For the run."""
         if not isinstance(stored, dict) or FACTS not in stored:
             return ["no Tree in the checkpoint, one here"]
         outline = self._outline()[0]
@@ -143,7 +143,7 @@ class Tree(Generic[T]):
 
 
 class _First:
-    """What is known of a tree as it was when its run was entered. It keeps no array alive."""
+    """Facts of a tree from when its run was entered. It keeps no array alive."""
 
     def __init__(self, outline: Outline) -> None:
         self.names, self.treedefs, self.in_place = list(outline.leaves), outline.treedefs, outline.in_place
@@ -169,7 +169,7 @@ def is_array(value: Any) -> bool:
 
 
 def differing(live: Any, stored: Any) -> str:
-    """Return in what a stored leaf, read or not, cannot take the place of a live one; empty if it can."""
+    """Return why a stored leaf, read or not, cannot replace a live one; empty if it can."""
     if not is_array(live):
         return ""
     if not (is_array(stored) or codec.is_stored(stored)):
@@ -230,7 +230,8 @@ def _groups(wanted: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
 
 
 def _require_same(first: _First, outline: Outline) -> None:
-    """
+    """Require the structure that the value had when the run began.
+
     Raises:
         UsageError: the structure has changed, so that a resume could not build the value again; or a leaf is gone.
     """

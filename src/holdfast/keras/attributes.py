@@ -1,6 +1,6 @@
 """Attributes of the user's own models and layers that a step changes in Python: on torch, and with run_eagerly.
 
-In a compiled step Python runs only while TensorFlow or JAX traces it, and what it counts then is no state.
+In a compiled step Python runs only while TensorFlow or JAX traces it. Attributes that it changes then are not state.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _THEIRS = ("keras", "tensorflow", "torch", "builtins")
 
 
 class ModelAttributes:
-    """Those that the methods of the user's classes set."""
+    """The attributes that methods of the user's classes set."""
 
     def __init__(self, model: Any) -> None:
         eager = keras.backend.backend() == "torch" or model.run_eagerly

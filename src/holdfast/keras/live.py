@@ -19,7 +19,7 @@ def capture(target: Optimizer) -> Any:
 
 
 def differences(_: Optimizer, __: Any) -> list[str]:
-    """Return no line: `restore` compares, when the optimizer is built."""
+    """Return []: `restore` compares, when the optimizer is built."""
     return []
 
 
@@ -36,7 +36,8 @@ def outvoted(target: Optimizer, stored: Any) -> list[str]:
 
 
 def override(target: Optimizer, changes: Mapping[str, Any], _: Iterable[object]) -> list[str]:
-    """
+    """Set options of the optimizer.
+
     Raises:
         UsageError: the optimizer has no such option that a checkpoint holds; nothing was changed.
     """

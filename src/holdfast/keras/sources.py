@@ -30,7 +30,7 @@ def batches_of(adapter: Any) -> Iterator[Any]:
 
 
 class Once:
-    """Stands for a dataset inside of an adapter: it is iterated once, over batches that somebody else fetches."""
+    """Replaces a dataset inside an adapter: it is iterated once, over batches that are fetched elsewhere."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches
@@ -40,7 +40,7 @@ class Once:
 
 
 def batches_from(adapter: Any, name: str, batches: Iterator[Any]) -> Iterator[Any]:
-    """The same, of `batches` instead of the data that the adapter has as its attribute `name`."""
+    """The same, from `batches` instead of the data in the adapter's attribute `name`."""
     twin = copy.copy(adapter)
     setattr(twin, name, Once(batches))
     return batches_of(twin)
@@ -94,7 +94,7 @@ class Arrays(Source):
 
 
 class Rest(keras.utils.PyDataset):  # type: ignore[misc]  # keras has no types
-    """What remains of a PyDataset's batches, in an order of ours."""
+    """The remaining batches of a PyDataset, in our order."""
 
     def __init__(self, dataset: Any, order: list[int] | None, start: int) -> None:
         more = {"workers": dataset.workers, "use_multiprocessing": dataset.use_multiprocessing}
@@ -111,7 +111,7 @@ class Rest(keras.utils.PyDataset):  # type: ignore[misc]  # keras has no types
 
 
 class Indexed(Source):
-    """A PyDataset: a batch is asked for by its number."""
+    """A PyDataset: a batch is read by its number."""
 
     def __init__(self, adapter: Any, seed: int) -> None:
         self._adapter, self._seed, self._shuffle = adapter, seed, bool(adapter.shuffle)
@@ -170,7 +170,7 @@ def source_of(iterator: Any, seed: int) -> Source:
 
 
 def _once_or_more(adapter: Any) -> Iterable[Any]:
-    """A generator is walked once; a dataset that Keras knows and we do not, anew for each pass."""
+    """A generator is iterated once; a dataset of a kind that only Keras knows is iterated anew for each pass."""
     return batches_of(adapter) if adapter.num_batches is None else _Anew(adapter)
 
 

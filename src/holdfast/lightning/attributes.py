@@ -1,4 +1,4 @@
-"""Attributes of the user's own module, data module and callbacks, which no checkpoint of Lightning's has."""
+"""Attributes of the user's own module, data module and callbacks, which Lightning's checkpoints do not contain."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from . import framework
 
 
 def attributes_of(trainer: Any, callbacks: Mapping[str, Any]) -> dict[str, Attributes]:
-    """Return those of the module, of the data module, and of each callback whose class is the user's own."""
+    """Return the attributes of the module, of the data module, and of each callback with a class of the user."""
     package = framework.part(trainer, "core")
     found = {"module": Attributes(trainer.lightning_module, set(vars(package.LightningModule())))}
     if trainer.datamodule is not None:
