@@ -1,7 +1,7 @@
 """Adding: brings checkpoints to a place by hand, as `holdfast copy` does, without owning their run.
 
-A checkpoint goes into the folder of the attempt that saved it. It is what that attempt itself would have copied, to the
-byte, so that neither a living run nor the lineage is disturbed. No claim is made.
+A checkpoint goes into the folder of the attempt that saved it. It has the same bytes as a copy by that attempt itself,
+so that neither a living run nor the lineage is disturbed. No claim is made.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .remote import Progress, Remote, unwatched
 
 
 class Attempt(NamedTuple):
-    """What is known of the attempt that saved a checkpoint."""
+    """The known facts about the attempt that saved a checkpoint."""
 
     number: int
-    origin: Origin | None  # what it went on from; None: nobody knows
+    origin: Origin | None  # the checkpoint that it resumed from; None: unknown
     ended: bool
 
 

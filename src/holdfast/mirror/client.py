@@ -24,7 +24,7 @@ from ..threads import Latch, Worker
 from .process import WorkerProcess
 from .protocol import Opened, Reply, Request
 
-LOOK_S = 0.5  # between two looks whether the worker is alive, while it owes a reply
+LOOK_S = 0.5  # between two checks that the worker is alive, while a reply is open
 CLOSE_S = 5.0
 
 Callback = Callable[[Reply], None]
@@ -59,7 +59,7 @@ class Client:
         self._numbers = itertools.count(1)
         self._outbox: deque[Request] = deque()
         self._owed: dict[int, _Open] = {}
-        self._sent: set[int] = set()  # those of them that the worker has
+        self._sent: set[int] = set()  # requests that were sent to the worker
         self._closed = Latch()
         self._bell, self._ear = socket.socketpair()
         self._bell.setblocking(False)
@@ -82,7 +82,7 @@ class Client:
         Raises:
             PlaceError: the reply is an error, or did not come in time.
         """
-        budget_s = timeout_s * 0.8  # the worker should tell what is wrong before the wait ends
+        budget_s = timeout_s * 0.8  # the worker should report its error before this wait ends
         return self._asked(Request(next(self._numbers), op, place, budget_s, dict(args)), timeout_s)
 
     def post(
@@ -106,7 +106,7 @@ class Client:
             self._send(Request(0, "cancel", args={"request": number}))
 
     def end_worker(self) -> None:
-        """Kill the worker, so that it holds no file open. What it owes is answered with "silent"; the next request
+        """Kill the worker, so that it holds no file open. Open requests are answered with "silent"; the next request
         starts another one.
         """
         if (child := self._child) is not None:
@@ -114,7 +114,7 @@ class Client:
         self._ring()
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
-        """End the worker, killing it after `timeout_s`. What it still owes is answered with "silent"."""
+        """End the worker; kill it after `timeout_s`. Open requests are answered with "silent"."""
         if os.getpid() != self._pid:
             return
         self._closed.set()
@@ -177,7 +177,7 @@ class Client:
                 if self._child is not None:
                     self._child.end()
             finally:
-                self._closed.set()  # also after an error of ours: nobody waits for a reply that never comes
+                self._closed.set()  # also after an error of ours: no caller may wait for ever
                 self._lose(selector, "the mirrors were closed")
                 self._answer([*self._owed], "the mirrors were closed")
                 self._silence()
@@ -216,8 +216,8 @@ class Client:
         self._outbox.appendleft(msgspec.structs.replace(first, args=args))
 
     def _hear(self, selector: selectors.BaseSelector, child: WorkerProcess) -> None:
-        """Deliver what the worker says. If it has ended, answer what it owes."""
-        over = "" if child.alive() else child.why()  # before it is read: nothing comes later
+        """Deliver the worker's replies. If it has ended, answer the open requests."""
+        over = "" if child.alive() else child.why()  # asked before the read, so that no later reply is missed
         for reply in child.read():
             if reply.note == "bye":
                 over = reply.text

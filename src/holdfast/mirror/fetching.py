@@ -65,7 +65,7 @@ class Fetching:
             disk.remove_file(into)
         try:
             self._receive(wanted, name, into)
-        except Damaged:  # as every read: what differs is read once more
+        except Damaged:  # like every read: bytes that differ are read once more
             self._receive(wanted, name, into)
 
     def _receive(self, wanted: Contents, name: str, into: Path) -> None:
@@ -92,7 +92,7 @@ class Fetching:
             raise self._missing(name) from None
 
     def _missing(self, name: str) -> StoreError:
-        """Damage, or the whole copy was removed."""
+        """Return the error for a missing file: damage, or the whole copy was removed."""
         if name != MANIFEST and MANIFEST in self._place.names(self._source):
             return Damaged(f"{self._shown(name)}: the file is missing")
         return NotFound(f"{self._place.shown}/{self._source}: no checkpoint is there (any more)")

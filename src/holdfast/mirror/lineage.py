@@ -1,8 +1,8 @@
-"""Lineage: which checkpoints belong to a run's present, over its directory and all places. Pure.
+"""Lineage: which checkpoints lead to a run's current state, over its directory and all places. Pure.
 
-The newest attempt that has gone on, or has a checkpoint, counts with all of its own checkpoints. Of the attempt that it
-went on from count those up to the one that it restored, and so on. What a replaced process saved later, a *ghost*, is
-in no lineage.
+All checkpoints of the newest attempt that has resumed, or has saved, belong to it. Of the attempt that it resumed from,
+those up to the restored checkpoint belong to it, and so on. A checkpoint that a replaced process saved later, a
+*ghost*, does not.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Choice(NamedTuple):
 
 
 def origins(known: Iterable[tuple[int, Origin | None]]) -> dict[int, Origin]:
-    """Merge what the places and the run's journals tell of each attempt. None: it has not gone on from anything.
+    """Merge the origin of each attempt from the places and the run's journals. None: it has not resumed or begun yet.
 
     Raises:
         ValueError: two places tell different origins of one attempt: two processes used its number.
@@ -65,7 +65,7 @@ def lineage(came_from: Mapping[int, Origin], held: Iterable[Held]) -> list[Choic
         if origin is not None and origin.name is not None:
             # the origin may name an attempt that had gone on from this very checkpoint, or from a later one
             until = origin.name if until is None else min(until, origin.name, key=_order)
-        # a record that leads forwards or to itself is damage, and leads nowhere
+        # a record that leads forwards or to itself is damaged, and is ignored
         attempt = earlier if earlier is not None and earlier < attempt else None
     return chosen
 

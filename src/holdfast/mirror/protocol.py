@@ -39,7 +39,7 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """One place as the worker opened it: nothing is connected yet."""
+    """One place as the worker opened it, before any connection."""
 
     shown: str
     atomic: bool = True
@@ -56,7 +56,7 @@ def line(record: Request | Reply) -> bytes:
 
 
 class Lines:
-    """Cuts what comes through a pipe into lines."""
+    """Splits the bytes from a pipe into lines."""
 
     def __init__(self) -> None:
         self._held = bytearray()

@@ -1,4 +1,4 @@
-"""Records: what lies at a place besides files of checkpoints, and where. Pure.
+"""Records: the files at a place besides those of checkpoints. Pure.
 
 run.json                              which run it is
 claims/000003.json                    attempt 3 has claimed the place
@@ -37,7 +37,7 @@ class Taken(StoreError):
 
 
 class Foreign(StoreError):
-    """Another run lies there, or what this attempt had put there is not there any more."""
+    """The place holds another run, or this attempt's files are gone."""
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     owner: dict[str, Any] = {}
     entered: Any = None
     claimed: float = 0.0
-    origin: Origin | None = None  # None: it has not gone on from anything yet
+    origin: Origin | None = None  # None: it has not resumed or begun yet
     ended: bool = False
 
 
@@ -90,7 +90,7 @@ class Rest(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What lies at one place."""
+    """The content of one place."""
 
     run: str | None
     run_json: str = ""  # the bytes of run.json, as text
@@ -137,7 +137,7 @@ def run_of(data: bytes, where: object) -> str:
 
 
 def copy_of(raw: bytes, attempt: int, name: str, where: object) -> Copy:
-    """Return what a manifest says of its copy.
+    """Return the copy that a manifest describes.
 
     Raises:
         Damaged: it is not whole, or not that checkpoint's.

@@ -1,6 +1,6 @@
-"""Remote: what lies at one place, and all that an attempt does there.
+"""Remote: the content of one place, and everything that an attempt does there.
 
-An attempt first claims the place, then looks at it. Each manifest and each deletion comes after a look that no attempt
+An attempt first claims the place, then looks at it. Before each manifest and each deletion it checks that no attempt
 with a greater number has claimed the place. Each attempt writes in a folder of its own, so that two writers never mix.
 """
 
@@ -23,11 +23,11 @@ from .fetching import Fetching
 from .place import Place
 from .records import Claim, Copy, Foreign, Later, Origin, Rest, Seen, Taken, claim_path, folder, manifest_path
 
-Progress = Callable[[int], None]  # called before each piece, with its size; what it raises ends the work
+Progress = Callable[[int], None]  # called before each piece, with its size; an exception from it ends the work
 
 
 def unwatched(_: int) -> None:
-    """Progress that nobody follows."""
+    """Ignore the progress."""
 
 
 class Remote:
@@ -82,7 +82,7 @@ class Remote:
         self._require_none_later(attempt)
 
     def begun(self, attempt: int, origin: Origin) -> None:
-        """Note what an attempt went on from, once.
+        """Note the checkpoint from which an attempt resumed, once.
 
         Raises:
             Later: a later attempt has claimed the place.
@@ -150,7 +150,8 @@ class Remote:
         self.place.remove(folder(of, name))
 
     def require(self, attempt: int) -> None:
-        """
+        """Require that this attempt still owns the place.
+
         Raises:
             Later: a later attempt has claimed the place.
             Foreign: this attempt's own claim is not there.
@@ -169,7 +170,7 @@ class Remote:
         return files
 
     def _claim_files(self) -> dict[int, set[str]]:
-        """Return what lies there of each attempt's claim; an attempt that left only an end counts as well."""
+        """Return the files of each attempt's claim; an attempt that left only an end counts as well."""
         found: dict[int, set[str]] = {}
         for file in filter(None, map(records.parse_claim, self.place.names(records.CLAIMS))):
             found.setdefault(file.attempt, set()).add(file.what)
@@ -217,7 +218,7 @@ class Remote:
             return None
 
     def _create(self, path: str, data: bytes) -> bytes:
-        """Create a file; return what is there: these bytes, or what had been there before."""
+        """Create a file; return its content: these bytes, or older ones."""
         try:
             self.place.create(path, data)
         except FileExistsError:
@@ -231,7 +232,7 @@ def _require_name(name: str) -> None:
 
 
 def _decoded(data: bytes, attempt: int) -> Claim:
-    """Return a claim. One that cannot be read counts by its number, and nobody knows its owner."""
+    """Return a claim. An unreadable one counts by its number, with an unknown owner."""
     with suppress(*UNREADABLE):
         found = msgspec.json.decode(data, type=Claim)
         if found.attempt == attempt:

@@ -79,7 +79,9 @@ def show(session: Session, epoch: int | None) -> None:
 
 
 def digests_of_each(captured: Mapping[str, Any]) -> dict[str, str]:
-    """Digest each object by itself: what two of them share is compared by its numbers, since a resume may part it."""
+    """Digest each object separately, so that a value shared by two objects is compared by its numbers: after a resume
+    it may be two values.
+    """
     return {key: digest for name, each in captured.items() for key, digest in digests({name: each}).of.items()}
 
 
@@ -108,7 +110,7 @@ def note(session: Session, at: str) -> None:
 
 
 def _read(source: Source) -> dict[str, list[str]]:
-    """The random functions that the source's dataset calls, and what it changes when read."""
+    """Return the random functions that the source's dataset calls, and the attributes that it changes when read."""
     from . import datasets
 
     try:

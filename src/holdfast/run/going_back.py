@@ -1,4 +1,6 @@
-"""Going back: before the restore, what is newer than the step to which the run goes back is set aside. On rank 0."""
+"""Going back: before the restore, checkpoints newer than the step to which the run goes back are set aside. On
+rank 0.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def begin_from_places(session: Session) -> bytes:
-    """On rank 0: set aside what is not of the run's present. Before the run goes back, fetch what tells about that.
+    """On rank 0: set aside checkpoints that are not in the run's lineage.
 
-    The newest checkpoint tells whether the run went back before.
+    Before the run goes back, fetch the newest checkpoint: it shows whether the run went back before.
     """
     if session.mirrors is not None:
         places, step = session.mirrors.provision, session.options.go_back
@@ -34,9 +36,9 @@ def begin_from_places(session: Session) -> bytes:
 
 
 def go_back(session: Session) -> bytes:
-    """On rank 0: set aside what is newer than the step to which the run goes back, so that it resumes from there.
+    """On rank 0: set aside checkpoints newer than the step to which the run goes back.
 
-    A restart does not do that again.
+    A restart does not repeat that.
     """
     step, store = session.options.go_back, session.store
     if step is None:
@@ -61,7 +63,7 @@ def go_back(session: Session) -> bytes:
 
 
 def _name(checkpoint: Checkpoint) -> Name:
-    """Its name by its directory: its manifest may be unreadable."""
+    """Return its name from its directory: its manifest may be unreadable."""
     return parse_name(checkpoint.path.name) or checkpoint.head.name
 
 
@@ -76,10 +78,10 @@ def _to_go_back_to(session: Session, step: int) -> str | int:
 
 
 def _went_back_before(session: Session, step: int) -> bool:
-    """Whether the newest checkpoint comes from there. If it cannot be read, an older one and the journal tell.
+    """Whether the newest checkpoint descends from that step.
 
-    With `stop_on_nan` the newest whose weights are finite is asked: from another one no start goes on, so going back
-    there is to be repeated.
+    If it cannot be read, an older one and the journal decide. With `stop_on_nan` the newest one with finite weights
+    decides: no start resumes from another one, so that going back must be repeated.
     """
     told: set[Any] = set()
     for checkpoint in reversed(session.store.checkpoints()):

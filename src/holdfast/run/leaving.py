@@ -137,7 +137,7 @@ def _drain_quietly(session: Session, *, wait: bool) -> None:
 
 
 _POPS = frozenset({"POP_TOP", "POP_ITER"})  # CPython uses the second since 3.14
-_SUSPENDED = frozenset({"YIELD_VALUE", "RESUME"})  # a generator around ours, as tqdm's, that is being closed too
+_SUSPENDED = frozenset({"YIELD_VALUE", "RESUME"})  # a generator around ours, such as tqdm's, that is closed too
 _GENERATOR = 0x20  # of a code's flags, as inspect.CO_GENERATOR
 _TAKES = frozenset({"FOR_ITER"})  # an iterator around ours raised, or reached its own limit (islice)
 

@@ -54,7 +54,9 @@ class Loop:
         epochs: int | range | None = None,
         steps: int | None = None,
     ) -> None:
-        """`leave` ends the run. `epochs` or `steps`: up to where it goes; with both, the steps are so many epochs."""
+        """`leave` ends the run. `epochs` or `steps`: its total; with both, `epochs` is the number of epochs that
+        `steps` make up.
+        """
         self._session, self._leave = session, leave
         if steps is not None:
             self._kind, wanted = "steps", range(steps_wanted(steps))
@@ -108,7 +110,7 @@ class Loop:
         return self._session.position.consumed(name)
 
     def reopen(self) -> None:
-        """Let a run that was ended before its total go on: another limit, which had ended it, was raised."""
+        """Let a run continue that ended before its total, because the limit that had ended it was raised."""
         self._session.position.left.pop(self._kind, None)
 
     def record(self, event: str, /, **facts: Any) -> None:
@@ -124,9 +126,9 @@ class Loop:
         self._session.attempt.flush()
 
     def note_untried(self, found: Unproven | None) -> None:
-        """Let saves wait for the ends of epochs until a drill has proven what walks the loop; None: it is known.
+        """Let saves wait for the ends of epochs until a drill has proven the framework; None: it is proven.
 
-        Call it before the first epoch, on every rank. A line tells of it in each start.
+        Call it before the first epoch, on every rank. Each start prints a line about it.
         """
         unproven.noted(self._session, None, found)
 
@@ -313,7 +315,8 @@ def _begin(session: Session, kind: str, total: int, first: int) -> None:
 
 
 def _require_more(session: Session, kind: str, total: int) -> None:
-    """
+    """Require that the loop has passes to make.
+
     Raises:
         UsageError: this process already finished such a loop; this one would have no passes.
     """

@@ -108,9 +108,10 @@ def _walk(session: Session, served: BatchesArguments) -> Generator[Any, None, No
 
 
 def _ends_without_pass(session: Session) -> bool:
-    """Tell, at the end of an outermost loop whose body did not run in this process, what the code behind it lacks.
+    """Report, at the end of an outermost loop whose body did not run in this process, which names the code after it
+    lacks.
 
-    Return whether the process ends instead: the run was over when it began, and `finished="exit"` asks for it.
+    Return whether the process ends instead, because the run was over when it began and `finished="exit"` was given.
     """
     if session.progress.steps_here:
         return False
@@ -135,7 +136,8 @@ def _ends_without_pass(session: Session) -> bool:
 
 
 def _exit_if(session: Session, *, exits: bool) -> None:
-    """
+    """End the run and the process, if `exits`.
+
     Raises:
         SystemExit: 0, on all ranks.
     """

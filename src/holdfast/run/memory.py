@@ -1,4 +1,4 @@
-"""Memory: what a checkpoint stores of the run itself, checked before anything is restored. Its file may be hostile."""
+"""Memory: the run's own part of a checkpoint, checked before anything is restored. The file may be hostile."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ msgspec.json.Decoder(Memory)  # here, where only one thread is: the first use of
 
 
 def checked(stored: Any, checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return `stored`, what the run remembered in `checkpoint`.
+    """Return `stored`, the run's own part of `checkpoint`.
 
     Raises:
         Damaged: no run remembers that.
@@ -65,7 +65,7 @@ def checked(stored: Any, checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _random(memory: Memory, position: Position) -> Iterator[Mapping[str, Any]]:
-    """Yield the states of random generators in what the run remembered."""
+    """Yield the states of random generators in the run's own part."""
     yield memory.rng
     yield memory.epoch_rng or {}
     for feed in position.feeds.values():

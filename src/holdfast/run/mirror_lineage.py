@@ -1,4 +1,4 @@
-"""Mirror lineage: which checkpoints, here and at the places, belong to the run's present. Changes nothing."""
+"""Mirror lineage: which checkpoints, here and at the places, belong to the run's lineage. Changes nothing."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ _SAME = ("host", "boot", "pid", "pid_started", "pid_space")  # facts that tell o
 
 
 class Found(NamedTuple):
-    """A checkpoint of the lineage at the places: of each the number and the attempt's folder, the nearest first."""
+    """A checkpoint of the lineage at the places: for each place its number and the attempt's folder, the
+    nearest first.
+    """
 
     name: Name
     digest: str
     at: list[tuple[int, int]]
-    finite: bool = True  # whether its weights are
+    finite: bool = True  # whether its weights are finite
 
 
 class Present:
-    """The run's present, as its directory and the places tell it.
+    """The run's lineage, according to its directory and the places.
 
     Raises:
         UsageError: two processes were the same attempt: the run has two presents.
@@ -62,7 +64,7 @@ class Present:
         return (claim for each in self._seen.values() for claim in each.claims)
 
     def see(self, place: int, seen: Seen) -> Mapping[str, Copied]:
-        """Take in what a place tells late; return its copies of the lineage.
+        """Add the content of a place that answered late; return its copies of the lineage.
 
         Raises:
             UsageError: the run has another present there. What it told does not count.
@@ -76,7 +78,7 @@ class Present:
         return self.copies(place)
 
     def went_on(self, attempt: int, origin: Origin) -> None:
-        """Note that this attempt goes on from `origin`."""
+        """Note that this attempt resumes from `origin`."""
         mine = Claim(attempt=attempt, owner=owner.me(), origin=origin)
         self._seen[HERE] = Seen(run=None, claims=[mine])
 
@@ -90,9 +92,9 @@ class Present:
         }
 
     def halves(self, place: int, may_live: Callable[[Claim], bool]) -> list[tuple[int, str]]:
-        """Attempt and name of each copy at one place that has no manifest, and will get none: who made it is gone.
+        """Return attempt and name of each incomplete copy at one place that nobody will complete.
 
-        Only of attempts from which the present comes.
+        Only attempts of the lineage count.
         """
         line, attempt = set[int](), self.head
         while attempt is not None and attempt not in line:
@@ -115,7 +117,7 @@ class Present:
         return sorted((each for each in merged.values() if each.at), key=lambda each: each.name.order, reverse=True)
 
     def strays(self) -> list[str]:
-        """Names of the local checkpoints that do not belong to the present: it was made elsewhere, without them."""
+        """Return names of the local checkpoints that are not in the lineage, which was made elsewhere."""
         if self.head is None or self.head in {log.attempt for log in self._logs}:
             return []
         inside = {each.digest for each in self._chosen}
@@ -128,7 +130,7 @@ class Present:
 
 
 def origin_of(log: Log, before: Log | None) -> Origin:
-    """Return what an attempt went on from, by the journals of its directory."""
+    """Return the checkpoint that an attempt resumed from, according to the directory's journals."""
     noted = next(log.newest("mirrors"), None)
     if noted is not None:
         return Origin(noted.get("attempt"), noted.get("name"))
@@ -158,7 +160,8 @@ def _held(place: int, copy: Any) -> Held:
 
 
 def _require_one_owner(claims: Sequence[Claim]) -> None:
-    """
+    """Require one owner for each attempt's number.
+
     Raises:
         UsageError: two processes have used the number of one attempt.
     """

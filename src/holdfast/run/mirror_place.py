@@ -1,4 +1,4 @@
-"""Mirror place: one place as a run sees it while it is alive: what lies there, what to ask next, whether it answers.
+"""Mirror place: one place during a run: its content, the next request, and whether it answers.
 
 Only the thread of `Mirrors` changes it. Other threads read single fields, which are replaced and never changed.
 """
@@ -16,9 +16,9 @@ from ..rules import Rule
 
 READ_BACK_EVERY = 20  # of so many copies one is read back, however the place verifies
 RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)  # after a request without an answer; the last one from then on
-QUIET_S = 60.0  # a request of which nothing was heard for so long is told
+QUIET_S = 60.0  # a request without progress for so long is reported
 NEVER = float("inf")
-SAY_S = 60.0  # between two lines of one kind: that copying stands still, or that the place answers again
+SAY_S = 60.0  # between two lines of one kind: that copying is interrupted, or that the place answers again
 REMOVALS = 2  # after each copy at most so many, so that neither copies nor removals ever wait for all of the others
 
 
@@ -30,16 +30,16 @@ class Copied(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """What to ask of the place."""
+    """One request to the place."""
 
     op: str
     args: Mapping[str, Any]
     name: str = ""  # the checkpoint that it is about
-    is_half: bool = False  # it is a half copy of an earlier attempt's
+    is_half: bool = False  # it is an incomplete copy of an earlier attempt
 
 
 class MirrorPlace:
-    """One place of a run. `there`: its copies; None: it need not have answered yet."""
+    """One place of a run. `there`: its copies; None: it has not answered yet, which is allowed."""
 
     def __init__(self, index: int, shown: str, rule: Rule, there: Mapping[str, Copied] | None) -> None:
         self.index, self.shown, self.rule = index, shown, rule
@@ -51,14 +51,14 @@ class MirrorPlace:
         self.under_way: Wish | None = None
         self.number = 0  # the client's, of the request that is under way
         self.down = ""  # why copying does not go on
-        self._said_down = False  # what the terminal knows
-        self._said_s = {True: -SAY_S, False: -SAY_S}  # when each was said, by the monotonic clock
+        self._said_down = False  # what was printed about it
+        self._said_s = {True: -SAY_S, False: -SAY_S}  # when each was printed, by the monotonic clock
         self.took_s = 0.0  # the longer of the last two copies: one may have waited for an outage to end
         self._last_took_s = 0.0
         self._verified: frozenset[str] = frozenset()  # copies that this attempt has made
         self._damaged: frozenset[str] = frozenset()  # here: they are not copied
-        self._unsure: frozenset[str] = frozenset()  # files of theirs may lie there: their copying came to no good end
-        self._halves: frozenset[tuple[int, str]] = frozenset()  # attempts and names of half copies that nobody ends
+        self._unsure: frozenset[str] = frozenset()  # files of theirs may be there: their copying failed
+        self._halves: frozenset[tuple[int, str]] = frozenset()  # incomplete copies: attempt, name
         self._hurried = self._end_failed = False
         self._keeps_all = False  # it refuses removals; they are tried again after the next save
         self._removes = True
@@ -66,7 +66,8 @@ class MirrorPlace:
         self._copies = self._failures = 0
         self._retry_s = self._heard_s = 0.0  # by the monotonic clock
 
-    # What next ---------------------------------------------------------------------------------------------------
+    # The next request
+    # ---------------------------------------------------------------------------------------------------
 
     def missing(self, local: Sequence[CheckpointFacts]) -> list[str]:
         """Names of the checkpoints that are to be copied; the first is the next, or is under way."""
@@ -80,7 +81,7 @@ class MirrorPlace:
         if self.under_way is not None or self.left_alone or self.ended:
             return None
         if leaving and self.claimed and self._retry_s == NEVER and not self._end_failed:
-            return Wish("end", {})  # whatever else was refused: a later start need not ask whether this one is alive
+            return Wish("end", {})  # even if refused otherwise: a later start learns of the end
         if time.monotonic() < self._retry_s:
             return None
         if not self.claimed:
@@ -93,7 +94,7 @@ class MirrorPlace:
         if not self.begun and (missing or not leaving):
             return Wish("begun", {"from": {"attempt": origin.attempt, "name": origin.name}})
         unnoted = [facts.name for facts in local if facts.pinned and facts.name not in self.pins]
-        if unnoted and self.begun and not self._hurried:  # first: a new machine knows of no pin but from here
+        if unnoted and self.begun and not self._hurried:  # first: a new machine learns of pins only from here
             return Wish("pin", {"name": unnoted[0]}, unnoted[0])
         removal = None if self._hurried else self._removal(local)
         if removal is not None and (self._removals > 0 or not missing):
@@ -111,7 +112,7 @@ class MirrorPlace:
         there = [each.facts._replace(pinned=each.facts.name in pinned) for each in self.there.values()]
         for name in waiting.outdated(there, self.rule, self._verified):
             return Wish("remove", {"of": self.there[name].attempt, "name": name}, name)
-        if self._verified:  # what is not copied again is in nobody's list, and would lie there for ever
+        if self._verified:  # otherwise files that are not copied again would stay there for ever
             for name in sorted(self._unsure.difference(self.missing(local))):
                 return Wish("remove", {"name": name}, name)
             for of, name in sorted(self._halves):
@@ -120,7 +121,7 @@ class MirrorPlace:
 
     @property
     def pause_s(self) -> float:
-        """Seconds until something is to be done although nothing happens."""
+        """Return the seconds until the next request is due if nothing else happens."""
         if self.under_way is not None:
             return 1.0
         left_s = self._retry_s - time.monotonic()
@@ -134,10 +135,10 @@ class MirrorPlace:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing was heard of a request for long."""
+        """Whether a request has made no progress for long."""
         return self.under_way is not None and time.monotonic() - self._heard_s > QUIET_S
 
-    # What happened -----------------------------------------------------------------------------------------------
+    # Events -----------------------------------------------------------------------------------------------
 
     def asked(self, wish: Wish, number: int) -> None:
         self.under_way, self.number = wish, number
@@ -164,7 +165,7 @@ class MirrorPlace:
             self._unsure -= {wish.name}
 
     def saw(self, there: Mapping[str, Copied], pins: Iterable[str], halves: Iterable[tuple[int, str]] = ()) -> None:
-        """Note what lies there, when the place has answered. `halves`: half copies, which are removed."""
+        """Note the place's content, when it has answered. `halves`: incomplete copies, which are removed."""
         self.there, self.pins, self.looked = there, frozenset(pins), True
         self._halves = frozenset(halves)
 
@@ -184,13 +185,13 @@ class MirrorPlace:
         self._failures += 1
 
     def saved(self) -> None:
-        """Note that there is a new checkpoint: what was refused is tried again."""
+        """Note that there is a new checkpoint: refused requests are tried again."""
         self._removes = True
         if self._retry_s == NEVER:
             self._retry_s = 0.0
 
     def leaves(self) -> None:
-        """Note that the attempt is about to end: whatever waits is tried again now."""
+        """Note that the attempt is about to end: waiting requests are tried again now."""
         self._retry_s = 0.0
 
     def hurry(self) -> None:
@@ -203,18 +204,18 @@ class MirrorPlace:
         self._damaged |= {name}
 
     def dropped(self) -> None:
-        """Note a request that came to nothing, and need not be made again."""
+        """Note a request that was dropped, and need not be repeated."""
         self._came_to_nothing()
 
     def _came_to_nothing(self) -> None:
-        """A copy may have left files, and even be whole if only its answer was lost."""
+        """Note a failed copy: it may have left files, and even be whole if only its answer was lost."""
         if self.under_way is not None and self.under_way.op == "copy":
             self._unsure |= {self.under_way.name}
             self._removals = REMOVALS
         self.under_way = None
 
     def goes_down(self, why: str) -> bool:
-        """Note why copying does not go on; return whether that is new."""
+        """Note why copying is interrupted; return whether that is new."""
         was, self.down = self.down, why
         return not was
 
@@ -223,13 +224,13 @@ class MirrorPlace:
 
     @property
     def say_in_s(self) -> float:
-        """Seconds until the terminal is to be told that copying stands still, or that the place answers again."""
+        """Return the seconds until the next line that copying is interrupted, or that the place answers again."""
         if self.left_alone or bool(self.down) == self._said_down:
             return NEVER
         return max(0.0, self._said_s[bool(self.down)] + SAY_S - time.monotonic())
 
     def said(self) -> None:
-        """Note that the terminal was told."""
+        """Note that the line was printed."""
         self._said_down = bool(self.down)
         self._said_s[self._said_down] = time.monotonic()
 

@@ -1,6 +1,6 @@
 """Mirror start: asks the places of a run before it begins, claims them, and fetches the checkpoint that is the newest.
 
-A run never begins from an older state because a place did not answer: the start fails, and says how to insist.
+If a place does not answer, a run never begins from an older state: the start fails, and says how to override that.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from .mirrors import Card, Mirrors
 from .options import Options
 from .provision import Provision
 
-LOOK_S = 30.0  # how long a place may take to say what lies there
-TOLD_S = 3.0  # a place that does not answer for so long, and is asked again, is told
+LOOK_S = 30.0  # how long a place may take to list its content
+TOLD_S = 3.0  # after so long without an answer the place is asked again, and that is reported
 STRANGE = ("later", "taken")  # another attempt began meanwhile
 
 
 class _Answers(NamedTuple):
-    """What places said, by number: a reply's content, or the kind of an error and its text."""
+    """The places' answers, by number: a reply's content, or the kind of an error and its text."""
 
     good: dict[int, dict[str, Any]]
     bad: dict[int, tuple[str, str]]
@@ -60,7 +60,7 @@ class MirrorStart:
         self._claimed_at: set[int] = set()  # elsewhere the number may be another process's
 
     def look(self, logs: Sequence[Log]) -> Elsewhere:
-        """Ask all places what lies there, and return what the claim of the run's directory must know.
+        """Ask all places for their content; return the facts that the claim of the run's directory needs.
 
         Raises:
             StoreError: a place does not answer, and without it nobody knows whether this directory is the newest.
@@ -79,7 +79,8 @@ class MirrorStart:
         return Elsewhere(run, max([*claims, *copies], default=0))
 
     def require_ours(self, entered: Mapping[str, Any], accepted: Collection[str]) -> None:
-        """
+        """Require that the newest attempt at the places belongs to this submission.
+
         Raises:
             UsageError: another submission began the newest attempt at the places.
         """
@@ -140,7 +141,8 @@ class MirrorStart:
         self._client.close()
 
     def _require_usable(self, numbers: Collection[int]) -> None:
-        """
+        """Require that these places can be opened at all.
+
         Raises:
             UsageError: no place can have that address, or its package is missing: nothing newer can lie there.
         """
@@ -151,7 +153,7 @@ class MirrorStart:
             if opened and (refused := opened[number].refused):
                 raise UsageError(f"{self._root}: {named(self._mirroring.places[number].shown, refused)}")
 
-    # What the places say -----------------------------------------------------------------------------------------
+    # The places' answers -----------------------------------------------------------------------------------------
 
     def _ask(
         self, op: str, args: Mapping[str, Any], only: Collection[int] | None = None, limit_s: float | None = None
@@ -160,7 +162,7 @@ class MirrorStart:
         every = range(len(self._mirroring.places)) if only is None else only
         asked = [number for number in every if number not in self._late]
         replies: dict[int, Reply] = {}
-        failing: dict[int, str] = {}  # why they are asked again
+        failing: dict[int, str] = {}  # why they are asked again, by number
         came = Condition()
 
         def replied(number: int, reply: Reply) -> None:
@@ -192,7 +194,7 @@ class MirrorStart:
     def _wait(
         self, came: Condition, open_: Callable[[], Collection[int]], failing: Mapping[int, str], until: float
     ) -> None:
-        """Wait until no place's answer is open. Tell once of each that is asked again."""
+        """Wait until every place has answered. Report once each place that is asked again."""
         told: set[int] = set()
         pause_s = TOLD_S
         while not came.wait_for(lambda: not open_(), min(pause_s, until - time.monotonic())):
@@ -213,7 +215,7 @@ class MirrorStart:
             raise self._unanswered(number, text)
 
     def _require_answer(self, number: int, why: str, logs: Sequence[Log]) -> None:
-        """Go on without a place that did not answer, if it is certain that it holds nothing newer, or on purpose."""
+        """Continue without a place that did not answer, if it certainly holds nothing newer or the caller allows it."""
         here = self._shelf.names()
         if here and self._is_newest(logs):
             known = "another place shows that nothing newer is there"
@@ -260,7 +262,8 @@ class MirrorStart:
         return next(iter(ids), None)
 
     def _refuse_the_living(self, logs: Sequence[Log]) -> None:
-        """
+        """Require that no attempt at a place may still be running.
+
         Raises:
             UsageError: an attempt elsewhere may be alive.
         """

@@ -1,7 +1,8 @@
 """Mirrors: copies a run's checkpoints to its places, beside the loop.
 
-A thread decides what to ask of each place, and a process of its own does it. The loop waits for neither: it tells of
-each save, and looks at its safe points whether a later attempt has claimed a place. Only the end waits, up to a limit.
+A thread decides on the requests to each place, and a separate process performs them. The loop waits for neither: it
+reports each save, and checks at its safe points whether a later attempt has claimed a place. Only the end waits, up to
+a limit.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from .mirror_options import named
 from .mirror_place import NEVER, Copied, MirrorPlace, Wish
 from .provision import Provision
 
-BUDGET_S = 120.0  # without progress, before a request is given up, told, and made again
+BUDGET_S = 120.0  # without progress, before a request is given up, reported, and repeated
 TOLD_S = 1.0  # a wait at the end of the run that takes longer is announced
 MOST_NAMES = 3  # in one line
-CANCEL_S = 1.0  # for a copy to end that gives way; then its process is ended
-END_S = 2.0  # for the note that the attempt has ended, after the copies were cut short
+CANCEL_S = 1.0  # for a cancelled copy to end; then its process is killed
+END_S = 2.0  # to note that the attempt has ended, after copies were cancelled
 
 
 class Card(NamedTuple):
-    """What an attempt signs with at each place."""
+    """The facts with which an attempt claims each place."""
 
     attempt: int
     run_json: str
@@ -63,7 +64,7 @@ class Mirrors:
         self._origin: Origin | None = None  # None: the state is not restored yet
         self._superseded: Superseded | None = None
         self._gave_way = self._leaving = self._closed = self._over = False
-        self._withdrawn: frozenset[int] = frozenset()  # requests that were lost with a worker that was ended on purpose
+        self._withdrawn: frozenset[int] = frozenset()  # requests of a worker that was killed on purpose
         self._drained = Latch()
         self._known: list[CheckpointFacts] = []
         self._thread = Worker(self._run, "holdfast mirrors")
@@ -91,7 +92,8 @@ class Mirrors:
         self._inbox.put(self._ask_again)
 
     def look(self) -> None:
-        """
+        """Raise what the thread has found.
+
         Raises:
             Superseded: a later attempt has claimed a place.
         """
@@ -99,14 +101,14 @@ class Mirrors:
             raise self._superseded
 
     def spared(self) -> Collection[str]:
-        """Names of the checkpoints that are being copied, or are about to be; none while copying gives way."""
+        """Names of the checkpoints that are being copied, or are about to be; none while space is needed."""
         if self._gave_way or self._over:
             return ()
         local = self._store.facts()
         return {name for place in self.places for name in [*_running(place), *place.missing(local)]}
 
     def give_way(self) -> None:
-        """Spare no checkpoint from pruning until the next one is committed: the space is needed."""
+        """Protect no checkpoint from pruning until the next one is committed, because the space is needed."""
         names = sorted(self.spared())
         self._gave_way = True
         self._attempt.record("mirrors_gave_way", names=names)
@@ -148,7 +150,7 @@ class Mirrors:
         for each in self.undrained:
             self._attempt.record("undrained", **each._asdict())
         self.look()
-        with suppress(DiskError):  # the run is saved and closed; that these places lack something is told as well
+        with suppress(DiskError):  # the run is saved and closed; the places without the checkpoint are reported as well
             self._attempt.flush(sync=True)
 
     @property
@@ -179,7 +181,7 @@ class Mirrors:
             while not self._closed:
                 self._advance()
                 self._hear()
-        except Exception as error:  # without this thread nothing would be copied, and nobody would know
+        except Exception as error:  # without this thread copying would stop silently
             warn(f"{self._root}: nothing is copied any more: {type(error).__name__}: {error}")
             self._attempt.record("mirror_failed", place="all", error=f"{type(error).__name__}: {error}")
         finally:
@@ -187,7 +189,7 @@ class Mirrors:
             self._drained.set()
 
     def _hear(self) -> None:
-        """Wait for what comes next, and do all that has come."""
+        """Wait for the next event, and handle all events."""
         pause_s = min(min(place.pause_s, place.say_in_s) for place in self.places)
         with suppress(Empty):
             self._inbox.get(timeout=None if pause_s == NEVER else pause_s)()
@@ -252,7 +254,7 @@ class Mirrors:
             try:
                 seen = msgspec.convert(found, Seen)
                 place.saw(self.provision.present.see(place.index, seen), seen.pins)
-            except UsageError as error:  # the run has another present there; the other places still get their copies
+            except UsageError as error:  # the place has another lineage; the other places still get their copies
                 self._failed(place, wish, "foreign", str(error))
                 return
         elif wish.op == "copy":
@@ -277,14 +279,14 @@ class Mirrors:
         self._attempt.record("mirrored", place=place.shown, checkpoint=name, **{fact: found[fact] for fact in kept})
 
     def _failed(self, place: MirrorPlace, wish: Wish, kind: str, text: str) -> None:
-        """Act on a request that was not fulfilled. Nothing of it stops the training, but a later attempt."""
+        """Handle a failed request. Only a later attempt's claim stops the training."""
         if kind in ("later", "taken") and place.claimed:
             place.dropped()
             self._superseded = Superseded(f"{self._root}: attempt {self._card.attempt} was superseded: {text}")
         elif kind in ("later", "taken", "foreign"):
             place.leave_alone()
             place.goes_down(text)
-            self._tell(place, f"{text}; this attempt leaves it alone", wish.name)  # also if it was told to be down
+            self._tell(place, f"{text}; this attempt leaves it alone", wish.name)  # also if it was reported as down
         elif kind == "damaged" and wish.op == "copy":
             place.give_up(wish.name)
             self._tell(place, f"{wish.name} is damaged here, and was not copied: {text}", wish.name)
@@ -306,7 +308,7 @@ class Mirrors:
         return attempts.is_checkpoint(self._store.shelf.checkpoint(name).path)
 
     def _tell_down(self, place: MirrorPlace, why: str) -> None:
-        """Tell, once in an outage, that copying does not go on."""
+        """Report, once in an outage, that copying is interrupted."""
         why = why.removeprefix(f"{place.shown}: ")
         if place.goes_down(why):
             self._record_failed(place, why, place.under_way.name if place.under_way is not None else "")
@@ -316,7 +318,7 @@ class Mirrors:
         self._attempt.record("mirror_back", place=place.shown)
 
     def _say_how(self, place: MirrorPlace, lacking: Sequence[str]) -> None:
-        """Say that copying stands still, or that it goes on."""
+        """Print that copying is interrupted, or that it continues."""
         place.said()
         if place.down:
             line = f"copying stands still: {place.down}; training goes on"
@@ -343,14 +345,14 @@ class Mirrors:
             place.leaves()
 
     def _cut(self) -> None:
-        """End what runs: only the end is still noted."""
+        """End the running requests; only the attempt's end is still noted."""
         for place in self.places:
             place.hurry()
             if _running(place):
                 self._client.cancel(place.number)
 
     def _copying_older(self, newest: str) -> list[MirrorPlace]:
-        """The places to which a checkpoint is being copied that is not the newest: it may have to be removed."""
+        """Return the places to which an older checkpoint than the newest is being copied: it may have to be removed."""
         return [place for place in self.places if any(name != newest for name in _running(place))]
 
     def _cancel_older(self, newest: str, cancelled: Latch) -> None:
@@ -364,6 +366,6 @@ def _newest(local: Sequence[CheckpointFacts]) -> str:
 
 
 def _running(place: MirrorPlace) -> list[str]:
-    """The checkpoint that is being copied there, if one is."""
+    """Return the checkpoint that is being copied there; None: there is none."""
     wish = place.under_way
     return [wish.name] if wish is not None and wish.op == "copy" else []

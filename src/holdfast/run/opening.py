@@ -108,7 +108,7 @@ def _begin_here(session: Session, source: str, reports: Mapping[str, weights.Rep
 
 
 def settle(session: Session, *, ready: bool = True) -> None:
-    """Undo and report state changes of the script between the restore and the first loop.
+    """Undo and report state changes by the script between the restore and the first loop.
 
     `ready`: the position is reached, so random numbers are restored as well.
     """
@@ -146,7 +146,8 @@ def begin_again(session: Session) -> None:
 
 
 def require_settled(session: Session) -> None:
-    """
+    """Require that the epoch entered the loop of the checkpoint.
+
     Raises:
         Mismatch: an epoch ended without beginning the loop inside which the checkpoint was saved.
     """
@@ -260,7 +261,7 @@ def _put_back(session: Session, baseline: Digests) -> list[str]:
     """Restore the state that was restored on entry once more, unless it is still there. Return what had changed.
 
     The hooks of a module or an optimizer may store other bytes than those of the checkpoint, which the baseline has for
-    big leaves. So what the second restore makes of the state decides.
+    big leaves. So the state after the second restore decides.
     """
     checkpoint, memory, before = session.origin.checkpoint, session.origin.memory, session.digests()
     if checkpoint is None or not baseline.changed(before):

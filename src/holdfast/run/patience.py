@@ -30,7 +30,7 @@ T = TypeVar("T")
 MOST_S = 300.0  # without a known end of the job
 SHARE = 10.0  # of the time that the job has left, one tenth is waited at most
 FIRST_S, LONGEST_S = 1.0, 30.0  # between two tries
-_LOOK_S = 0.1  # between two looks whether a signal came
+_LOOK_S = 0.1  # between two checks for a signal
 _AGAIN, _ENOUGH = b"again", b""
 
 
@@ -48,7 +48,7 @@ class Patience:
         return 0.0 if self._began_s is None else time.monotonic() - self._began_s
 
     def verdict(self, error: Unreadable) -> bytes:
-        """Wait before the next try. Return what follows: a try, nothing more, or the signal that came meanwhile."""
+        """Wait before the next try. Return the next step: a try, giving up, or the signal that came meanwhile."""
         if self._began_s is None:
             self._begin(error)
         left_s = self._most_s - self.waited_s
@@ -69,7 +69,7 @@ class Patience:
 
 
 def patiently(session: Session, work: Callable[[], T]) -> T:
-    """Return what `work` returns, which all ranks do together. Wait and do it again while a file cannot be read.
+    """Return the result of `work`, which all ranks do together. While a file cannot be read, wait and repeat it.
 
     Raises:
         Unreadable: a file could not be read in all the time that there is.
@@ -120,14 +120,14 @@ def unread_elsewhere(error: Unreadable, name: str, logs: Sequence[Log]) -> str:
 
 
 def _hosts(files: Any, file: str) -> set[str]:
-    """Return the nodes on which `file` could not be read, of a journal's event: it may hold anything."""
+    """Return the nodes on which `file` could not be read, of a journal's event: its content is not trusted."""
     with suppress(TypeError, ValueError):
         return {str(host) for name, host in files if name == file}
     return set()
 
 
 def given_up(session: Session, error: Unreadable, older: Checkpoint | None) -> Unreadable:
-    """Return the error that says what to do, after all that could be tried."""
+    """Return the error that says what to do, after all tries failed."""
     here = job()
     hosts = ",".join(dict.fromkeys(host for _, host in error.files))
     elsewhere = f" (sbatch --exclude={hosts})" if here is not None and here.scheduler == "slurm" else ""
@@ -141,7 +141,8 @@ def given_up(session: Session, error: Unreadable, older: Checkpoint | None) -> U
 
 
 def _leave(session: Session, reason: str, error: Unreadable) -> None:
-    """
+    """Stop the run: a checkpoint cannot be read.
+
     Raises:
         Stopped: always.
     """

@@ -35,7 +35,7 @@ class _Passed(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _FeedShape(msgspec.Struct):
-    """What positions of feeds of all kinds have in common; each kind has more."""
+    """The keys that positions of all kinds of feeds have; each kind has more."""
 
     epoch: Whole
     batches: Count
@@ -177,7 +177,7 @@ class Progress:
         self.epoch_generators: dict[str, Any] = {}  # the tracked ones then, by their paths
         self.last_batch = LastBatch()
         self._looked_at_body = False
-        self.unproven: dict[str | None, Unproven | None] = {}  # by the loader's name; None: what walks the epochs
+        self.unproven: dict[str | None, Unproven | None] = {}  # by loader; None: the framework
         self._epochs_in_steps = 0
         self._serving: Serving | None = None  # the loader in progress
 
@@ -188,14 +188,15 @@ class Progress:
 
     @property
     def lives_on(self) -> str:
-        """What of the loader in progress no start can bring back, not even at an epoch's end; empty if nothing."""
+        """The part of the loader in progress that no start can restore, not even at an epoch's end; empty if none."""
         return "" if self._serving is None else self._serving.lives_on
 
     @property
     def unproven_here(self) -> Unproven | None:
-        """Return that because of which a start from here may be refused, or may end otherwise; None if there is none.
+        """Return why a start from here may be refused, or may give other results: the unproven loader in progress, or
+        the unproven framework inside an epoch.
 
-        It is the loader in progress, or the framework that is inside an epoch. At an epoch's end there is none.
+        None: it may not, as at an epoch's end.
         """
         loader = None if self._serving is None else self.unproven.get(self._serving.name)
         return loader or (self.unproven.get(None) if self.position.in_epoch else None)
@@ -206,12 +207,12 @@ class Progress:
 
     @property
     def several_epochs(self) -> bool:
-        """Whether the run is to have more than one epoch, so that the end of one is not the end of all."""
+        """Whether the run has more than one epoch, so that an epoch's end is not the run's end."""
         position = self.position
         return max(position.targets.get("epochs", 0) - position.first_epoch, self._epochs_in_steps) > 1
 
     def restore(self, position: Position, memory: Mapping[str, Any]) -> None:
-        """Restore what a checkpoint stored of the run itself."""
+        """Restore the position from the run's own part of a checkpoint."""
         self.position = position
         self.seed, self.epoch_rng = memory["seed"], memory["epoch_rng"]
         self.epoch_generators = memory.get("epoch_generators", {})
@@ -238,7 +239,7 @@ class Progress:
         self.epoch_rng, self.epoch_generators = rng.capture(), generators
 
     def look_at_body(self) -> bool:
-        """Return whether nobody has looked at the code of the epoch's body yet."""
+        """Return, once, that the code of the epoch's body was not checked yet."""
         first, self._looked_at_body = not self._looked_at_body, True
         return first
 

@@ -1,4 +1,4 @@
-"""Provision: brings checkpoints of the run's lineage from its places: the newest at a start, and files that heal."""
+"""Provision: fetches checkpoints of the run's lineage from its places: the newest at a start, and files for repairs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..threads import Condition
 from .mirror_lineage import Found, Present, digest_of
 from .mirror_options import named
 
-QUIET_S = 180.0  # a fetch of which nothing is heard for so long is given up
+QUIET_S = 180.0  # a fetch without progress for so long is given up
 
 
 class Provision:
@@ -33,14 +33,14 @@ class Provision:
         self.store, self.client, self._shown, self.present = store, client, shown, present
         self._attempt = store.claim()
         self._rejected: set[str] = set()  # names that are not fetched (again)
-        self._replaced: set[str] = set()  # names that were fetched instead of what cannot be read here
+        self._replaced: set[str] = set()  # names that were fetched because the local one is unreadable
         self._faults: list[str] = []
-        self._most: Name | None = None  # the run went back to here
+        self._most: Name | None = None  # the run went back to this checkpoint
 
     # Whole checkpoints -------------------------------------------------------------------------------------------
 
     def set_strays_aside(self) -> None:
-        """Move what this directory holds beside the run's lineage to quarantine: it went on elsewhere."""
+        """Move checkpoints that are not in the run's lineage to quarantine: the run continued elsewhere."""
         for name in self.present.strays():
             why = "the run went on elsewhere, without it"
             self.store.quarantine(self.store.shelf.checkpoint(name), "other-lineage")
@@ -77,7 +77,7 @@ class Provision:
                 self._fetched(each)
 
     def go_back(self, to: Name) -> None:
-        """Fetch nothing that is newer."""
+        """Fetch no checkpoint that is newer than `local` from now on."""
         self._most = to
 
     def reject(self, name: str) -> None:
@@ -95,7 +95,7 @@ class Provision:
         return attempts.is_checkpoint(self.store.shelf.checkpoint(name).path)
 
     def _fetched(self, found: Found) -> Checkpoint | None:
-        """Fetch a checkpoint from the nearest place that has it whole; None: none has."""
+        """Fetch a checkpoint from the nearest place that has it whole; None: no place has."""
         silent = ""
         self._rejected.add(str(found.name))
         for place, folder in found.at:
@@ -113,9 +113,10 @@ class Provision:
         return None
 
     def substitute(self, checkpoint: Checkpoint) -> bool:
-        """Fetch a whole copy of a local checkpoint that cannot be read, and set that one aside; return whether it is.
+        """Fetch a whole copy of a local checkpoint that cannot be read, and set that one aside; return whether that
+        succeeded.
 
-        Nothing of it is changed before the copy is here.
+        The local one is not changed before the copy is complete.
         """
         name = checkpoint.path.name
         found = next((each for each in self.present.found() if str(each.name) == name), None)
@@ -154,7 +155,8 @@ class Provision:
         return self.store.shelf.at(path)
 
     def _require_signed(self, partial: Path, where: str) -> None:
-        """
+        """Require a valid signature on a fetched checkpoint.
+
         Raises:
             Untrusted: this run's checkpoints are signed, and what was fetched is not; it was removed.
         """

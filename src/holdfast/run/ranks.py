@@ -25,7 +25,7 @@ from .vars import Vars
 
 
 class _Word(msgspec.Struct, array_like=True):
-    """What became of a rank's work: the type of its error, empty if it succeeded, and what the error says."""
+    """The outcome of a rank's work: the type of its error, empty if it succeeded, and the error's text."""
 
     kind: str = ""
     text: str = ""
@@ -81,7 +81,8 @@ def facts(options: Any, tracked: Tracked, variables: Vars, drilled: object) -> d
 
 
 def require_alike(ranks: Ranks, mine: Mapping[str, str]) -> None:
-    """
+    """Require the same arguments on all ranks.
+
     Raises:
         UsageError: on every rank, if one differs from rank 0; the message names the ranks and the differences.
     """
@@ -134,7 +135,7 @@ def agreed(ranks: Ranks, topic: str, work: Callable[[], T]) -> T:
 
 
 def _require_good(words: Sequence[bytes]) -> bytes:
-    """`words`: for each rank what became of its work."""
+    """Raise an error if one rank failed. `words`: each rank's outcome."""
     found = [_WORDS.decode(each) for each in words]
     texts = [each.text if rank == 0 else f"rank {rank}: {each.text}" for rank, each in enumerate(found)]
     for each, text in zip(found, texts, strict=True):
@@ -155,7 +156,8 @@ def _require_good(words: Sequence[bytes]) -> bytes:
 
 
 def require_one_loop(ranks: Ranks, kind: str, total: int) -> None:
-    """
+    """Require the same loop on all ranks.
+
     Raises:
         UsageError: on every rank, if one is about to run another loop than rank 0, or a longer one.
     """
@@ -164,7 +166,8 @@ def require_one_loop(ranks: Ranks, kind: str, total: int) -> None:
 
 
 def require_one_place(ranks: Ranks, name: format.Name, epoch: int | None) -> None:
-    """
+    """Require that all ranks save at the same step.
+
     Raises:
         RanksError: on every rank, if one has reached the save at another step than rank 0.
     """

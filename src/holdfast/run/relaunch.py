@@ -124,7 +124,7 @@ def exit_if_held(session: Session) -> None:
     if not held:
         return
     if session.leads and (supervisor := job_leader.supervisor()) is not None:
-        job_leader.tell_run(supervisor, session.path)  # it looks for the hold there
+        job_leader.tell_run(supervisor, session.path)  # the hold file is there
     with parting(ranks):
         session.close("stop", reason="held", step=0, phase="step")
     say(not_started(session.path))

@@ -85,7 +85,7 @@ def restore_newest(session: Session, types: Iterable[type], again: Reentry | Non
     while checkpoint is not None:
         try:
             patiently(session, partial(restore, session, checkpoint, types, again))
-        except Untrusted:  # somebody has to look: neither is it set aside, nor an older one taken
+        except Untrusted:  # a user must decide: it is not set aside, and no older one is used
             raise
         except (Damaged, NotFound, Unreadable) as error:
             # The next checkpoint is looked for outside of this block: its errors are not this one's. Without frames:
@@ -98,7 +98,8 @@ def restore_newest(session: Session, types: Iterable[type], again: Reentry | Non
 
 
 def _require_unsigned(checkpoint: Checkpoint) -> None:
-    """
+    """Require a checkpoint without a signature.
+
     Raises:
         UsageError: a key has signed it, as its first line says.
     """
@@ -122,7 +123,7 @@ class _Search:
             self._places = None if session.mirrors is None else session.mirrors.provision
             self._left: Iterator[Checkpoint] | None = None  # None: not listed yet
             self._following: Checkpoint | None = None
-            self._begins_anew = False  # the oldest one lies behind the run's first epoch, and the script fails there
+            self._begins_anew = False  # the oldest one is after the run's first epoch, and the script fails there
 
     def next(self, fault: StoreError | None = None) -> Checkpoint | None:
         """Return the next checkpoint to try; None: the run begins fresh. `fault`: why the last one failed.
@@ -197,7 +198,8 @@ class _Search:
         return mine
 
     def _require_fresh(self) -> None:
-        """
+        """Require that the run may start from scratch.
+
         Raises:
             StoreError: the run had checkpoints; it does not begin from scratch without being told to.
         """
@@ -300,7 +302,8 @@ def _goes_on(session: Session, checkpoint: Checkpoint, again: Reentry | None) ->
 
 
 def require_wanted(session: Session, checkpoint: Checkpoint) -> None:
-    """
+    """Require a checkpoint that this run may resume from.
+
     Raises:
         Untrusted: a signed checkpoint in this run's directory was saved by another run.
         UsageError: it is signed, and this run has no key.
@@ -341,7 +344,8 @@ def _fitting(
 
 
 def require_sound(checkpoint: Checkpoint) -> None:
-    """
+    """Read the whole checkpoint, and compare its digests.
+
     Raises:
         Damaged: its bytes differ from the committed ones.
     """
@@ -407,7 +411,7 @@ def is_of_first_epoch(checkpoint: Checkpoint) -> bool:
 
 
 def place_before(store: Store, checkpoint: Checkpoint) -> str:
-    """Return what the start after a `fails_behind` goes on from: an older checkpoint, or the beginning; or empty."""
+    """Return from where the start after a `fails_behind` resumes: an older checkpoint, or the beginning; or empty."""
     names = [each.path.name for each in store.checkpoints()]
     older = names[: names.index(checkpoint.path.name)] if checkpoint.path.name in names else []
     return older[-1] if older else "the beginning" if is_of_first_epoch(checkpoint) else ""

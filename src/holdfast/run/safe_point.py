@@ -135,7 +135,7 @@ def _order(session: Session) -> Order | None:
     if windows is None:
         return None
     order = windows.arrive()
-    if session.saves.saved_after(windows.said_at):  # rank 0 did not know of that save
+    if session.saves.saved_after(windows.said_at):  # rank 0 did not order that save
         return msgspec.structs.replace(order, save=False, land=False)
     return order
 

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from .pace import Pace
     from .session import Session
 
-PERIODIC = ("new best", "due")  # reasons for which a disk that fails is no error
+PERIODIC = ("new best", "due")  # reasons for saves whose failure is no error
 BACKGROUND = ("asked", *PERIODIC)  # reasons for which the loop does not wait
-LEFT = 2  # checkpoints that a stop does not prune: the next save does, so that a stop need not wait for a read-back
+LEFT = 2  # surplus checkpoints that a stop leaves to the next save, so that it need not wait for a read-back
 NOTE_S = 10.0  # a line of the journal, while nothing else is written to it
 WARM_BYTES = 64 << 20  # least size of a state whose snapshots are worth the preparation
 
@@ -120,7 +120,7 @@ class Saves:
         if found in (None, *PERIODIC):
             now = session.progress.mark(epoch)
             found = self.waiting.decide(found, now, at_end=now.at_end)
-            self._wanted = self._wanted and found  # while it waits for an epoch's end, that is remembered there
+            self._wanted = self._wanted and found  # a save that waits for an epoch's end is remembered there
         if found == "due" and session.progress.last_batch.save_waits(session):
             self._wanted, found = found, None
         return found
@@ -237,7 +237,7 @@ class Saves:
             self.writer.abandon()  # a newer state will be durable sooner
         self.land()
         if reason == "the end":
-            session.store.read_anew()  # no later save would find damage that came since
+            session.store.read_anew()  # no later save would find damage since then
         self._wanted = None
         background = session.options.background and reason in BACKGROUND and not at_once
         try:
@@ -391,7 +391,7 @@ class Saves:
             spared = isinstance(error, (DiskError, Damaged)) and flight.reason in PERIODIC and not last_chance
             if not spared and not isinstance(error, Abandoned):
                 raise
-            # without words: a newer save replaced it
+            # no report: a newer save replaced it
             if str(error) and self.setbacks.failed(flight.name, error, before=flight.before):
                 self._wanted = self._wanted or flight.reason
         finally:
@@ -403,7 +403,7 @@ class Saves:
 
 
 def _pace(session: Session) -> Pace | None:
-    """Return what decides when to save, if the caller leaves that to the run: on rank 0 alone."""
+    """Return the object that decides when to save with `Auto()`; on rank 0 only."""
     rule = session.options.every
     if not isinstance(rule, Auto) or not session.leads:
         return None

@@ -281,7 +281,8 @@ class Session:
         self.attempt.leave()
 
     def require_alive(self) -> None:
-        """
+        """Require that the run has not ended, and belongs to this process.
+
         Raises:
             Stopped: again; the first was swallowed, perhaps by a bare `except:`.
             UsageError: a generator outlived its block, or continued in a forked child.
@@ -381,7 +382,8 @@ class Session:
 
 
 def require_overridable(overrides: Mapping[str, Mapping[str, Any]], tracked: Tracked) -> None:
-    """
+    """Require that each override names a tracked object with options.
+
     Raises:
         UsageError: an override names an object that is not tracked, or has no options.
     """

@@ -91,7 +91,8 @@ class Standing:
             _standing.remove(self)
 
     def raise_late(self) -> None:
-        """
+        """Raise the error that the run's end has kept.
+
         Raises:
             HoldfastError, Stopped: the error of the run's end after `break`; raised once.
         """

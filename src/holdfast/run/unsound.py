@@ -1,4 +1,4 @@
-"""Unsound: what a run tells of weights that are not finite, and what it does about them with `stop_on_nan`."""
+"""Unsound: a run's messages about weights that are not finite, and its reaction with `stop_on_nan`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ NOTHING_KNOWN = (
 
 
 def tell_saved(session: Session, name: str, found: Sequence[str]) -> None:
-    """Tell that the weights of a checkpoint that was just saved are not finite, and those before were."""
+    """Report that the weights of the checkpoint just saved are not finite, although those before were."""
     session.tell(f"{_said(name, found)}; {_advice(session.store.shelf)}", kind="not_finite", name=name)
 
 
 def tell_resumed(session: Session, checkpoint: Checkpoint) -> None:
-    """Tell that the run goes on from weights that are not finite, if so."""
+    """Report if the run resumes from weights that are not finite."""
     found = checkpoint.head.not_finite
     if found:
         line = (
@@ -44,7 +44,8 @@ def stopped(session: Session, name: str, found: Sequence[str]) -> NotFinite:
 
 
 def require_finite(store: Store, checkpoint: Checkpoint) -> None:
-    """
+    """Require finite weights.
+
     Raises:
         NotFinite: the weights of the checkpoint from which the run would go on, its own or a named one, are not finite.
     """
@@ -61,7 +62,7 @@ def require_finite(store: Store, checkpoint: Checkpoint) -> None:
 
 
 def newest(shelf: Shelf) -> str:
-    """Return what is to be told of the newest checkpoint; empty if its weights are finite or cannot be read now."""
+    """Return a sentence about the newest checkpoint; empty if its weights are finite or cannot be read now."""
     try:
         checkpoint = shelf.latest()
         found = checkpoint.head.not_finite
@@ -80,7 +81,7 @@ def newest_finite(shelf: Shelf) -> CheckpointFacts | None:
 
 
 def way_back(finite: CheckpointFacts) -> str:
-    """Return what a user writes to repeat the run from that checkpoint."""
+    """Return the code with which a user repeats the run from that checkpoint."""
     return f"Run(..., go_back={finite.step})"
 
 

@@ -163,7 +163,7 @@ class _Reading:
         key: Key | None = None,
     ) -> None:
         self._models, self._rename, self._strict, self._key = models, rename, strict, key
-        self._begun: dict[str, Report] = {}  # what a damaged checkpoint may have overwritten
+        self._begun: dict[str, Report] = {}  # names that a damaged checkpoint may have overwritten
 
     def read(self, path: str | os.PathLike[str], step: int | str | None = None) -> dict[str, Report]:
         try:
