@@ -41,14 +41,14 @@ class Facts(NamedTuple):
 
 
 class Copies(Protocol):
-    """What copies the checkpoints to other places."""
+    """The part that copies checkpoints to other places."""
 
     def spared(self) -> Collection[str]:
         """Names of the checkpoints that are being copied, or are about to be: they are not pruned."""
         ...
 
     def give_way(self) -> None:
-        """Spare none of them from now on, until the next save: the space is needed."""
+        """Protect none of them until the next save, because the space is needed."""
         ...
 
 
@@ -74,7 +74,7 @@ class Committing:
         self.take_over = take_over or os.environ.get("HOLDFAST_TAKE_OVER") == "1"
         self.attempt: Attempt | None = None  # None: nothing was written yet
         self.parent: str | None = None  # name of the checkpoint before the next one
-        self.not_finite: Sequence[str] = ()  # weights of that checkpoint with numbers that are not: the first of them
+        self.not_finite: Sequence[str] = ()  # names of that checkpoint's weights that are not finite (the first ones)
         self._turn = threading.RLock()  # one thread at a time claims or writes
         self.copies: Copies = NoCopies()
         self.protected: Collection[str] = ()  # names of checkpoints that no rule removes before the next save
@@ -105,11 +105,11 @@ class Committing:
             return claiming.claim(self.root, take_over=self.take_over, private=self.private, elsewhere=elsewhere)
 
     def know(self, elsewhere: claiming.Elsewhere) -> None:
-        """Note, before the claim, what is known of the run at other places."""
+        """Note, before the claim, the facts about the run from other places."""
         self._elsewhere = elsewhere
 
     def spare(self, copies: Copies) -> None:
-        """Prune nothing from now on that `copies` needs, as long as there is space."""
+        """Prune no checkpoint that `copies` needs from now on, as long as there is space."""
         self.copies = copies
 
     def protect(self, name: Name | None) -> None:
@@ -158,11 +158,11 @@ class Committing:
         return partial
 
     def continue_after(self, before: Name | None) -> None:
-        """Let the next checkpoint follow `before`: those after it do not count any more."""
+        """Let the next checkpoint follow `before`; those after it are ignored."""
         self.parent = None if before is None else str(before)
 
     def give_up(self, partial: Path) -> None:
-        """Remove the directory of a save that failed; if the disk does not let us, the next save does."""
+        """Remove the directory of a save that failed; if the disk refuses that, the next save removes it."""
         self._unsure = partial.name
         self._failed.add(partial)
         attempts.clean_up(partial)
@@ -215,7 +215,8 @@ class Committing:
         return document()
 
     def require_space(self, need: int) -> None:
-        """
+        """Require free space for a save, after deleting surplus checkpoints.
+
         Raises:
             NoSpace: `need` bytes, and some to spare, are not free, even after removing all that the rule does not keep.
         """

@@ -1,4 +1,4 @@
-"""Looks: whether the weights in a file are finite, found while their bytes pass through the digest."""
+"""Looks: checks whether the weights in a file are finite, while their bytes are digested."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _NOTHING = memoryview(b"")
 
 
 class Looks:
-    """Makes the digests of a file's pieces, one after another, and looks at the numbers of some.
+    """Digests a file's pieces, one after another, and checks the numbers of some.
 
-    `dtypes`: of each piece, in their order; empty: its numbers are not looked at. `hasher` begins a digest.
+    `dtypes`: of each piece, in order; empty: its numbers are not checked. `hasher` begins a digest.
     """
 
     def __init__(self, dtypes: Sequence[str], hasher: Callable[..., Hash]) -> None:

@@ -45,7 +45,8 @@ class PruningPlan(NamedTuple):
 
 
 def plan(shelf: Shelf, rule: Rule, spared: Collection[str], copied: Collection[str] = ()) -> PruningPlan:
-    """Plan what is removed, and what must be sound before that: the newest that remains, and the `spared`.
+    """Plan which checkpoints are removed, and which must be sound before that: the newest that remains, and the
+    `spared`.
 
     If the weights of the newest are not finite, the newest with finite ones must be sound, too.
 
@@ -69,13 +70,13 @@ def verify(
 ) -> None:
     """Read these checkpoints back from the medium, except files that need not be read again.
 
-    `before_each` is called before each piece; what it raises ends this. `doomed`: what will be removed, if that is
-    known.
+    `before_each` is called before each piece; what it raises ends this. `doomed`: the checkpoints that will be removed,
+    if known.
 
     Raises:
         Damaged: one of these differs from what was committed.
     """
-    bulk.release()  # what is read needs memory of its own
+    bulk.release()  # reading needs additional memory
     with attempt.acting("verify a checkpoint"):
         for checkpoint in checkpoints:
             sharing.doubt_manifest()  # it may have been read long ago

@@ -65,7 +65,7 @@ def layout(
 def _named(
     stem: str, packs: list[list[tuple[str, str]]], names: set[str], leaves: Mapping[str, Block]
 ) -> Iterator[Shard]:
-    folded = stem.casefold()  # a disk to which a checkpoint is copied may not tell letters' cases apart
+    folded = stem.casefold()  # a checkpoint may be copied to a file system that ignores letters' case
     while any(name == f"{folded}.safetensors" or name.startswith(f"{folded}-0") for name in names):
         stem, folded = f"{stem}~", f"{folded}~"
     for index, pack in enumerate(packs, 1):

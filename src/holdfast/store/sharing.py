@@ -36,7 +36,7 @@ Identity = tuple[int, int, int, int]  # device, inode, size, mtime_ns
 
 
 class Unchanged(NamedTuple):
-    """What a state has in common with the last checkpoint."""
+    """The part of a state that is unchanged since the last checkpoint."""
 
     leaves: set[str]
     links: list[Link]  # files of which every leaf is unchanged
@@ -80,7 +80,7 @@ class Sharing:
     def unchanged(
         self, leaves: Mapping[str, Block], parent: str | None, digests: Mapping[str, str] = MappingProxyType({})
     ) -> Unchanged:
-        """Find what the checkpoint `parent` has already, as written by this rank.
+        """Find the leaves that the checkpoint `parent` has already, as written by this rank.
 
         `digests`: those that were computed already, by key.
         """
@@ -292,7 +292,7 @@ class Sharing:
         self._found = _ReadBack(self._found.name, {})
 
     def doubt_manifest(self) -> None:
-        """Let `problems` read the last checkpoint's manifest once more: more depends on it than on an early read."""
+        """Let `problems` read the last checkpoint's manifest once more: an early read is not enough for it."""
         self._found.files.pop(MANIFEST, None)
 
     def sample(self, samples: dict[str, bytes], before: Lineage | None) -> None:

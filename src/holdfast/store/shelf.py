@@ -76,7 +76,7 @@ class Shelf:
     def newest_first(self) -> Iterator[Checkpoint]:
         """The existing checkpoints, the newest first, for the run's owner: nobody else removes any meanwhile.
 
-        One that cannot be looked at is among them: whoever reads it meets the error.
+        One that cannot be read is among them: its reader gets the error.
         """
         folder = self.root / "checkpoints"
         return (self.checkpoint(name) for name in _newest_first(folder) if may_be_committed(folder, name))
@@ -196,7 +196,7 @@ def is_committed(folder: Path, name: Name) -> bool:
 
 
 def may_be_committed(folder: Path, name: Name) -> bool:
-    """The same; true if nobody knows, because it cannot be looked at: whoever reads it meets the error."""
+    """The same; true if it cannot be read, so that its reader gets the error."""
     try:
         return is_committed(folder, name)
     except OSError:

@@ -169,7 +169,7 @@ class Store(Committing):
             with self.ranks.together(f"state of step {step}"):
                 return self.stage(state)
 
-        with uncollected():  # when this ends, nothing of `staged` is left to be visited
+        with uncollected():  # until this ends, the collector would visit `staged`
             return self.commit(staged(), step=step, facts=facts or Facts(metrics=metrics or {}, note=note))
 
     def stage(self, state: Any, arena: Arena | None = None, weights: Collection[int] = ()) -> Staged:

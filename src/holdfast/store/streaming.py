@@ -14,7 +14,7 @@ from .boxes import stretches
 from .stored import Stored, StoredLeaf, StoredPieces
 
 CHUNK_BYTES = 1 << 20
-_AHEAD_BYTES = 64 << 10  # what is read at once of one piece among many
+_AHEAD_BYTES = 64 << 10  # bytes that are read at once from one of many pieces
 _BLOCKS = 32  # the most chunks of a leaf that are kept for reads in any order
 
 

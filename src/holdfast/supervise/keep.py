@@ -82,7 +82,7 @@ class Kept:
         warn(f"{checkpoint.path.name} {why}; it is now {path}")
 
     def begin(self) -> None:
-        """Forget what was seen of earlier starts; called before a start."""
+        """Forget the files of earlier starts; called before a start."""
         self._seen: dict[Path, Look] = {}
         self._since_s = 0.0  # when it was first seen in this state
         self._restless = 0  # number of looks since the last commit that found a changed checkpoint
@@ -151,7 +151,7 @@ class Kept:
         self.begin()
 
     def last_words(self) -> str:
-        """Return the end of a sentence: what is kept."""
+        """Return the end of a sentence: which checkpoint is kept."""
         steps = [each.step for each in self.store.checkpoints()]
         if not steps:
             return "; none of its checkpoint files was seen, so nothing was kept"

@@ -1,4 +1,4 @@
-"""Missing: which rank the others wait for, and what else /proc says about a hang. Pure but for `cause`."""
+"""Missing: for which rank the others wait, and other evidence about a hang from /proc. Pure except for `cause`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ranks(seen: Sequence[Seen], stacks: Mapping[int, str]) -> list[Seen]:
 
 
 def sentence(missed: Sequence[Seen], seen: Sequence[Seen]) -> str:
-    """Return what to say of the ranks."""
+    """Return a sentence about the ranks."""
     world = max((each.world for each in seen), default=1)
     if world == 1:
         return ""
@@ -44,7 +44,7 @@ def _named(numbers: Sequence[int]) -> str:
 
 
 def cause(pids: Sequence[int], output: Output) -> str:
-    """Return what holds the command, if the system tells."""
+    """Return what blocks the command, if the system shows it."""
     stopped = [pid for pid in pids if processes.stopped(pid)]
     if stopped:
         return f"process {stopped[0]} was stopped by a signal (kill -CONT {stopped[0]})"

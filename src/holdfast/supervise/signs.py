@@ -1,4 +1,4 @@
-"""Signs: what shows that a command is alive, read into looks for the judge of hangs.
+"""Signs: reads a command's signs of life for the judge of hangs.
 
 The steps of a `Run` come first. Without one: the file that the user named, or else the output.
 """
@@ -21,7 +21,7 @@ PHASES = {
     **dict.fromkeys(steps.PHASES, _RARE),
     **dict.fromkeys((steps.PHASES[steps.OPENING], steps.PHASES[steps.FIRST]), Phase(UNKNOWN)),
     steps.PHASES[steps.STEP]: Phase(1.0, after=steps.PHASES[steps.FIRST], least=1),
-    steps.PHASES[steps.OVER]: Phase(judged=False),  # what a script does after its run is its own
+    steps.PHASES[steps.OVER]: Phase(judged=False),  # the time after the run is not judged
     OUTPUT: Phase(1.0, least=_REGULAR, silent=True),
     FILE: Phase(1.0, least=1),
 }
@@ -52,7 +52,7 @@ def of_file(path: Path) -> list[Look]:
 
 
 def silence(phase: str, file: Path | None) -> str:
-    """Return in words what shows no sign of life, where there are no steps."""
+    """Return as text what shows no sign of life, for a command without steps."""
     if phase == FILE and file is not None and not scan.exists(file):
         return f"{file} is not there"
     return f"{phase} does not change"

@@ -267,7 +267,7 @@ class CommandProcess:
         warn(why)
 
     def _end_hung(self, child: Child) -> None:
-        """Tell a command that hangs to save and end, if it still can. One that was stopped goes on for that."""
+        """Tell a command that hangs to save and end, if it still can. A suspended one is continued for that."""
         say("the command is told to save and end, if it still can")
         self._waiting.append(signal.SIGTERM)
         warden.send(child.processes(), signal.SIGCONT)

@@ -65,7 +65,7 @@ class Status(NamedTuple):
     next: str  # what to type
     at_risk: str  # what the loss of the run's disk would cost now; empty: it has no mirrors
     excluded: Mapping[str, float]  # nodes that the job is kept from, and until when
-    not_finite: str  # what there is to say of the newest checkpoint; empty: its weights are finite, or nobody knows
+    not_finite: str  # a sentence about the newest checkpoint; empty: its weights are finite, or not known
 
 
 def places(path: Path) -> list[Place]:
@@ -100,7 +100,7 @@ def status(place: Place, queued: Sequence[Queued] | None) -> Status:
     over = place.submitted.jobs if queued is not None and here is None else ()  # they are not in the queue any more
     state, why = _state(place, events, logs, here, over)
     if found and not found[-1].cause and state != "running":
-        found[-1] = found[-1]._replace(cause=starts.KILLED)  # nobody wrote why it ended
+        found[-1] = found[-1]._replace(cause=starts.KILLED)  # the reason of its end is not recorded
     if why.startswith("SIG") and found:  # a signal does not tell who has sent it
         why = found[-1].cause.removeprefix("stopped by ")
     saved = next((event for log in reversed(logs) for event in log.newest("saved")), {})
@@ -151,7 +151,7 @@ def _places(path: Path, name: str, deep: int) -> Iterator[Place]:
         for child in sorted(path.iterdir(), key=_by_number):
             if child.name.startswith(".") and child.name != ".holdfast":
                 continue
-            with suppress(OSError, StoreError):  # a stranger's, or it is being removed
+            with suppress(OSError, StoreError):  # it is another user's, or is being removed
                 if scan.is_dir(child):
                     yield from _places(child, child.name if child.name != ".holdfast" else "", deep - 1)
 
@@ -279,7 +279,7 @@ def _needs_doctor(run: Path, logs: Sequence[Log]) -> bool:
 
 
 def _from_finite(run: Path, again: str) -> str:
-    """Return how a run with stop_on_nan goes on: as it was, its start is refused."""
+    """Return how to continue a run with stop_on_nan, whose start is refused as it is."""
     with suppress(OSError, StoreError):
         finite = unsound.newest_finite(Shelf(run))
         if finite is None:

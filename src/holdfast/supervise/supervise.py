@@ -72,7 +72,7 @@ class SupervisorOptions:
     spot: str | None = None  # the cloud that may take this machine back
     hangs: HangOptions = HANGS
     standby: bool = False  # the next start's imports are done in advance
-    typed: Sequence[str] = ()  # what the user gave of these, for the line to type next
+    typed: Sequence[str] = ()  # those of these options that the user gave, for the line to type next
 
 
 class Outcome(NamedTuple):
@@ -199,7 +199,7 @@ class _Supervisor:
             self._wait(following.wait_s * random.uniform(0.75, 1.25))  # noqa: S311  jitter, no cryptography
 
     def _take_over(self) -> None:
-        """Keep what the program would begin with, or wrote before it was killed together with its supervisor."""
+        """Keep files with which the program would begin, or that it wrote before it was killed with its supervisor."""
         if self.kept is None or not isinstance(self.program, AppFile):
             return
         fresh = not self.place.count("start") and not self.kept.store.checkpoints()
@@ -329,7 +329,7 @@ class _Supervisor:
             code = self.job_end.exit_code
         return Outcome(code, len(self.attempts), "stop", reason, carried, self.place.path)
 
-    # -- what the parts above use -----------------------------------------------------------------------------------
+    # -- used by the parts above -----------------------------------------------------------------------------------
 
     @property
     def _places(self) -> list[Path]:

@@ -28,7 +28,7 @@ STACKS = "hang-{}.txt"
 
 @dataclass(frozen=True)
 class HangOptions:
-    """What the user has said about hangs."""
+    """The user's options about hangs."""
 
     restart: bool = False
     after_s: float | None = None
@@ -127,7 +127,7 @@ class HangWatch:
                 self._say(f"it goes on after {duration(stuck_s)}", output)
 
     def _tell(self, hang: Hang, seen: list[Seen], pids: list[int], output: Output) -> None:
-        """Keep the stacks, and tell of the hang."""
+        """Keep the stacks, and report the hang."""
         found = {} if self._stacks is None else self._stacks.take(pids, {each.pid: each.signal for each in seen})
         file = self._keep(found, output)
         missed, cause = missing.ranks(seen, found), missing.cause(pids, output)
@@ -182,7 +182,7 @@ class HangWatch:
         self._say_late(output)
 
     def _say_late(self, output: Output) -> None:
-        """Say what has to be said once our reader reads: a full pipe must not stop the supervisor, too."""
+        """Print the waiting lines as soon as our reader reads: a full pipe must not stop the supervisor, too."""
         if self._unsaid and accepts(2):
             before = output.volume or 0
             for line in self._unsaid.splitlines():
@@ -192,7 +192,8 @@ class HangWatch:
 
 
 def require_a_place(file: Path | None) -> None:
-    """
+    """Require that the file's directory exists.
+
     Raises:
         UsageError: the file that the command is to touch cannot be there.
     """
