@@ -1,4 +1,4 @@
-"""The foreign names that our adapters rely on, in one list. tests/frameworks/test_names.py asks after each of them."""
+"""The foreign names that our adapters rely on, in one list. tests/frameworks/test_names.py checks each of them."""
 
 from __future__ import annotations
 

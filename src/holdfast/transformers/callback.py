@@ -65,7 +65,8 @@ class Holdfast(TrainerCallback):  # type: ignore[misc]
             )
         return self._walk.run
 
-    # What the Trainer calls -------------------------------------------------------------------------------------
+    # Methods that the Trainer calls
+    # -------------------------------------------------------------------------------------
 
     def on_init_end(self, *_: Any, **__: Any) -> None:
         """Let train() load no checkpoint of the Trainer's own into a run that an earlier attempt has begun."""
@@ -121,7 +122,7 @@ class Holdfast(TrainerCallback):  # type: ignore[misc]
 
 
 def _caller() -> tuple[Trainer, Mapping[str, Any]]:
-    """Return the trainer whose train() calls us, and the arguments of its loop. A callback is not told which it is."""
+    """Return the trainer whose train() calls us, and the arguments of its loop; a callback does not get them."""
     frame = sys._getframe(1)  # noqa: SLF001
     while frame is not None:
         trainer = frame.f_locals.get("self")
@@ -134,7 +135,8 @@ def _caller() -> tuple[Trainer, Mapping[str, Any]]:
 def _require_fit(
     trainer: Trainer, args: TrainingArguments, arguments: Mapping[str, Any], loader: DataLoader[Any] | None
 ) -> None:
-    """
+    """Require a Trainer that can be resumed exactly.
+
     Raises:
         UsageError: the trainer is to do what cannot be exact beside us, or what was not tried.
     """
