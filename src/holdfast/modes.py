@@ -11,9 +11,10 @@ _heeded: dict[str, Path] = {}  # a directory -> the path whose mode says whether
 
 
 def heed(directory: Path, of: Path | None = None) -> None:
-    """From now on create in `directory` nothing for other users while its own mode, or that `of` a file, denies them.
+    """From now on create everything in `directory` without rights for other users, while its own mode, or that `of` a
+    file, denies them.
 
-    That mode may change at any time; whoever changes it need not tell the other processes.
+    That mode may change at any time; other processes need not be told.
     """
     _heeded[os.path.abspath(directory)] = Path(os.path.abspath(of or directory))
 

@@ -74,7 +74,7 @@ class Ranks:
         self._channel, self._under = channel or NoChannel(), under  # a prefix of all keys of this conversation
         self.place = place  # returns where this rank's program is, for messages; empty: unknown
         self._sent, self._twins = 0, Counter[str]()
-        self._old: list[str] = []  # rank 0's announcements, which may be dropped after the next `gather`
+        self._old: list[str] = []  # rank 0's announcements; droppable after the next `gather`
 
     @property
     def alone(self) -> bool:

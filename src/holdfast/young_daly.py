@@ -1,4 +1,4 @@
-"""Young and Daly: how often to save, from what saves and interruptions cost. Pure: the caller measures.
+"""Young and Daly: how often to save, given the costs of saves and interruptions. Pure: the caller measures.
 
 A save costs the loop `cost_s` (its stall, and what it slows the steps beside it), and its state is safe `save_s` after
 the save began. An interruption loses what came after the last state that was safe: on average `save_s` and half an
@@ -21,8 +21,8 @@ import msgspec
 from .legible import duration
 
 UNKNOWN_HOURS = 24.0  # between interruptions, until some are seen
-UNKNOWN_WEIGHT = 0.25  # so many interruptions, seen in their mean time, say as much as that assumption
-GIVEN_WEIGHT = 4.0  # and as much as the time that the caller gives
+UNKNOWN_WEIGHT = 0.25  # the assumption weighs as much as so many observed interruptions
+GIVEN_WEIGHT = 4.0  # the same for the caller's time
 LEAST_S, MOST_S = 1.0, 6 * 3600.0  # of all intervals
 
 
@@ -38,7 +38,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Costs(msgspec.Struct, frozen=True):
-    """What was measured, in seconds."""
+    """The measurements, in seconds."""
 
     stall_s: float  # the loop waits for a save
     slow_s: float  # and is slower beside it, in total
@@ -47,14 +47,14 @@ class Costs(msgspec.Struct, frozen=True):
 
 
 class Around(msgspec.Struct, frozen=True):
-    """What limits the choice of one start."""
+    """The limits of the choice of one start."""
 
     assumed_hours: float | None = None  # between interruptions, as the caller says
     left_s: float | None = None  # until the deadline
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """An interval, and what is to be expected of it."""
+    """An interval, and its expected costs."""
 
     interval_s: float
     interrupted_s: float  # the expected time between interruptions
@@ -64,7 +64,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """A choice with all that it was made from."""
+    """A choice with its inputs."""
 
     choice: Choice
     costs: Costs
@@ -93,7 +93,7 @@ def daly(cost_s: float, mean_s: float) -> float:
 
 
 def expected_s(seen: Seen, assumed_hours: float | None) -> float:
-    """Return the time between interruptions to expect: what was assumed before, corrected by what was seen.
+    """Return the expected time between interruptions: the assumption, corrected by observations.
 
     It is the mean of a gamma distribution of the rate, so that one early interruption does not change it much.
     """
