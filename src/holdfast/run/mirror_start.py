@@ -32,7 +32,7 @@ from .entered import Entry, require_same
 from .mirror_lineage import Present
 from .mirror_options import WITHOUT, Mirroring, Wanted, named
 from .mirror_place import MirrorPlace
-from .mirrors import Card, Mirrors
+from .mirrors import ClaimInfo, Mirrors
 from .options import Options
 from .provision import Provision
 
@@ -108,8 +108,8 @@ class MirrorStart:
 
     def _claimed(self, store: Store, attempt: Attempt, entered: Mapping[str, Any]) -> Mirrors:
         run_json = (self._root / "run.json").read_text()
-        card = Card(attempt.number, run_json, owner.me(), dict(entered) or None)
-        claims = self._ask("claim", card._asdict())
+        claim_info = ClaimInfo(attempt.number, run_json, owner.me(), dict(entered) or None)
+        claims = self._ask("claim", claim_info._asdict())
         self._claimed_at = {*claims.good}
         self._require_all(claims)
         answers = self._ask("look", {})  # only now: who has claimed before is listed, who claims later stops this one
@@ -119,7 +119,7 @@ class MirrorStart:
         present = Present(store.checkpoints(), attempt.earlier, self._seen)
         places = [self._place(number, wanted, present, store) for number, wanted in enumerate(self._mirroring.places)]
         provision = Provision(store, self._client, [place.shown for place in places], present)
-        return Mirrors(provision, places, card, self._mirroring.drain_s)
+        return Mirrors(provision, places, claim_info, self._mirroring.drain_s)
 
     def _tell_unusable(self, store: Store) -> None:
         """Warn of copies with a manifest that cannot be used, if they would be the newest checkpoint."""

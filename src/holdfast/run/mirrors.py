@@ -36,7 +36,7 @@ CANCEL_S = 1.0  # for a cancelled copy to end; then its process is killed
 END_S = 2.0  # to note that the attempt has ended, after copies were cancelled
 
 
-class Card(NamedTuple):
+class ClaimInfo(NamedTuple):
     """The facts with which an attempt claims each place."""
 
     attempt: int
@@ -55,11 +55,13 @@ class Lacking(NamedTuple):
 class Mirrors:
     """The places of one attempt, on rank 0, from its claim to its end."""
 
-    def __init__(self, provision: Provision, places: Sequence[MirrorPlace], card: Card, drain_s: float) -> None:
+    def __init__(
+        self, provision: Provision, places: Sequence[MirrorPlace], claim_info: ClaimInfo, drain_s: float
+    ) -> None:
         self.provision = provision
         self._store, self._client = provision.store, provision.client
         self._root, self._attempt = self._store.root, self._store.claim()
-        self.places, self._card, self._limit_s = [*places], card, drain_s
+        self.places, self._claim_info, self._limit_s = [*places], claim_info, drain_s
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._origin: Origin | None = None  # None: the state is not restored yet
         self._superseded: Superseded | None = None
@@ -222,13 +224,17 @@ class Mirrors:
         return self._known
 
     def _post(self, place: MirrorPlace, wish: Wish) -> None:
-        args = {"attempt": self._card.attempt, **wish.args}
+        args = {"attempt": self._claim_info.attempt, **wish.args}
         if wish.op == "claim":
-            args |= {"run_json": self._card.run_json, "owner": self._card.owner, "entered": self._card.entered}
+            args |= {
+                "run_json": self._claim_info.run_json,
+                "owner": self._claim_info.owner,
+                "entered": self._claim_info.entered,
+            }
         elif wish.op == "copy":
             args["path"] = str(self._store.shelf.checkpoint(wish.name).path)
         elif wish.op == "remove":
-            args.setdefault("of", self._card.attempt)
+            args.setdefault("of", self._claim_info.attempt)
         with suppress(StoreError):  # it is closed
             number = self._client.post(
                 place.index,
@@ -272,7 +278,7 @@ class Mirrors:
             facts = CheckpointFacts(
                 name, step.step, step.phase, None, time.time(), {}, size_bytes, pinned=False, finite=False
             )
-        place.copied(Copied(self._card.attempt, facts), found["took_s"])
+        place.copied(Copied(self._claim_info.attempt, facts), found["took_s"])
         if place.down:
             self._comes_back(place)
         kept = ("size_bytes", "sent_bytes", "took_s", "how")
@@ -282,7 +288,7 @@ class Mirrors:
         """Handle a failed request. Only a later attempt's claim stops the training."""
         if kind in ("later", "taken") and place.claimed:
             place.dropped()
-            self._superseded = Superseded(f"{self._root}: attempt {self._card.attempt} was superseded: {text}")
+            self._superseded = Superseded(f"{self._root}: attempt {self._claim_info.attempt} was superseded: {text}")
         elif kind in ("later", "taken", "foreign"):
             place.leave_alone()
             place.goes_down(text)
