@@ -10,7 +10,7 @@ from torch import nn
 from holdfast import Best, Every, Last, Run, Stopped, Store, disk, load_into
 from holdfast.errors import Unreadable
 from holdfast.run import patience, relaunch
-from holdfast.store.shelf import Shelf
+from holdfast.store.checkpoint_index import CheckpointIndex
 from mirrored import look
 from toy import Toy, events, new_run
 
@@ -55,10 +55,10 @@ def test_going_back_on_a_disk_that_cannot_be_listed_is_an_error_of_ours(tmp_path
         for _ in run.steps(2):
             pass
 
-    def unlisted(shelf):
+    def unlisted(index):
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path / "checkpoints"))
 
-    monkeypatch.setattr(Shelf, "newest_first", unlisted)
+    monkeypatch.setattr(CheckpointIndex, "newest_first", unlisted)
     with pytest.raises(Unreadable, match="Input/output error"), new_run(path, Toy(), mirror=place, go_back=1):
         pass
 
@@ -66,11 +66,11 @@ def test_going_back_on_a_disk_that_cannot_be_listed_is_an_error_of_ours(tmp_path
 def test_a_disk_that_fails_while_a_missing_metric_is_told_stops_no_training(tmp_path, monkeypatch):
     """Whether an older checkpoint has the metric is not known then."""
 
-    def unlisted(shelf):
+    def unlisted(index):
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(tmp_path))
 
     with new_run(tmp_path, Toy(), keep=Best("val", max)) as run:
-        monkeypatch.setattr(Shelf, "facts", unlisted)
+        monkeypatch.setattr(CheckpointIndex, "facts", unlisted)
         for _ in run.epochs(2):
             for _ in run.steps(2):
                 run.log(loss=1.0)

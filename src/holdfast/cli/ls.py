@@ -18,8 +18,8 @@ from ..inspect import mirrors
 from ..journal import Log
 from ..legible import counted, duration, size
 from ..store.checkpoint import Checkpoint
+from ..store.checkpoint_index import CheckpointIndex
 from ..store.locate import Location, best_of, fault
-from ..store.shelf import Shelf
 from . import options, others
 from .attempts import attempts, attempts_at
 from .brought import Here, There, brought
@@ -79,7 +79,7 @@ def checkpoints(place: Location, *, apart: bool) -> list[dict[str, Any]]:
     """
     found = [(checkpoint, fault(checkpoint)) for checkpoint in place.checkpoints()]
     whole = [checkpoint for checkpoint, why in found if why is None]
-    pins = Shelf(place.root).pins() if place.root else set()
+    pins = CheckpointIndex(place.root).pins() if place.root else set()
     newest = None if place.single or not whole else whole[-1]
     best = None if place.single else best_of(whole)
     rows = []

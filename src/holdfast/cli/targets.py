@@ -20,11 +20,11 @@ from ..store import attempt as attempts
 from ..store import claiming, source
 from ..store.attempt import Attempt
 from ..store.checkpoint import Checkpoint
+from ..store.checkpoint_index import CheckpointIndex
 from ..store.claiming import Elsewhere
 from ..store.committing import writing
 from ..store.format import MANIFEST
 from ..store.locate import require_run
-from ..store.shelf import Shelf
 from .brought import Here, Tell, There, is_place
 from .patience import patiently
 
@@ -101,8 +101,8 @@ class Directory:
 
     def _point(self) -> None:
         """Renew the links for people, as a save does."""
-        shelf = Shelf(self._root)
-        for link, find in (("latest", shelf.latest), ("best", lambda: shelf.best(None))):
+        index = CheckpointIndex(self._root)
+        for link, find in (("latest", index.latest), ("best", lambda: index.best(None))):
             with suppress(OSError, Damaged, NotFound):
                 attempts.point(self._attempt, link, find().path.name)
 

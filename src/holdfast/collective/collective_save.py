@@ -72,7 +72,7 @@ class CollectiveSave:
 
         word = self._collect("commit", write_share, committed)
         created, not_finite = msgspec.json.decode(word, type=tuple[str, list[str]])
-        self.share.remember(self.owner.shelf.checkpoint(self.name).path, created, done[0])
+        self.share.remember(self.owner.index.checkpoint(self.name).path, created, done[0])
         return not_finite
 
     def _plan(self, staged: Staged) -> tuple[WritePlan, Unchanged]:
@@ -109,18 +109,18 @@ class CollectiveSave:
     def apply_rule(self, leave: Callable[[], int]) -> None:
         """Remove what the rule does not keep, after each rank has read back from the disk what it wrote."""
         owner, attempt, plans = self.owner, self.attempt, [PruningPlan([], [])]
-        checkpoint = owner.shelf.checkpoint(self.name)
+        checkpoint = owner.index.checkpoint(self.name)
 
         def rule() -> bytes:
             if owner.keep is not None:
                 spared = {checkpoint.path.name}
-                plans[:] = [pruning.plan(owner.shelf, owner.keep, spared, {*owner.copies.spared(), *owner.protected})]
+                plans[:] = [pruning.plan(owner.index, owner.keep, spared, {*owner.copies.spared(), *owner.protected})]
             names = [each.path.name for each in plans[0].doomed]
             return msgspec.json.encode(names) if len(names) > leave() else b""
 
         def read_back() -> bytes:
             appear(checkpoint.path, is_checkpoint)
-            mine = owner.shelf.at(checkpoint.path, rank=self.ranks.rank)
+            mine = owner.index.at(checkpoint.path, rank=self.ranks.rank)
             pruning.verify(attempt, [mine], owner.sharing, doomed=doomed)
             others = [each for each in plans[0].needed if each.path != checkpoint.path]
             pruning.verify(attempt, others, owner.sharing)
@@ -134,5 +134,5 @@ class CollectiveSave:
 
         word = self._lead("rule", rule)
         if word:
-            doomed = [owner.shelf.checkpoint(name) for name in msgspec.json.decode(word, type=list[str])]
+            doomed = [owner.index.checkpoint(name) for name in msgspec.json.decode(word, type=list[str])]
             self._collect("pruning", read_back, discard)

@@ -18,8 +18,8 @@ from ..journal import Log
 from ..store import claiming
 from ..store.attempt import is_checkpoint, read_run
 from ..store.checkpoint import Checkpoint
+from ..store.checkpoint_index import CheckpointIndex
 from ..store.format import MANIFEST, parse_name
-from ..store.shelf import Shelf
 from .files import FORGOTTEN_S, NAME
 
 STARTS = "the next start removes it"
@@ -48,21 +48,21 @@ class Mess(NamedTuple):
 
 def find(root: Path) -> list[Mess]:
     """Return the problems of the run at `root`, where no attempt may be alive; unreadable files included."""
-    shelf = Shelf(root)
-    messes = (_run_file(shelf), _rooms(root), _drafts(root), _no_checkpoints(root), _quarantined(root), _links(shelf))
+    index = CheckpointIndex(root)
+    messes = (_run_file(index), _rooms(root), _drafts(root), _no_checkpoints(root), _quarantined(root), _links(index))
     return [*chain.from_iterable(messes)]
 
 
-def _run_file(shelf: Shelf) -> Iterator[Mess]:
-    path = shelf.root / "run.json"
+def _run_file(index: CheckpointIndex) -> Iterator[Mess]:
+    path = index.root / "run.json"
     try:
-        read_run(shelf.root)
+        read_run(index.root)
     except Damaged:
         todo = f"`{_move(path, path.with_name('run.json.odd'))}`; the next start writes it again"
         yield Mess(path, "is not what Holdfast wrote, and no start goes on", todo, stops=True)
     except OSError as error:
         yield _unknown(path, error)
-    if not scan.lexists(path) and shelf.run() is not None:
+    if not scan.lexists(path) and index.run() is not None:
         yield Mess(path, "is gone", "the next start writes it again, from the newest checkpoint")
 
 
@@ -161,7 +161,7 @@ def _is_present(root: Path, path: Path, name: str, logs: Sequence[Log]) -> bool:
     """Whether that checkpoint is in the run's lineage: no later attempt resumed from an earlier place."""
     try:
         head = Checkpoint(path).head
-        ours = str(head.name) == name and head.run == (read_run(root) or Shelf(root).run())
+        ours = str(head.name) == name and head.run == (read_run(root) or CheckpointIndex(root).run())
     except (Damaged, NotFound):
         return False
     later = (log.restored for log in logs if log.attempt > head.attempt)
@@ -176,9 +176,9 @@ def _is_whole(path: Path) -> bool:
     return True
 
 
-def _links(shelf: Shelf) -> Iterator[Mess]:
-    for link, find_it in (("latest", shelf.latest), ("best", lambda: shelf.best(None))):
-        path = shelf.root / "checkpoints" / link
+def _links(index: CheckpointIndex) -> Iterator[Mess]:
+    for link, find_it in (("latest", index.latest), ("best", lambda: index.best(None))):
+        path = index.root / "checkpoints" / link
         leads = os.readlink(path) if scan.is_symlink(path) else None
         with suppress(StoreError, OSError):  # its target is unknown
             try:

@@ -17,9 +17,9 @@ from ..legible import counted, duration
 from ..run import unsound
 from ..run.pace import chosen_in
 from ..run.room import purged
+from ..store.checkpoint_index import CheckpointIndex
 from ..store.locate import locate
 from ..store.refusal import all_barred
-from ..store.shelf import Shelf
 from ..young_daly import Chosen
 from .check import Check, ok, problem, warning
 from .scheduler import Settings
@@ -131,6 +131,6 @@ def _checkpoints(known: Known) -> Iterator[Check]:
         yield ok("checkpoints", f"{len(found)}, the newest of step {manifest.step}")
     except (StoreError, OSError) as error:
         yield problem("checkpoints", str(error), f"holdfast verify {known.run}")
-    what, _, todo = unsound.newest(Shelf(known.run)).partition("; ")
+    what, _, todo = unsound.newest(CheckpointIndex(known.run)).partition("; ")
     if what:
         yield problem("weights", what, todo)

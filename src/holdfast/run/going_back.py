@@ -30,7 +30,7 @@ def begin_from_places(session: Session) -> bytes:
         with reading(session.store.root):
             places.set_strays_aside()
             if step is not None:
-                places.newer_than(next(places.store.shelf.newest_first(), None))
+                places.newer_than(next(places.store.index.newest_first(), None))
                 places.fetch(step, finite=session.options.stop_on_nan)
     return b""
 
@@ -71,9 +71,9 @@ def _to_go_back_to(session: Session, step: int) -> str | int:
     """With `stop_on_nan`, the newest checkpoint of that step whose weights are finite, if there is one."""
     finite: list[str] = []
     store = session.store
-    for name in store.shelf.names() if session.options.stop_on_nan else ():
+    for name in store.index.names() if session.options.stop_on_nan else ():
         with suppress(Damaged, NotFound):
-            finite += [str(name)] if name.step == step and not store.shelf.checkpoint(name).head.not_finite else []
+            finite += [str(name)] if name.step == step and not store.index.checkpoint(name).head.not_finite else []
     return finite[-1] if finite else step
 
 

@@ -56,7 +56,7 @@ def opened(session: Session, feed: Feed, name: str, position: FeedPosition | Non
 
 def _with_a_way_back(session: Session, error: Mismatch) -> Mismatch:
     """Return the refusal with the step to go back to, if the run has a checkpoint at an epoch's end before this one."""
-    ends = [name for name in session.store.shelf.names() if name.phase == "end" and name.order < session.here.order]
+    ends = [name for name in session.store.index.names() if name.phase == "end" and name.order < session.here.order]
     if not ends:
         return error
     back = f"To go back to the end of an epoch instead, say Run(..., go_back={ends[-1].step})"

@@ -52,7 +52,7 @@ class MirrorStart:
     """The places of a run until its attempt is claimed, on rank 0."""
 
     def __init__(self, mirroring: Mirroring, options: Options, store: Store) -> None:
-        self._mirroring, self._root, self._shelf = mirroring, store.root, store.shelf
+        self._mirroring, self._root, self._index = mirroring, store.root, store.index
         self._take_over, self._allow_fresh = store.take_over, options.allow_fresh
         self._client = Client([place.url for place in mirroring.places], private=options.private)
         self._late = {number for number, place in enumerate(mirroring.places) if place.without}
@@ -123,7 +123,7 @@ class MirrorStart:
 
     def _tell_unusable(self, store: Store) -> None:
         """Warn of copies with a manifest that cannot be used, if they would be the newest checkpoint."""
-        newest = max((name.order for name in store.shelf.names()), default=(-1, 0))
+        newest = max((name.order for name in store.index.names()), default=(-1, 0))
         for seen in self._seen.values():
             for rest in seen.rests:
                 name = parse_name(rest.name)
@@ -216,7 +216,7 @@ class MirrorStart:
 
     def _require_answer(self, number: int, why: str, logs: Sequence[Log]) -> None:
         """Continue without a place that did not answer, if it certainly holds nothing newer or the caller allows it."""
-        here = self._shelf.names()
+        here = self._index.names()
         if here and self._is_newest(logs):
             known = "another place shows that nothing newer is there"
         elif not here and self._allow_fresh:
@@ -240,7 +240,7 @@ class MirrorStart:
 
     def _unanswered(self, number: int, why: str) -> StoreError:
         place = self._mirroring.places[number].shown
-        fresh = "" if self._shelf.names() else ", and allow_fresh=True to begin from scratch"
+        fresh = "" if self._index.names() else ", and allow_fresh=True to begin from scratch"
         return StoreError(
             f"{self._root}: {named(place, why)}. It may hold newer checkpoints than this directory, so the run does "
             f'not begin. Say without="{place}" or set {WITHOUT} to begin without it{fresh}'
@@ -252,7 +252,7 @@ class MirrorStart:
         Raises:
             UsageError: different runs lie in the directory and at the places.
         """
-        here = read_run(self._root) or self._shelf.run()
+        here = read_run(self._root) or self._index.run()
         ids = {here: str(self._root)} if here else {}
         for number, seen in self._seen.items():
             if seen.run is not None:

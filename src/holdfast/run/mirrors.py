@@ -160,7 +160,7 @@ class Mirrors:
         """The places that lack the newest checkpoint."""
         newest = None
         with suppress(OSError):  # the disk fails
-            newest = next((each.path.name for each in self._store.shelf.newest_first()), None)
+            newest = next((each.path.name for each in self._store.index.newest_first()), None)
         return [Lacking(newest, each.shown) for each in self.places if newest is not None and newest not in each.there]
 
     def say_undrained(self) -> None:
@@ -232,7 +232,7 @@ class Mirrors:
                 "entered": self._claim_info.entered,
             }
         elif wish.op == "copy":
-            args["path"] = str(self._store.shelf.checkpoint(wish.name).path)
+            args["path"] = str(self._store.index.checkpoint(wish.name).path)
         elif wish.op == "remove":
             args.setdefault("of", self._claim_info.attempt)
         with suppress(StoreError):  # it is closed
@@ -311,7 +311,7 @@ class Mirrors:
         return kind == "cancelled" or pruned or (kind == "silent" and place.number in self._withdrawn)
 
     def _exists(self, name: str) -> bool:
-        return attempts.is_checkpoint(self._store.shelf.checkpoint(name).path)
+        return attempts.is_checkpoint(self._store.index.checkpoint(name).path)
 
     def _tell_down(self, place: MirrorPlace, why: str) -> None:
         """Report, once in an outage, that copying is interrupted."""

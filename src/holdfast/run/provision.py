@@ -43,7 +43,7 @@ class Provision:
         """Move checkpoints that are not in the run's lineage to quarantine: the run continued elsewhere."""
         for name in self.present.strays():
             why = "the run went on elsewhere, without it"
-            self.store.quarantine(self.store.shelf.checkpoint(name), "other-lineage")
+            self.store.quarantine(self.store.index.checkpoint(name), "other-lineage")
             self._attempt.record("quarantined", name=name, why=why)
             self._attempt.flush(sync=True)
             say(f"{self.store.root}: {name} is set aside: {why}")
@@ -92,7 +92,7 @@ class Provision:
         return "" if self.present.begins_afresh else "the run has checkpoints elsewhere, and no place has one of them"
 
     def _is_here(self, name: Name) -> bool:
-        return attempts.is_checkpoint(self.store.shelf.checkpoint(name).path)
+        return attempts.is_checkpoint(self.store.index.checkpoint(name).path)
 
     def _fetched(self, found: Found) -> Checkpoint | None:
         """Fetch a checkpoint from the nearest place that has it whole; None: no place has."""
@@ -152,7 +152,7 @@ class Provision:
             "fetched", checkpoint=name, place=self._shown[place], size_bytes=got["size_bytes"], took_s=round(took_s, 3)
         )
         say(f"{self.store.root}: {name} comes from {self._shown[place]}, in {took_s:.1f} s")
-        return self.store.shelf.at(path)
+        return self.store.index.at(path)
 
     def _require_signed(self, partial: Path, where: str) -> None:
         """Require a valid signature on a fetched checkpoint.
@@ -161,7 +161,7 @@ class Provision:
             Untrusted: this run's checkpoints are signed, and what was fetched is not; it was removed.
         """
         try:
-            _ = self.store.shelf.at(partial).head
+            _ = self.store.index.at(partial).head
         except Untrusted as error:
             disk.remove_tree(partial)
             why = str(error).removeprefix(f"{partial / MANIFEST}: ")

@@ -144,7 +144,7 @@ class _Search:
     def _choose(self, fault: StoreError | None) -> bytes:
         """Return the name of the next checkpoint to try; empty when there is none."""
         if self._left is None:
-            self._left = self._store.shelf.newest_first()
+            self._left = self._store.index.newest_first()
             self._following = next(self._left, None)
         if self._tried is not None and isinstance(fault, Unreadable):
             if self._places is not None and self._places.substitute(self._tried):
@@ -246,7 +246,7 @@ def _seen(store: Store, name: str) -> Checkpoint | None:
     path = store.root / "checkpoints" / name
     with suppress(FileNotFoundError):  # the restore reports it
         appear(path, is_checkpoint)
-    return store.shelf.at(path)
+    return store.index.at(path)
 
 
 def restore(session: Session, checkpoint: Checkpoint, types: Iterable[type], again: Reentry | None = None) -> None:

@@ -88,7 +88,7 @@ class Setbacks:
         store.continue_after(before)
         where = "the next start moves it to quarantine/"
         with suppress(StoreError):
-            set_aside(store, store.shelf.checkpoint(name), "damaged", "damaged on its way to the disk")
+            set_aside(store, store.index.checkpoint(name), "damaged", "damaged on its way to the disk")
             where = "it is in quarantine/"
         return f"; what the disk holds is not what was written; {where}; {_ADVICE}"
 

@@ -13,8 +13,8 @@ from .. import scan
 from ..errors import Damaged, Mismatch, NotFound, UsageError
 from ..legible import counted
 from ..store.checkpoint import Checkpoint
+from ..store.checkpoint_index import CheckpointIndex
 from ..store.format import MANIFEST
-from ..store.shelf import Shelf
 from ..store.signing import Key, public_key
 from ..store.store import Store
 from .objects import handles_at, weights_for
@@ -223,10 +223,10 @@ def _read_from(path: str | os.PathLike[str], step: int | str | None, read: Calla
     if step is not None:
         store = Store(where)
         return read(store.best() if step == "best" else store[step])
-    shelf = Shelf(where.absolute())
-    if not shelf.names():
+    index = CheckpointIndex(where.absolute())
+    if not index.names():
         raise NotFound(f"{where}: neither a checkpoint nor a run with one")
-    return shelf.read_newest(read)
+    return index.read_newest(read)
 
 
 def moved(name: str, rename: Mapping[str, str]) -> str:

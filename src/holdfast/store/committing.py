@@ -20,11 +20,11 @@ from . import attempt as attempts
 from . import claiming, divided, format, pruning
 from .attempt import Attempt
 from .checkpoint import Checkpoint
+from .checkpoint_index import CheckpointIndex
 from .format import MANIFEST, Leaf, Manifest, Name
 from .refusal import refused
 from .shards import Abandoned
 from .sharing import Sharing
-from .shelf import Shelf
 from .signing import Signer
 
 _SPARE_BYTES = 1 << 20  # of the manifest's fixed part, directories and the journal
@@ -66,9 +66,9 @@ class Committing:
     """The owner's side of a store. Its threads write one after another."""
 
     def __init__(
-        self, shelf: Shelf, sharing: Sharing, keep: Rule | None, *, take_over: bool, private: bool = False
+        self, index: CheckpointIndex, sharing: Sharing, keep: Rule | None, *, take_over: bool, private: bool = False
     ) -> None:
-        self.root, self.shelf, self.sharing = shelf.root, shelf, sharing
+        self.root, self.index, self.sharing = index.root, index, sharing
         self.keep = keep
         self.private = private
         self.take_over = take_over or os.environ.get("HOLDFAST_TAKE_OVER") == "1"
@@ -101,7 +101,7 @@ class Committing:
         with writing(self.root):
             elsewhere = self._elsewhere
             if elsewhere.run is None and not scan.lexists(self.root / "run.json"):  # its checkpoints know it, too
-                elsewhere = elsewhere._replace(run=self.shelf.run())
+                elsewhere = elsewhere._replace(run=self.index.run())
             return claiming.claim(self.root, take_over=self.take_over, private=self.private, elsewhere=elsewhere)
 
     def know(self, elsewhere: claiming.Elsewhere) -> None:
@@ -287,12 +287,12 @@ class Committing:
         Raises:
             Abandoned: at most `leave()` checkpoints would be removed; nothing was.
         """
-        if self.attempt is None and not pruning.prunable(self.shelf, rule, spared):
+        if self.attempt is None and not pruning.prunable(self.index, rule, spared):
             return []
         attempt = self.claim()
         with self.acting(attempt, "prune"):
             # plan as the owner: before that, another process might have been writing
-            plan = pruning.plan(self.shelf, rule, spared, {*self.copies.spared(), *self.protected})
+            plan = pruning.plan(self.index, rule, spared, {*self.copies.spared(), *self.protected})
             if not plan.doomed:
                 return []
 
@@ -318,7 +318,7 @@ class Committing:
 
     def point(self) -> None:
         """Renew the links for users. Nothing depends on them, so errors are ignored."""
-        for link, find in (("latest", self.shelf.latest), ("best", self.best)):
+        for link, find in (("latest", self.index.latest), ("best", self.best)):
             with suppress(OSError, Damaged):
                 self._point_to(link, find)
 
@@ -335,7 +335,7 @@ class Committing:
         Raises:
             NotFound: there is no rule, or no checkpoint has that metric.
         """
-        return self.shelf.best(self.own_best())
+        return self.index.best(self.own_best())
 
     def own_best(self) -> Best | None:
         return next((rule for rule in parts(self.keep) if isinstance(rule, Best)), None) if self.keep else None

@@ -13,8 +13,8 @@ from ..errors import Damaged, NotFound, StoreError, UsageError
 from . import source
 from .attempt import is_checkpoint
 from .checkpoint import Checkpoint
+from .checkpoint_index import committed, may_be_committed
 from .format import MANIFEST, parse_name
-from .shelf import committed, may_be_committed
 
 Step = int | str | None  # a number, "best", "latest" or a checkpoint's name; None: the newest
 T = TypeVar("T")

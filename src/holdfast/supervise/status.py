@@ -21,8 +21,8 @@ from ..journal import CLOSING, Event, Log
 from ..provenance import REDACTED
 from ..run import unsound
 from ..store.attempt import read_run
+from ..store.checkpoint_index import CheckpointIndex
 from ..store.locate import locate
-from ..store.shelf import Shelf
 from . import submission
 from .place import JOURNAL, living
 from .submission import Submitted
@@ -126,7 +126,7 @@ def status(place: Place, queued: Sequence[Queued] | None) -> Status:
         _next(place, state, events, output, logs),
         mirrors.at_risk(mirrors.of_run(logs), saved.get("checkpoint")),
         bad_nodes.told(events, time.time()),
-        unsound.newest(Shelf(place.run)) if place.run is not None else "",
+        unsound.newest(CheckpointIndex(place.run)) if place.run is not None else "",
     )
 
 
@@ -281,7 +281,7 @@ def _needs_doctor(run: Path, logs: Sequence[Log]) -> bool:
 def _from_finite(run: Path, again: str) -> str:
     """Return how to continue a run with stop_on_nan, whose start is refused as it is."""
     with suppress(OSError, StoreError):
-        finite = unsound.newest_finite(Shelf(run))
+        finite = unsound.newest_finite(CheckpointIndex(run))
         if finite is None:
             return "mend the cause, and begin another run: no checkpoint with finite weights is here"
         again = "start it again" if again == AS_BEFORE else again

@@ -177,7 +177,7 @@ class Writer(StorageWriter):
             self._owner, self._name, self._facts, self._part.partial, [seals[number] for number in sorted(seals)], body
         )
         self._owner.apply_rule(self._name)
-        self.checkpoint = self._owner.shelf.checkpoint(self._name)
+        self.checkpoint = self._owner.index.checkpoint(self._name)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
