@@ -28,20 +28,20 @@ class Working:
         self.step += not leaving
         self.place.saved()
         self.place._retry_s = 0.0
-        wish = self.place.next([facts(self.step)], FRESH, leaving=leaving)
-        if wish is None:
+        request = self.place.next([facts(self.step)], FRESH, leaving=leaving)
+        if request is None:
             return None
-        self.asked.append(wish.op if wish.op != "remove" else f"remove {wish.name[-1:]}")
-        self.place.asked(wish, 1)
-        if ends == "done" and wish.op == "copy":
+        self.asked.append(request.op if request.op != "remove" else f"remove {request.name[-1:]}")
+        self.place.asked(request, 1)
+        if ends == "done" and request.op == "copy":
             self.place.copied(Copied(1, facts(self.step)), 0.1)
         if ends == "done":
-            self.place.done(wish)
+            self.place.done(request)
         elif ends == "dropped":
             self.place.dropped()
         else:
             self.place.failed(again=ends == "silent")
-        return wish
+        return request
 
 
 def test_outdated_copies_go_although_a_checkpoint_always_waits():
@@ -57,10 +57,13 @@ def test_a_removal_that_is_refused_holds_up_no_copy():
     """A place may forbid deletions; copies go on."""
     run = Working()
     for _ in range(20):
-        wish = run.turn(ends="done")
-        if wish.op == "remove":
+        request = run.turn(ends="done")
+        if request.op == "remove":
             run.asked.pop()
-            run.place.there = {**run.place.there, wish.name: Copied(1, facts(int(wish.name[-9:])))}  # as if it failed
+            run.place.there = {
+                **run.place.there,
+                request.name: Copied(1, facts(int(request.name[-9:]))),
+            }  # as if it failed
     assert run.asked.count("copy") >= 6
 
 

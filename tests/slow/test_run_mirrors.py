@@ -576,9 +576,11 @@ def test_a_place_that_refuses_removals_is_told_of_the_end(tmp_path, place, monke
     real = MirrorPlace.next
 
     def next_(self, *args, **options):
-        wish = real(self, *args, **options)
+        request = real(self, *args, **options)
         return (
-            wish._replace(args={**wish.args, "name": "no name"}) if wish is not None and wish.op == "remove" else wish
+            request._replace(args={**request.args, "name": "no name"})
+            if request is not None and request.op == "remove"
+            else request
         )
 
     monkeypatch.setattr(MirrorPlace, "next", next_)

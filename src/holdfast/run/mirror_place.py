@@ -29,7 +29,7 @@ class Copied(NamedTuple):
     facts: CheckpointFacts
 
 
-class Wish(NamedTuple):
+class PlaceRequest(NamedTuple):
     """One request to the place."""
 
     op: str
@@ -48,7 +48,7 @@ class MirrorPlace:
         self.pins: frozenset[str] = frozenset()  # noted there
         self.begun = self.ended = False
         self.left_alone = False  # this attempt does nothing more there
-        self.under_way: Wish | None = None
+        self.under_way: PlaceRequest | None = None
         self.number = 0  # the client's, of the request that is under way
         self.down = ""  # why copying does not go on
         self._said_down = False  # what was printed about it
@@ -76,47 +76,47 @@ class MirrorPlace:
         sound = [facts for facts in local if facts.name not in self._damaged]
         return waiting.waiting(sound, [copied.facts for copied in self.there.values()], self.rule)
 
-    def next(self, local: Sequence[CheckpointFacts], origin: Origin | None, *, leaving: bool) -> Wish | None:
+    def next(self, local: Sequence[CheckpointFacts], origin: Origin | None, *, leaving: bool) -> PlaceRequest | None:
         """Return what to ask now; None: nothing. `leaving`: the attempt ends when all is copied."""
         if self.under_way is not None or self.left_alone or self.ended:
             return None
         if leaving and self.claimed and self._retry_s == NEVER and not self._end_failed:
-            return Wish("end", {})  # even if refused otherwise: a later start learns of the end
+            return PlaceRequest("end", {})  # even if refused otherwise: a later start learns of the end
         if time.monotonic() < self._retry_s:
             return None
         if not self.claimed:
-            return None if leaving else Wish("claim", {})
+            return None if leaving else PlaceRequest("claim", {})
         if not self.looked:
-            return Wish("end" if leaving else "look", {})
+            return PlaceRequest("end" if leaving else "look", {})
         if origin is None:
-            return Wish("end", {}) if leaving else None
+            return PlaceRequest("end", {}) if leaving else None
         missing = self.missing(local)
         if not self.begun and (missing or not leaving):
-            return Wish("begun", {"from": {"attempt": origin.attempt, "name": origin.name}})
+            return PlaceRequest("begun", {"from": {"attempt": origin.attempt, "name": origin.name}})
         unnoted = [facts.name for facts in local if facts.pinned and facts.name not in self.pins]
         if unnoted and self.begun and not self._hurried:  # first: a new machine learns of pins only from here
-            return Wish("pin", {"name": unnoted[0]}, unnoted[0])
+            return PlaceRequest("pin", {"name": unnoted[0]}, unnoted[0])
         removal = None if self._hurried else self._removal(local)
         if removal is not None and (self._removals > 0 or not missing):
             self._removals -= 1
             return removal
         if missing:
             read_back = self._copies % READ_BACK_EVERY == READ_BACK_EVERY - 1
-            return Wish("copy", {"read_back": read_back}, missing[0])
-        return Wish("end", {}) if leaving else None
+            return PlaceRequest("copy", {"read_back": read_back}, missing[0])
+        return PlaceRequest("end", {}) if leaving else None
 
-    def _removal(self, local: Sequence[CheckpointFacts]) -> Wish | None:
+    def _removal(self, local: Sequence[CheckpointFacts]) -> PlaceRequest | None:
         if not self._removes:
             return None
         pinned = {facts.name for facts in local if facts.pinned} | self.pins
         there = [each.facts._replace(pinned=each.facts.name in pinned) for each in self.there.values()]
         for name in waiting.outdated(there, self.rule, self._verified):
-            return Wish("remove", {"of": self.there[name].attempt, "name": name}, name)
+            return PlaceRequest("remove", {"of": self.there[name].attempt, "name": name}, name)
         if self._verified:  # otherwise files that are not copied again would stay there for ever
             for name in sorted(self._unsure.difference(self.missing(local))):
-                return Wish("remove", {"name": name}, name)
+                return PlaceRequest("remove", {"name": name}, name)
             for of, name in sorted(self._halves):
-                return Wish("remove", {"of": of, "name": name}, name, is_half=True)
+                return PlaceRequest("remove", {"of": of, "name": name}, name, is_half=True)
         return None
 
     @property
@@ -140,29 +140,29 @@ class MirrorPlace:
 
     # Events -----------------------------------------------------------------------------------------------
 
-    def asked(self, wish: Wish, number: int) -> None:
-        self.under_way, self.number = wish, number
+    def asked(self, request: PlaceRequest, number: int) -> None:
+        self.under_way, self.number = request, number
         self.heard()
 
     def heard(self) -> None:
         """Note a sign of life of the request that is under way."""
         self._heard_s = time.monotonic()
 
-    def done(self, wish: Wish) -> None:
+    def done(self, request: PlaceRequest) -> None:
         """Note that a request was fulfilled."""
         self.under_way, self._failures, self._retry_s = None, 0, 0.0
-        self.claimed |= wish.op == "claim"
-        self.begun |= wish.op == "begun"
-        self.ended |= wish.op == "end"
-        if wish.op == "pin":
-            self.pins |= {wish.name}
-        if wish.op == "remove":
+        self.claimed |= request.op == "claim"
+        self.begun |= request.op == "begun"
+        self.ended |= request.op == "end"
+        if request.op == "pin":
+            self.pins |= {request.name}
+        if request.op == "remove":
             self._keeps_all = False
-        if wish.is_half:
-            self._halves -= {(wish.args["of"], wish.name)}
-        elif wish.op == "remove":
-            self.there = {name: each for name, each in self.there.items() if name != wish.name}
-            self._unsure -= {wish.name}
+        if request.is_half:
+            self._halves -= {(request.args["of"], request.name)}
+        elif request.op == "remove":
+            self.there = {name: each for name, each in self.there.items() if name != request.name}
+            self._unsure -= {request.name}
 
     def saw(self, there: Mapping[str, Copied], pins: Iterable[str], halves: Iterable[tuple[int, str]] = ()) -> None:
         """Note the place's content, when it has answered. `halves`: incomplete copies, which are removed."""

@@ -26,7 +26,7 @@ from ..store import format
 from ..terminal import say, warn
 from ..threads import Condition, Latch, Worker
 from .mirror_options import named
-from .mirror_place import NEVER, Copied, MirrorPlace, Wish
+from .mirror_place import NEVER, Copied, MirrorPlace, PlaceRequest
 from .provision import Provision
 
 BUDGET_S = 120.0  # without progress, before a request is given up, reported, and repeated
@@ -201,11 +201,11 @@ class Mirrors:
     def _advance(self) -> None:
         local = self._local()
         for place in self.places if self._superseded is None else ():
-            wish = place.next(local, self._origin, leaving=self._leaving)
-            if wish is not None and wish.op == "copy" and self._gave_way and wish.name != _newest(local):
+            request = place.next(local, self._origin, leaving=self._leaving)
+            if request is not None and request.op == "copy" and self._gave_way and request.name != _newest(local):
                 continue  # it may be removed at any moment
-            if wish is not None:
-                self._post(place, wish)
+            if request is not None:
+                self._post(place, request)
             elif place.is_quiet:
                 self._tell_down(place, "nothing was heard from it for a minute")
             elif place.down and place.pause_s == NEVER and place.holds_up and not place.missing(local):
@@ -223,52 +223,52 @@ class Mirrors:
             self._known = self._store.facts()
         return self._known
 
-    def _post(self, place: MirrorPlace, wish: Wish) -> None:
-        args = {"attempt": self._claim_info.attempt, **wish.args}
-        if wish.op == "claim":
+    def _post(self, place: MirrorPlace, request: PlaceRequest) -> None:
+        args = {"attempt": self._claim_info.attempt, **request.args}
+        if request.op == "claim":
             args |= {
                 "run_json": self._claim_info.run_json,
                 "owner": self._claim_info.owner,
                 "entered": self._claim_info.entered,
             }
-        elif wish.op == "copy":
-            args["path"] = str(self._store.index.checkpoint(wish.name).path)
-        elif wish.op == "remove":
+        elif request.op == "copy":
+            args["path"] = str(self._store.index.checkpoint(request.name).path)
+        elif request.op == "remove":
             args.setdefault("of", self._claim_info.attempt)
         with suppress(StoreError):  # it is closed
             number = self._client.post(
                 place.index,
-                wish.op,
+                request.op,
                 args,
-                lambda reply: self._inbox.put(partial(self._answered, place, wish, reply)),
+                lambda reply: self._inbox.put(partial(self._answered, place, request, reply)),
                 noted=lambda reply: self._inbox.put(partial(self._noted, place, reply)),
                 budget_s=BUDGET_S,
             )
-            place.asked(wish, number)
+            place.asked(request, number)
 
     def _noted(self, place: MirrorPlace, reply: Reply) -> None:
         place.heard()
         if reply.note == "retrying":
             self._tell_down(place, reply.text)
 
-    def _answered(self, place: MirrorPlace, wish: Wish, reply: Reply) -> None:
+    def _answered(self, place: MirrorPlace, request: PlaceRequest, reply: Reply) -> None:
         if reply.error is not None:
-            self._failed(place, wish, reply.error, reply.text)
+            self._failed(place, request, reply.error, reply.text)
             return
         found = reply.ok or {}
-        if wish.op == "look":
+        if request.op == "look":
             try:
                 seen = msgspec.convert(found, Seen)
                 place.saw(self.provision.present.see(place.index, seen), seen.pins)
             except UsageError as error:  # the place has another lineage; the other places still get their copies
-                self._failed(place, wish, "foreign", str(error))
+                self._failed(place, request, "foreign", str(error))
                 return
-        elif wish.op == "copy":
-            self._copied(place, wish.name, found)
-        elif wish.op == "remove":
-            what = "half" if wish.is_half else "checkpoint"  # a whole copy of that name may lie in another folder
-            self._attempt.record("mirror_removed", place=place.shown, **{what: wish.name})
-        place.done(wish)
+        elif request.op == "copy":
+            self._copied(place, request.name, found)
+        elif request.op == "remove":
+            what = "half" if request.is_half else "checkpoint"  # a whole copy of that name may lie in another folder
+            self._attempt.record("mirror_removed", place=place.shown, **{what: request.name})
+        place.done(request)
 
     def _copied(self, place: MirrorPlace, name: str, found: Mapping[str, Any]) -> None:
         facts = next((facts for facts in self._known if facts.name == name), None)
@@ -284,7 +284,7 @@ class Mirrors:
         kept = ("size_bytes", "sent_bytes", "took_s", "how")
         self._attempt.record("mirrored", place=place.shown, checkpoint=name, **{fact: found[fact] for fact in kept})
 
-    def _failed(self, place: MirrorPlace, wish: Wish, kind: str, text: str) -> None:
+    def _failed(self, place: MirrorPlace, request: PlaceRequest, kind: str, text: str) -> None:
         """Handle a failed request. Only a later attempt's claim stops the training."""
         if kind in ("later", "taken") and place.claimed:
             place.dropped()
@@ -292,22 +292,22 @@ class Mirrors:
         elif kind in ("later", "taken", "foreign"):
             place.leave_alone()
             place.goes_down(text)
-            self._tell(place, f"{text}; this attempt leaves it alone", wish.name)  # also if it was reported as down
-        elif kind == "damaged" and wish.op == "copy":
-            place.give_up(wish.name)
-            self._tell(place, f"{wish.name} is damaged here, and was not copied: {text}", wish.name)
-        elif self._is_void(place, wish, kind):
+            self._tell(place, f"{text}; this attempt leaves it alone", request.name)  # also if it was reported as down
+        elif kind == "damaged" and request.op == "copy":
+            place.give_up(request.name)
+            self._tell(place, f"{request.name} is damaged here, and was not copied: {text}", request.name)
+        elif self._is_void(place, request, kind):
             place.dropped()
-        elif kind == "refused" and wish.op == "remove":  # copies go on
+        elif kind == "refused" and request.op == "remove":  # copies go on
             if place.keeps_all():
-                self._tell(place, f"{wish.name} is not removed there: {text}", wish.name)
+                self._tell(place, f"{request.name} is not removed there: {text}", request.name)
         else:
             place.failed(again=kind in ("silent", "gone"))
             self._tell_down(place, text)
 
-    def _is_void(self, place: MirrorPlace, wish: Wish, kind: str) -> bool:
+    def _is_void(self, place: MirrorPlace, request: PlaceRequest, kind: str) -> bool:
         """Whether the run itself has withdrawn the request, or pruned what it was about."""
-        pruned = kind == "gone" and wish.op == "copy" and not self._exists(wish.name)
+        pruned = kind == "gone" and request.op == "copy" and not self._exists(request.name)
         return kind == "cancelled" or pruned or (kind == "silent" and place.number in self._withdrawn)
 
     def _exists(self, name: str) -> bool:
@@ -373,5 +373,5 @@ def _newest(local: Sequence[CheckpointFacts]) -> str:
 
 def _running(place: MirrorPlace) -> list[str]:
     """Return the checkpoint that is being copied there; None: there is none."""
-    wish = place.under_way
-    return [wish.name] if wish is not None and wish.op == "copy" else []
+    request = place.under_way
+    return [request.name] if request is not None and request.op == "copy" else []
