@@ -26,7 +26,7 @@ def begin_from_places(session: Session) -> bytes:
     Before the run goes back, fetch the newest checkpoint: it shows whether the run went back before.
     """
     if session.mirrors is not None:
-        places, step = session.mirrors.provision, session.options.go_back
+        places, step = session.mirrors.fetcher, session.options.go_back
         with reading(session.store.root):
             places.set_strays_aside()
             if step is not None:
@@ -56,7 +56,7 @@ def go_back(session: Session) -> bytes:
         set_aside(store, checkpoint, "went-back", f"the run went back to step {step}")
     names = [checkpoint.path.name for checkpoint in newer]
     if session.mirrors is not None:
-        session.mirrors.provision.go_back(to)
+        session.mirrors.fetcher.go_back(to)
     session.attempt.record("went_back", step=to.step, phase=to.phase, names=names)
     say(f"{session.path}: goes back to step {step}; moved to quarantine: {', '.join(names) or 'nothing'}")
     return b""

@@ -28,13 +28,13 @@ from ..store.store import Store
 from ..terminal import say, warn
 from ..threads import Condition
 from . import settings
+from .checkpoint_fetcher import CheckpointFetcher
 from .entered import Entry, require_same
 from .mirror_lineage import Present
 from .mirror_options import WITHOUT, Mirroring, Wanted, named
 from .mirror_place import MirrorPlace
 from .mirrors import ClaimInfo, Mirrors
 from .options import Options
-from .provision import Provision
 
 LOOK_S = 30.0  # how long a place may take to list its content
 TOLD_S = 3.0  # after so long without an answer the place is asked again, and that is reported
@@ -118,8 +118,8 @@ class MirrorStart:
         self._tell_unusable(store)
         present = Present(store.checkpoints(), attempt.earlier, self._seen)
         places = [self._place(number, wanted, present, store) for number, wanted in enumerate(self._mirroring.places)]
-        provision = Provision(store, self._client, [place.shown for place in places], present)
-        return Mirrors(provision, places, claim_info, self._mirroring.drain_s)
+        fetcher = CheckpointFetcher(store, self._client, [place.shown for place in places], present)
+        return Mirrors(fetcher, places, claim_info, self._mirroring.drain_s)
 
     def _tell_unusable(self, store: Store) -> None:
         """Warn of copies with a manifest that cannot be used, if they would be the newest checkpoint."""

@@ -25,9 +25,9 @@ from ..store import attempt as attempts
 from ..store import format
 from ..terminal import say, warn
 from ..threads import Condition, Latch, Worker
+from .checkpoint_fetcher import CheckpointFetcher
 from .mirror_options import named
 from .mirror_place import NEVER, Copied, MirrorPlace, PlaceRequest
-from .provision import Provision
 
 BUDGET_S = 120.0  # without progress, before a request is given up, reported, and repeated
 TOLD_S = 1.0  # a wait at the end of the run that takes longer is announced
@@ -56,10 +56,10 @@ class Mirrors:
     """The places of one attempt, on rank 0, from its claim to its end."""
 
     def __init__(
-        self, provision: Provision, places: Sequence[MirrorPlace], claim_info: ClaimInfo, drain_s: float
+        self, fetcher: CheckpointFetcher, places: Sequence[MirrorPlace], claim_info: ClaimInfo, drain_s: float
     ) -> None:
-        self.provision = provision
-        self._store, self._client = provision.store, provision.client
+        self.fetcher = fetcher
+        self._store, self._client = fetcher.store, fetcher.client
         self._root, self._attempt = self._store.root, self._store.claim()
         self.places, self._claim_info, self._limit_s = [*places], claim_info, drain_s
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -77,7 +77,7 @@ class Mirrors:
 
     def begin(self, restored: str | None) -> None:
         """Begin to copy: the run's own checkpoint `restored` is restored; None: the run begins with another state."""
-        present = self.provision.present
+        present = self.fetcher.present
         origin = Origin(None) if restored is None else Origin(present.head, restored)
         there = {place.shown: sorted(place.there) for place in self.places}
         self._attempt.record("mirrors", places=there, attempt=origin.attempt, name=origin.name)
@@ -259,7 +259,7 @@ class Mirrors:
         if request.op == "look":
             try:
                 seen = msgspec.convert(found, Seen)
-                place.saw(self.provision.present.see(place.index, seen), seen.pins)
+                place.saw(self.fetcher.present.see(place.index, seen), seen.pins)
             except UsageError as error:  # the place has another lineage; the other places still get their copies
                 self._failed(place, request, "foreign", str(error))
                 return

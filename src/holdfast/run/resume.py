@@ -120,7 +120,7 @@ class _Search:
         self._sharing: dict[str, str] = {}  # names of checkpoints that share a file with a rejected one, and the reason
         if self._ranks.rank == 0:
             self._logs = session.earlier_logs
-            self._places = None if session.mirrors is None else session.mirrors.provision
+            self._places = None if session.mirrors is None else session.mirrors.fetcher
             self._left: Iterator[Checkpoint] | None = None  # None: not listed yet
             self._following: Checkpoint | None = None
             self._begins_anew = False  # the oldest one is after the run's first epoch, and the script fails there

@@ -1,4 +1,4 @@
-"""Provision: fetches checkpoints of the run's lineage from its places: the newest at a start, and files for repairs."""
+"""CheckpointFetcher: fetches checkpoints of the run from its places: the newest at a start, and files for repairs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .mirror_options import named
 QUIET_S = 180.0  # a fetch without progress for so long is given up
 
 
-class Provision:
+class CheckpointFetcher:
     """The copies of one run's lineage, while its attempt begins."""
 
     def __init__(self, store: Store, client: Client, shown: Sequence[str], present: Present) -> None:
