@@ -31,7 +31,7 @@ from ..threads import Latch
 from . import drilled, unsound
 from .ranks import require_one_place
 from .readback import ReadBack
-from .setbacks import Setbacks
+from .save_failures import SaveFailures
 from .unproven import Waiting
 from .windows import Order
 from .writer import BeforeEach, Writer
@@ -81,7 +81,7 @@ class Saves:
         self.writer, self.arena = Writer(), Arena()
         self.readback = ReadBack(session.store)
         self.pace = _pace(session)
-        self.setbacks, self.waiting = Setbacks(session), Waiting(session)
+        self.failures, self.waiting = SaveFailures(session), Waiting(session)
         self._durable_s = 0.0  # when the save in flight was durable
         self._last = session.progress.mark()  # the moment of the last save
         self._point = 0  # the safe point of the last save, as counted by windows
@@ -130,7 +130,7 @@ class Saves:
             return "the end"
         session = self._session
         problem = self.readback.take_damage()
-        if problem is not None and self.setbacks.damaged(problem) and self._every() is not None:
+        if problem is not None and self.failures.damaged(problem) and self._every() is not None:
             self._wanted = self._wanted or "due"
         if self._wanted is not None:
             return self._wanted
@@ -141,7 +141,7 @@ class Saves:
         every = self._every()
         # by the clock of rank 0
         due = order.save if order is not None and _by_clock(every) else self._is_due(every, epoch)
-        if due and self.setbacks.passes_over():
+        if due and self.failures.passes_over():
             self._last = session.progress.mark(epoch)
             return None
         return "due" if due else None
@@ -383,7 +383,7 @@ class Saves:
             else:
                 if self.pace is not None:
                     self.pace.landed(flight, self._durable_s)
-                self.setbacks.saved(flight.name)
+                self.failures.saved(flight.name)
         except BaseException as error:
             if self.writer.in_flight:  # a second Ctrl-C ended only the waiting
                 raise
@@ -392,7 +392,7 @@ class Saves:
             if not spared and not isinstance(error, Abandoned):
                 raise
             # no report: a newer save replaced it
-            if str(error) and self.setbacks.failed(flight.name, error, before=flight.before):
+            if str(error) and self.failures.failed(flight.name, error, before=flight.before):
                 self._wanted = self._wanted or flight.reason
         finally:
             if not self.writer.in_flight:

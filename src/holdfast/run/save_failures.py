@@ -1,4 +1,4 @@
-"""Setbacks: saves that failed, or whose bytes were damaged on the way to the disk: when to retry, and what to report.
+"""SaveFailures: saves that failed, or whose bytes were damaged on the way to the disk: what to retry and to report.
 
 After damage the next safe point saves once more. If that is damaged, too, saves become rarer: on a disk that damages
 what it writes, each of them leaves a checkpoint in quarantine/ that takes space.
@@ -24,7 +24,7 @@ _QUIET = 2  # so many saves in a row without known damage: the disk is trusted a
 _ADVICE = "if that goes on, saves become rarer: look at the system's log (dmesg), and save to another disk"
 
 
-class Setbacks:
+class SaveFailures:
     """Counts failures and damage of one attempt's saves. On several ranks all count alike."""
 
     def __init__(self, session: Session) -> None:
