@@ -11,8 +11,8 @@ from ..errors import Damaged, NotFound
 from ..store.checkpoint import Checkpoint
 from ..store.format import Name, parse_name
 from ..terminal import say
-from .patience import reading
 from .position import Position
+from .read_retries import reading
 from .resume import require_sound, require_wanted, set_aside
 from .tracked import RESERVED
 

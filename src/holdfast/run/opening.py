@@ -23,9 +23,9 @@ from ..store.checkpoint import Checkpoint
 from ..terminal import say, warn
 from . import drilled, fingerprint, going_back, relaunch, resume, summary, unsound, weights
 from .objects import adapter_for
-from .patience import patiently, reading
 from .position import Position
 from .ranks import agreed, led_at_length
+from .read_retries import patiently, reading
 from .reentry import Reentry
 from .safe_point import stop_now
 from .session import Session

@@ -18,8 +18,8 @@ from ..store.store import Store
 from ..terminal import say
 from . import unsound
 from .memory import checked
-from .patience import given_up, patiently, reading, unread_elsewhere
 from .ranks import agreed, led_at_length
+from .read_retries import given_up, patiently, reading, unread_elsewhere
 from .tracked import RESERVED, Digests, Plan, Tracked, require_fit
 
 if TYPE_CHECKING:

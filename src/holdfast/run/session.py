@@ -29,9 +29,9 @@ from .forgotten import Forgotten
 from .metrics import Metrics
 from .objects import STEERED, adapter_for, model_facts
 from .options import Options
-from .patience import Patience
 from .position import Position, Progress
 from .ranks import facts, here, present, require_alike
+from .read_retries import ReadRetries
 from .resume import Origin
 from .saves import Saves
 from .stop import Stop
@@ -64,7 +64,7 @@ class Session:
         self._agree()
         self._claim()
         self.metrics, self.saves = Metrics(self), Saves(self)
-        self.patience = Patience(self)
+        self.read_retries = ReadRetries(self)
         self.around = ExitStack()  # contexts that stay open while the attempt is alive
         self.standing: Standing | None = None  # set if the run has no block: it ends with its outermost loop
         self.durations: dict[str, Any] = {}  # what a clock says: saved with the run, and compared by no drill

@@ -18,7 +18,7 @@ from ..store.format import MANIFEST
 from ..store.signing import Key, public_key
 from ..store.store import Store
 from .objects import handles_at, weights_for
-from .patience import reading
+from .read_retries import reading
 from .resume import require_sound
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Patience: waits while a file of a checkpoint cannot be read, and tries again. It ends with the time that it has.
+"""ReadRetries: waits while a file of a checkpoint cannot be read, and tries again. It ends with the time that it has.
 
 A read that fails says nothing about the bytes: no checkpoint is set aside for it, and no older one is taken.
 """
@@ -34,7 +34,7 @@ _LOOK_S = 0.1  # between two checks for a signal
 _AGAIN, _ENOUGH = b"again", b""
 
 
-class Patience:
+class ReadRetries:
     """How long one start waits for files that it cannot read: all its waits together. Used on rank 0."""
 
     def __init__(self, session: Session) -> None:
@@ -80,7 +80,7 @@ def patiently(session: Session, work: Callable[[], T]) -> T:
             return work()
         except Unreadable as error:
             fault = error
-        word = session.ranks.lead("the wait for a file", partial(session.patience.verdict, fault))
+        word = session.ranks.lead("the wait for a file", partial(session.read_retries.verdict, fault))
         if word == _ENOUGH:
             raise fault
         if word != _AGAIN:
@@ -134,8 +134,8 @@ def given_up(session: Session, error: Unreadable, older: Checkpoint | None) -> U
     at = None if older is None else parse_name(older.path.name)
     back = "" if at is None else f"; Run(..., go_back={at.step}) goes on from the checkpoint before it"
     return Unreadable(
-        f"{error}; tried for {session.patience.waited_s:.0f} s. Nothing was changed. Start it again, on another node "
-        f"if there is one{elsewhere}{back}",
+        f"{error}; tried for {session.read_retries.waited_s:.0f} s. Nothing was changed. Start it again, on another "
+        f"node if there is one{elsewhere}{back}",
         error.files,
     )
 
