@@ -19,8 +19,8 @@ from ..store.checkpoint import Checkpoint
 from ..store.claiming import Elsewhere
 from ..store.format import run_json
 from . import options
-from .brought import Here, There, brought, parted
 from .shown import progress, report
+from .sources import LocalSource, RemoteSource, open_source, parted
 from .targets import Item, Target, target
 
 
@@ -38,7 +38,7 @@ def command(src: str, dst: str, everything: bool, as_json: bool) -> int:
     path, step = parted(src)
     if everything and step is not None:
         raise UsageError(f"{shown(src)}: --all copies every step; leave @{step} out")
-    with progress() as tell, brought(path, tell) as here:
+    with progress() as tell, open_source(path, tell) as here:
         chosen = here.locate().readable() if everything else [here.locate().select(step)]
         if not chosen:
             raise NotFound(f"{here.shown}: no whole checkpoint")
@@ -53,16 +53,16 @@ def command(src: str, dst: str, everything: bool, as_json: bool) -> int:
     return Damaged.exit_code if any(each["damaged"] for each in facts["checkpoints"]) else 0
 
 
-def _last_attempt(here: Here, chosen: Sequence[Checkpoint]) -> int:
-    claims = here.seen.claims if isinstance(here, There) else []
+def _last_attempt(here: LocalSource, chosen: Sequence[Checkpoint]) -> int:
+    claims = here.seen.claims if isinstance(here, RemoteSource) else []
     return max(*(each.head.attempt for each in chosen), *(claim.attempt for claim in claims), 0)
 
 
-def _run_json(here: Here, known: Elsewhere) -> str:
+def _run_json(here: LocalSource, known: Elsewhere) -> str:
     """Return the text of run.json. A copied single checkpoint has no such file; the run's id is then taken from its
     manifest.
     """
-    if isinstance(here, There):
+    if isinstance(here, RemoteSource):
         return here.seen.run_json
     root = here.locate().root
     if root is not None and scan.is_file(root / "run.json") and read_run(root) == known.run:
@@ -70,7 +70,7 @@ def _run_json(here: Here, known: Elsewhere) -> str:
     return run_json(str(known.run), owner.me(), None).decode()
 
 
-def _items(here: Here, chosen: Sequence[Checkpoint], known: Elsewhere) -> Iterator[Item]:
+def _items(here: LocalSource, chosen: Sequence[Checkpoint], known: Elsewhere) -> Iterator[Item]:
     saved = _attempts(here)
     for checkpoint in chosen:
         if checkpoint.head.run != known.run:
@@ -79,9 +79,9 @@ def _items(here: Here, chosen: Sequence[Checkpoint], known: Elsewhere) -> Iterat
         yield Item(here, checkpoint, saved.get(number, Attempt(number, None, ended=True)))
 
 
-def _attempts(here: Here) -> dict[int, Attempt]:
+def _attempts(here: LocalSource) -> dict[int, Attempt]:
     """Return what the source knows of the attempts that saved its checkpoints."""
-    if isinstance(here, There):
+    if isinstance(here, RemoteSource):
         return {each.attempt: Attempt(each.attempt, each.origin, each.ended) for each in here.seen.claims}
     root = here.locate().root
     if root is None:

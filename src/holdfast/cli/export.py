@@ -19,8 +19,8 @@ from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
 from ..store.locate import again
 from . import options
-from .brought import brought
 from .shown import progress, report
+from .sources import open_source
 
 
 @click.command()
@@ -52,7 +52,7 @@ def command(
     if write is None:
         raise UsageError(f"{output}: the ending says the format; it is one of {', '.join(FORMATS)}")
     _require_free(target, force=force)
-    with progress() as tell, brought(run, tell, foreign=True) as here:
+    with progress() as tell, open_source(run, tell, foreign=True) as here:
 
         def written() -> tuple[Checkpoint, Chosen]:
             found = here.locate().select(step)

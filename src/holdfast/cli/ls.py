@@ -22,8 +22,8 @@ from ..store.checkpoint_index import CheckpointIndex
 from ..store.locate import Location, best_of, fault
 from . import options, others
 from .attempts import attempts, attempts_at
-from .brought import Here, There, brought
 from .shown import age_s, echo, echo_json, moment, numbers, progress, section, table
+from .sources import LocalSource, RemoteSource, open_source
 
 COLUMNS = ("NAME", "STEP", "EPOCH", "TIME (UTC)", "AGE", "SIZE", "ON DISK", "METRICS", "MARKS", "PARENT", "NOTE")
 _QUARANTINED = re.compile(r"(step-\d{9,18}(?:-end)?)-(.+)")
@@ -39,7 +39,7 @@ def command(run: str, as_json: bool) -> None:
 
     Of a place this lists the copies there. Below them come those that no start uses, and the attempts that claimed it.
     """
-    with progress() as tell, brought(run, tell, foreign=True) as here:
+    with progress() as tell, open_source(run, tell, foreign=True) as here:
         facts = _listed(here)
         tell("")
         if as_json:
@@ -51,8 +51,8 @@ def command(run: str, as_json: bool) -> None:
             _print(facts)
 
 
-def _listed(here: Here) -> dict[str, Any]:
-    place, there = here.locate(), here if isinstance(here, There) else None
+def _listed(here: LocalSource) -> dict[str, Any]:
+    place, there = here.locate(), here if isinstance(here, RemoteSource) else None
     if isinstance(place, Folder):
         return {"path": str(place.path), "format": "foreign", "checkpoints": [*map(others.row, place.foreign())]}
     root = None if place.single else place.root

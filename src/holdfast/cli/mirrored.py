@@ -17,7 +17,7 @@ from ..store import source
 from ..store.format import MANIFEST
 from ..store.locate import Location
 from . import spelled
-from .brought import Here, Tell, There, line
+from .sources import LocalSource, RemoteSource, Tell, line
 
 
 class Held(NamedTuple):
@@ -30,10 +30,10 @@ class Held(NamedTuple):
     error: str | None  # why this is not known
 
 
-def mirrored(here: Here, tell: Tell) -> list[Held]:
+def mirrored(here: LocalSource, tell: Tell) -> list[Held]:
     """Look at the places to which the run in this directory was copied, according to its journals."""
     place = here.locate()
-    if place.root is None or place.single or isinstance(here, There):
+    if place.root is None or place.single or isinstance(here, RemoteSource):
         return []
     found = []
     try:

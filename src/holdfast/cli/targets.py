@@ -25,14 +25,14 @@ from ..store.claiming import Elsewhere
 from ..store.committing import writing
 from ..store.format import MANIFEST
 from ..store.locate import require_run
-from .brought import Here, Tell, There, is_place
 from .patience import patiently
+from .sources import LocalSource, RemoteSource, Tell, is_place
 
 
 class Item(NamedTuple):
     """A checkpoint that is to be copied."""
 
-    here: Here  # where it comes from
+    here: LocalSource  # where it comes from
     checkpoint: Checkpoint
     saved: Saved  # by that attempt
 
@@ -164,7 +164,7 @@ def _require_space(root: Path, need: int) -> None:
 def _fill(partial: Path, item: Item, tell: Tell) -> None:
     """Write a checkpoint's files, each byte compared with its digest on the way; the manifest comes last."""
     progress = _counted(item, tell, "copying")
-    if isinstance(item.here, There):
+    if isinstance(item.here, RemoteSource):
         remote = item.here.remote
         patiently(lambda: remote.fetch(item.saved.number, item.name, partial, progress=progress), tell)
         return

@@ -1,4 +1,4 @@
-"""Brought: what a command looks at. Of a place it brings what the command needs into a temporary directory.
+"""Sources: the checkpoints that a command reads. From a place it fetches files into a temporary directory.
 
 That directory has the shape of a run: run.json, and each checkpoint's manifest. Other files follow when the command
 asks for them. What is printed names the place, and not that directory.
@@ -35,7 +35,7 @@ Tell = Callable[[str], None]
 NO_MANIFEST = "no manifest"  # the copy was never completed
 
 
-class Here:
+class LocalSource:
     """A local directory: a run's, a checkpoint's, a supervisor's, or a copy of one of them. All files are there
     already.
     """
@@ -67,7 +67,7 @@ class Here:
         return checkpoint.problems(cold=cold)
 
 
-class Others(Here):
+class ForeignSource(LocalSource):
     """A file or a folder that another program wrote."""
 
     def __init__(self, text: str, found: Location) -> None:
@@ -78,7 +78,7 @@ class Others(Here):
         return self._found
 
 
-class There(Here):
+class RemoteSource(LocalSource):
     """The copies at a place. `folder` holds the files that were fetched."""
 
     def __init__(self, remote: Remote, folder: Path, tell: Tell) -> None:
@@ -226,18 +226,18 @@ def _at_most(size_bytes: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 @contextmanager
-def brought(text: str, tell: Tell, *, foreign: bool = False) -> Iterator[Here]:
+def open_source(text: str, tell: Tell, *, foreign: bool = False) -> Iterator[LocalSource]:
     """Yield the checkpoints that `text` names: a path, or the address of a place.
 
     Fetched files are removed at the block's end. `foreign`: checkpoints of other programs are accepted, too.
     """
     if not is_place(text):
-        yield _of_others(text) if foreign else Here(text)
+        yield _foreign_or_local(text) if foreign else LocalSource(text)
         return
     folder = job.tmpdir() / f"holdfast-{uuid.uuid4().hex}"
     with closing(open_place(text)) as place:
         tell(f"looking at {place.shown}")
-        there = There(Remote(place), folder, tell)
+        there = RemoteSource(Remote(place), folder, tell)
         before = os.umask(0o077)  # other users must not read fetched files
         try:
             disk.make_dir(folder)
@@ -251,15 +251,15 @@ def brought(text: str, tell: Tell, *, foreign: bool = False) -> Iterator[Here]:
             disk.remove_tree(folder)
 
 
-def _of_others(text: str) -> Here:
+def _foreign_or_local(text: str) -> LocalSource:
     """Return the checkpoint of another program that `text` names; None if a run or checkpoint of ours is there."""
-    here = Here(text)
+    here = LocalSource(text)
     try:
         here.locate()
     except NotFound:
         found = find(Path(text))
         if found is not None:
-            return Others(text, found)
+            return ForeignSource(text, found)
         if scan.is_file(text):
             raise NotFound(f"{text}: neither a run's directory nor a checkpoint of a format that is known") from None
     return here
