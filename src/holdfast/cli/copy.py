@@ -19,7 +19,7 @@ from ..store.checkpoint import Checkpoint
 from ..store.claiming import Elsewhere
 from ..store.format import run_json
 from . import options
-from .shown import progress, report
+from .formatting import progress, report
 from .sources import LocalSource, RemoteSource, open_source, parted
 from .targets import Item, Target, target
 

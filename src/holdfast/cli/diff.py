@@ -13,7 +13,7 @@ from ..inspect.diff import Difference, by_name, compare
 from ..store.checkpoint import Checkpoint
 from ..store.locate import again
 from . import options, spelled, told
-from .shown import limited, progress, report
+from .formatting import limited, progress, report
 from .sources import open_source, parted
 
 MOST = 30  # differences, unless --all

@@ -19,7 +19,7 @@ from ..store.claiming import strangers
 from ..store.locate import is_mirror, run_of
 from ..supervise import leftovers
 from . import measured, options
-from .shown import echo, echo_json
+from .formatting import echo, echo_json
 
 
 @click.command()

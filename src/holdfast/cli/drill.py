@@ -14,8 +14,8 @@ from ..drill.plan import SIGNALS
 from ..drill.table import COLUMNS, lines, row
 from ..errors import ChildError, UsageError
 from . import options
+from .formatting import echo, echo_json, safe, table
 from .init import mended
-from .shown import echo, echo_json, safe, table
 
 
 class _Signals(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only

@@ -19,7 +19,7 @@ from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
 from ..store.locate import again
 from . import options
-from .shown import progress, report
+from .formatting import progress, report
 from .sources import open_source
 
 

@@ -14,7 +14,7 @@ from ..store.locate import locate, run_of
 from ..supervise import status
 from ..supervise.place import JOURNAL
 from . import options
-from .shown import report
+from .formatting import report
 
 
 @click.command()

@@ -13,7 +13,7 @@ from .. import drill, terminal
 from ..errors import UsageError
 from ..legible import counted
 from . import options
-from .shown import echo, echo_json
+from .formatting import echo, echo_json
 
 if TYPE_CHECKING:
     from ..drill.fix.repair import Repair

@@ -16,7 +16,7 @@ from ..cluster.batch import Around
 from ..cluster.sbatch_options import Local
 from ..errors import NotFound, UsageError
 from . import measured, options
-from .shown import echo, report
+from .formatting import echo, report
 
 LOSES_WORK = 11
 _CODES = {"style": 0, "may lose work": 1, "loses work": LOSES_WORK}

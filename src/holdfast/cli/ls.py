@@ -22,7 +22,7 @@ from ..store.checkpoint_index import CheckpointIndex
 from ..store.locate import Location, best_of, fault
 from . import options, others
 from .attempts import attempts, attempts_at
-from .shown import age_s, echo, echo_json, moment, numbers, progress, section, table
+from .formatting import age_s, echo, echo_json, moment, numbers, progress, section, table
 from .sources import LocalSource, RemoteSource, open_source
 
 COLUMNS = ("NAME", "STEP", "EPOCH", "TIME (UTC)", "AGE", "SIZE", "ON DISK", "METRICS", "MARKS", "PARENT", "NOTE")

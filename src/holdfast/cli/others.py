@@ -9,7 +9,7 @@ from ..errors import Damaged, StoreError
 from ..foreign.checkpoint import Foreign
 from ..legible import counted, duration, size
 from ..store.format import utc
-from .shown import age_s, json_line, moment
+from .formatting import age_s, json_line, moment
 
 COLUMNS = ("NAME", "FORMAT", "STEP", "EPOCH", "TIME (UTC)", "AGE", "SIZE", "TENSORS")
 _MOST = 12  # of a fact's members

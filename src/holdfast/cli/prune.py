@@ -16,9 +16,9 @@ from ..store.checkpoint import Checkpoint
 from ..store.locate import fault, run_of
 from ..store.store import Store
 from . import options
+from .formatting import echo, echo_json, table
 from .keep import GRAMMAR, parse_keep
 from .ls import files
-from .shown import echo, echo_json, table
 
 
 @click.command()

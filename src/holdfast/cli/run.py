@@ -23,7 +23,7 @@ from ..supervise.supervise import SupervisorOptions, supervise
 from ..supervise.watching import HangOptions, require_a_place
 from ..terminal import say, warn
 from . import options
-from .shown import json_line, safe
+from .formatting import json_line, safe
 
 NO_DRILL = (
     "a drill compares the states of a Run, and a program under --app has none. Run it alone, then again through kills, "

@@ -18,7 +18,7 @@ from ..store.format import MOST_NAMES, Manifest
 from ..store.locate import run_of
 from ..store.stored import Stored, StoredPieces, is_piece
 from . import options, others
-from .shown import age_s, echo, json_line, limited, moment, more, numbers, progress, report, section
+from .formatting import age_s, echo, json_line, limited, moment, more, numbers, progress, report, section
 from .sources import RemoteSource, open_source
 
 MOST = 12  # leaves of each part, and values, unless --all

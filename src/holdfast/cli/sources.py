@@ -27,8 +27,8 @@ from ..store.checkpoint import Checkpoint, Problem
 from ..store.format import MANIFEST, File, Manifest
 from ..store.locate import Location, Step
 from . import options
+from .formatting import showing
 from .patience import patiently
-from .shown import showing
 
 Tell = Callable[[str], None]
 

@@ -18,7 +18,7 @@ from ..supervise import status
 from ..supervise.status import Status
 from ..terminal import warn
 from . import options
-from .shown import echo, echo_json, section, table
+from .formatting import echo, echo_json, section, table
 
 COLUMNS = ("RUN", "STATE", "STEP", "STEPS/S", "SAVED", "JOB", "ENDS IN", "STARTS", "NEXT")
 WATCH_S = 5.0

@@ -30,7 +30,7 @@ from ..supervise import submission
 from ..terminal import say
 from . import checked, measured, options
 from . import lint as told
-from .shown import report, safe
+from .formatting import report, safe
 from .submit_words import Passing, SubmitArguments
 
 # These are passed on to `holdfast run`.

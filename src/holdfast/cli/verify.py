@@ -17,8 +17,8 @@ from ..store.locate import Location
 from ..store.problems import of_whole
 from ..store.signing import Key, public_key
 from . import options, spelled
+from .formatting import progress, report
 from .mirrored import facts_of, lines_of, mirrored
-from .shown import progress, report
 from .sources import LocalSource, Tell, open_source
 
 _WORST_FIRST = (Damaged.exit_code, Unreadable.exit_code, StoreError.exit_code)
