@@ -28,8 +28,8 @@ from ..interval import enough_s
 from ..provenance import redact
 from ..supervise import submission
 from ..terminal import say
-from . import checked, measured, options
 from . import lint as told
+from . import measured, options, preflight
 from .formatting import report, safe
 from .submit_words import Passing, SubmitArguments
 
@@ -100,7 +100,7 @@ def command(ctx: click.Context, /, again: str | None, dry_run: bool, as_json: bo
         _continue(Path(again), words, dry_run=dry_run, as_json=as_json)
         return
     base = Path(next((option.value or "." for option in words.sbatch if option.name == "chdir"), "."))
-    checked.this_cluster(words.sbatch)
+    preflight.this_cluster(words.sbatch)
     lines = _lines(chosen["commands"])
     if not words.command and not lines:
         raise UsageError("what shall be run? holdfast submit [options] -- command ...")
@@ -108,20 +108,20 @@ def command(ctx: click.Context, /, again: str | None, dry_run: bool, as_json: bo
         raise UsageError("--commands FILE takes the place of the command after --; give one of them")
     order = _order(words, base, lines, chosen)
     text = script.script(order)
-    checked.set_up(order.setup)
+    preflight.set_up(order.setup)
     if order.array is not None:
         tasks = sweep.tasks(order.array)
-        checked.array(tasks, chosen["commands"])
+        preflight.array(tasks, chosen["commands"])
         if not lines:
-            checked.tells_tasks_apart(order.command, tasks)
-    checked.launched_once(order, lines)
-    checked.directory(order.directory)
+            preflight.tells_tasks_apart(order.command, tasks)
+    preflight.launched_once(order, lines)
+    preflight.directory(order.directory)
     if dry_run:
         click.echo(text, nl=False)
         return
     for each in [order.command] if order.command else map(shlex.split, lines):
-        checked.command(order, each, base)
-    checked.staged(order.stage)
+        preflight.command(order, each, base)
+    preflight.staged(order.stage)
     _submit_new(order, base, lines, named=chosen["directory"], as_json=as_json)
 
 
@@ -229,7 +229,7 @@ def _continue(directory: Path, words: SubmitArguments, *, dry_run: bool, as_json
     if words.command:
         raise UsageError(f"--continue {directory} submits the command that is there; leave out the one after --")
     text, file = submission.script_of(directory), directory / SCRIPT
-    checked.this_cluster([*words.typed, *sbatch.directives(text).options])
+    preflight.this_cluster([*words.typed, *sbatch.directives(text).options])
     tasks = submission.tasks_of(text)
     left: str | None = None
     if tasks is None:

@@ -1,4 +1,4 @@
-"""Checked: finds reasons for which a job would fail at its start, before it waits in the queue."""
+"""Preflight: finds reasons for which a job would fail at its start, before it waits in the queue."""
 
 from __future__ import annotations
 
