@@ -29,12 +29,12 @@ from ..terminal import say, warn
 from ..threads import Condition
 from . import settings
 from .checkpoint_fetcher import CheckpointFetcher
-from .entered import Entry, require_same
 from .mirror_lineage import Present
 from .mirror_options import WITHOUT, Mirroring, Wanted, named
 from .mirror_place import MirrorPlace
 from .mirrors import ClaimInfo, Mirrors
 from .options import Options
+from .submission_guard import Entry, require_same
 
 LOOK_S = 30.0  # how long a place may take to list its content
 TOLD_S = 3.0  # after so long without an answer the place is asked again, and that is reported

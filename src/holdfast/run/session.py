@@ -129,10 +129,10 @@ class Session:
         """
         if job() is None or not self.leads:
             return {}
-        from . import entered  # only jobs need it
+        from . import submission_guard  # only jobs need it
 
-        mine = entered.entry()
-        entered.require_ours(self.store.root, mine, self.options.accept)
+        mine = submission_guard.entry()
+        submission_guard.require_ours(self.store.root, mine, self.options.accept)
         return mine._asdict()
 
     def begin_listening(self, standing: Standing | None) -> None:
