@@ -89,7 +89,7 @@ def test_the_first_cause_is_blamed(monkeypatch, mine, others, shown):
     first, *rest = ranks(1 + len(others))
     for rank, error in zip(rest, others, strict=True):
         if error is not None:
-            rank.confess(error)
+            rank.report_error(error)
     assert shown == blamed(first, mine, "mine")
 
 

@@ -73,7 +73,7 @@ def leave(session: Session, error: BaseException | None) -> None:
         if error is not None and session.over is not None:
             _land_quietly(session)
         elif error is not None:
-            session.ranks.confess(error)
+            session.ranks.report_error(error)
             _land_quietly(session)
             session.ranks.leave(f"has left with {resume.describe(error)}, at {session.place()}")
             if not isinstance(error, Superseded):

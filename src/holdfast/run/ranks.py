@@ -191,7 +191,7 @@ def blamed(ranks: Ranks, error: BaseException, mine: str) -> str:
         return mine
     until = time.monotonic() + (CONFESSION_S if isinstance(error, RuntimeError) else 0.0)
     while True:
-        found = ranks.confessed()
+        found = ranks.reported_errors()
         causes = [each for each in found if not each.kind.startswith(_AFTERWARDS)]
         if causes or len(found) == ranks.world - 1 or time.monotonic() >= until:
             break
