@@ -14,7 +14,7 @@ from ..errors import DiskError, NotFinite, StoreError, Superseded
 from ..store import format
 from ..terminal import say, warn
 from . import reentry, resume, summary
-from .ranks import blamed, parting
+from .ranks import parting, root_cause
 from .safe_point import passed, stop_now
 from .session import Session
 
@@ -99,7 +99,7 @@ def say_failed(session: Session, error: BaseException) -> None:
             step=session.position.step,
             kind=type(error).__name__,
             place=_place(error),
-            error=blamed(session.ranks, error, resume.describe(error)),
+            error=root_cause(session.ranks, error, resume.describe(error)),
             script=resume.script(),
             checkpoint=checkpoint.path.name if checkpoint else None,
             counts=afresh and resume.counts(error) and not may_be_anothers,

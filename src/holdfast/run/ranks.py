@@ -182,7 +182,7 @@ def _differences(ranks: Ranks, topic: str, mine: str) -> str:
     return "; ".join(f"rank {rank} {said[rank].decode()}" for rank in [0, *odd]) if odd else ""
 
 
-def blamed(ranks: Ranks, error: BaseException, mine: str) -> str:
+def root_cause(ranks: Ranks, error: BaseException, mine: str) -> str:
     """Return the cause of `error` (described as `mine`) for the journal: another rank's own error, if that came first.
 
     A framework reports a lost rank by a RuntimeError. Errors of ranks that only noticed the loss are not causes.
