@@ -14,7 +14,7 @@ from ..errors import DiskError, NotFinite, StoreError, Superseded
 from ..store import format
 from ..terminal import say, warn
 from . import reentry, resume, summary
-from .ranks import parting, root_cause
+from .ranks import exit_barrier, root_cause
 from .safe_point import passed, stop_now
 from .session import Session
 
@@ -58,7 +58,7 @@ def finish(session: Session) -> None:
         stop_now(session, reason.decode())
     reentry.note_end(session)
     session.ranks.report("the end of the block")  # another rank may still fail in its block, or be slow
-    with parting(session.ranks):
+    with exit_barrier(session.ranks):
         session.close("end")
     if session.leads and (session.progress.steps_here or summary.finished_s(session) is None):
         session.display.close()

@@ -236,7 +236,7 @@ def present(ranks: Ranks) -> Iterator[None]:
 
 
 @contextmanager
-def parting(ranks: Ranks, patience_s: float = GOOD_BYE_S) -> Iterator[None]:
+def exit_barrier(ranks: Ranks, patience_s: float = GOOD_BYE_S) -> Iterator[None]:
     """The last act of a rank: it exits when rank 0 has finished; rank 0 exits when no other rank needs it.
 
     Rank 0 may host the rendezvous. It waits at most `patience_s`: after its last line is written, a lost rank changes

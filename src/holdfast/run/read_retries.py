@@ -20,7 +20,7 @@ from ..journal import Log
 from ..store.checkpoint import Checkpoint
 from ..store.format import Name, parse_name
 from ..terminal import say
-from .ranks import parting
+from .ranks import exit_barrier
 
 if TYPE_CHECKING:
     from .session import Session
@@ -148,7 +148,7 @@ def _leave(session: Session, reason: str, error: Unreadable) -> None:
     """
     tried = session.origin.checkpoint
     step, phase = (tried and parse_name(tried.path.name)) or Name(0)
-    with parting(session.ranks):
+    with exit_barrier(session.ranks):
         session.close("stop", reason=reason, step=step, phase=phase)
         session.job_clock.stopped(session.attempt)
     say(f"{session.path}: stopped by {reason}, while {error}; nothing was changed, run me again")

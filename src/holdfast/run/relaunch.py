@@ -23,7 +23,7 @@ from ..cluster.hold import HOLD, not_started
 from ..job import job
 from ..journal import Log
 from ..terminal import say
-from .ranks import parting
+from .ranks import exit_barrier
 from .session import Session
 
 _ID, _COUNT = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
@@ -104,7 +104,7 @@ def exit_again_after_a_stop(session: Session) -> None:
     if event is None:
         return
     reason, step = event["reason"], event["step"]
-    with parting(ranks):
+    with exit_barrier(ranks):
         session.close("stop", reason=reason, step=step, phase=event["phase"])
     say(
         f"{session.path}: stopped by {reason} at step {step}, and torchrun has started it again at once "
@@ -125,7 +125,7 @@ def exit_if_held(session: Session) -> None:
         return
     if session.leads and (supervisor := job_leader.supervisor()) is not None:
         job_leader.tell_run(supervisor, session.path)  # the hold file is there
-    with parting(ranks):
+    with exit_barrier(ranks):
         session.close("stop", reason="held", step=0, phase="step")
     say(not_started(session.path))
     raise session.stopped("held")
