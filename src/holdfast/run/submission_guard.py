@@ -1,4 +1,4 @@
-"""Submission guard: refuses a run that another submission began with other arguments, before anything of it is touched."""
+"""Submission guard: refuses a run that another submission began with other arguments, before anything is changed."""
 
 from __future__ import annotations
 
