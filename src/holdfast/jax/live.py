@@ -30,7 +30,7 @@ def unused(target: Tree[Any]) -> str:
     return target.unused()
 
 
-def outvoted(_: Tree[Any], __: Any) -> list[str]:
+def overridden_options(_: Tree[Any], __: Any) -> list[str]:
     """Return []: a tree has no options."""
     return []
 

@@ -27,7 +27,7 @@ def restore(target: Optimizer, stored: Any) -> None:
     target.load_state_dict(whole(stored))
 
 
-def outvoted(target: Optimizer, stored: Any) -> list[str]:
+def overridden_options(target: Optimizer, stored: Any) -> list[str]:
     """Return a line if the script begins with another learning rate than the run did, which will be used."""
     here, there = target.base_rate, stored.get("base_rate")
     if None in (here, there) or here == there:

@@ -189,7 +189,7 @@ def _restore_own(session: Session, checkpoint: Checkpoint, memory: dict[str, Any
     changed = fingerprint.changes(memory["fingerprint"]["environment"], fingerprint.environment())
     for line in changed:
         session.tell_changed(line)
-    for name, lines in session.origin.outvoted.items():
+    for name, lines in session.origin.overridden_options.items():
         for line in lines if name not in session.options.overrides else ():
             option = line.partition(" ")[0]
             changed_by = f'overrides={{"{name}": {{"{option}": ...}}}} changes it'

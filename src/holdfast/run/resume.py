@@ -41,7 +41,9 @@ class Origin:
         self.memory: dict[str, Any] = {}  # what the checkpoint stored of the run itself
         self.again: Reentry | None = None  # set: the live objects count, and were not restored
         self.rejected: list[tuple[str, str]] = []  # name of a newer checkpoint, and the reason
-        self.outvoted: dict[str, list[str]] = {}  # options in the script that the checkpoint's values replaced
+        self.overridden_options: dict[
+            str, list[str]
+        ] = {}  # options in the script that the checkpoint's values replaced
         self.baseline: Digests | None = None  # digests of the restored state, until the first loop begins
         self.generators: dict[str, Any] = {}  # copies of the tracked generators in that state
 
@@ -55,9 +57,9 @@ class Origin:
     def reject(self, name: str, why: str) -> None:
         self.rejected.append((name, why))
 
-    def outvote(self, found: dict[str, list[str]]) -> None:
+    def note_overridden_options(self, found: dict[str, list[str]]) -> None:
         """Note them before the first restore: a restore that fails half-way overwrites the script's options."""
-        self.outvoted = found
+        self.overridden_options = found
 
     def set_baseline(self, baseline: Digests | None, generators: dict[str, Any] | None = None) -> None:
         """Set the state that must stay unchanged until the first loop begins; None: the loop has begun.
@@ -266,8 +268,8 @@ def restore(session: Session, checkpoint: Checkpoint, types: Iterable[type], aga
             require_sound(checkpoint)
         view = checkpoint if ranks.alone else checkpoint.as_rank(ranks.rank)
         memory, plan = _fitting(view, tracked if again is None else None, types)
-        if not origin.outvoted and plan is not None:
-            origin.outvote(tracked.outvoted(view, plan, types))
+        if not origin.overridden_options and plan is not None:
+            origin.note_overridden_options(tracked.overridden_options(view, plan, types))
         return view, memory, plan
 
     view, memory, plan = agreed(ranks, "the comparison", compared)

@@ -185,13 +185,13 @@ class Tracked:
     def _is_leaf(self, name: str) -> bool:
         return not OBJECTS.has(self.objects[name]) and codec.is_leaf(self.objects[name])
 
-    def outvoted(self, checkpoint: Checkpoint, plan: Plan, types: Iterable[type]) -> dict[str, list[str]]:
+    def overridden_options(self, checkpoint: Checkpoint, plan: Plan, types: Iterable[type]) -> dict[str, list[str]]:
         """For each object, the options whose values in the script differ from the checkpoint's, which are used."""
         return {
             path: [line for line in lines if target not in STEERED or not line.startswith("lr ")]
             for path, target in _each_once(plan.own).items()
             if (adapter := adapter_for(target)) is not None
-            for lines in [adapter.outvoted(target, handles_at(checkpoint, path, types))]
+            for lines in [adapter.overridden_options(target, handles_at(checkpoint, path, types))]
         }
 
     def reducers(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ __all__ = [
     "handles",
     "leave",
     "look",
-    "outvoted",
+    "overridden_options",
     "override",
     "parameter_count",
     "places",
@@ -105,9 +105,9 @@ def at_safe_point(target: Any) -> bool:
     return isinstance(target, Optimizer) and optimizers.at_safe_point(target)
 
 
-def outvoted(target: Any, stored: Any) -> list[str]:
+def overridden_options(target: Any, stored: Any) -> list[str]:
     """Options in the script that differ from the checkpoint's, which a restore will use."""
-    return optimizers.outvoted(target, stored) if isinstance(target, Optimizer) else []
+    return optimizers.overridden_options(target, stored) if isinstance(target, Optimizer) else []
 
 
 def _kind(target: object) -> Any:

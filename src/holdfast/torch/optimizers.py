@@ -148,7 +148,7 @@ _NUMBERS = (int, float, tuple)
 _CHOSEN = entered.OPTIONS[1:]  # all but the rate
 
 
-def outvoted(optimizer: Optimizer, stored: Any) -> list[str]:
+def overridden_options(optimizer: Optimizer, stored: Any) -> list[str]:
     """Return one line for each option whose value in the script differs from the checkpoint's, which will be used.
 
     Its first word is the option's name.
