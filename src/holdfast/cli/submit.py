@@ -235,7 +235,7 @@ def _continue(directory: Path, words: SubmitArguments, *, dry_run: bool, as_json
     if tasks is None:
         submission.require_unfinished(directory)
     else:
-        now = submission.standing(directory, tasks)
+        now = submission.sweep_progress(directory, tasks)
         if not now.left:
             raise UsageError(
                 f"{directory}: {len(now.done)} tasks are done, {len(now.queued)} in the queue, none is left"

@@ -271,25 +271,25 @@ def leave_pass(session: Session) -> bool:
 def outermost(session: Session, kind: str, total: int, first: int = 0) -> Iterator[None]:
     """Run an outermost loop: note whether it ends, is left, or raises."""
     _begin(session, kind, total, first)
-    standing, walks = session.standing, session.progress.walks
-    if standing is not None:
-        standing.loop_begins()
+    blockless, walks = session.blockless, session.progress.walks
+    if blockless is not None:
+        blockless.loop_begins()
     try:
         yield
     except GeneratorExit:  # `break`, or an exception leaving the block; after an exception nothing is saved
         if not session.is_over:
             walks.leave_outer(session.metrics.set_aside())
-            if standing is not None:
-                standing.loop_left(LOOP_CODES)
+            if blockless is not None:
+                blockless.loop_left(LOOP_CODES)
         raise
     except BaseException as error:  # the loader or a save raised: the position stays at the last safe point
         walks.take_outer()
-        if standing is not None:
-            standing.leave(error)
+        if blockless is not None:
+            blockless.leave(error)
         raise
     walks.take_outer()
-    if standing is not None:
-        standing.loop_ended()
+    if blockless is not None:
+        blockless.loop_ended()
 
 
 def _begin(session: Session, kind: str, total: int, first: int) -> None:
@@ -355,8 +355,8 @@ def inside(session: Session, walk: Walk) -> Iterator[None]:
         raise
     except BaseException as error:
         walks.failed(error)
-        if session.over is not None and session.standing is not None:  # a stop ends the outermost loop as well
-            session.standing.leave(error)
+        if session.over is not None and session.blockless is not None:  # a stop ends the outermost loop as well
+            session.blockless.leave(error)
         raise
     finally:
         walks.open.remove(walk)

@@ -33,7 +33,7 @@ class Submitted(NamedTuple):
         return job.job in self.jobs or job.script == self.script
 
 
-class Standing(NamedTuple):
+class SweepProgress(NamedTuple):
     """The tasks of a sweep."""
 
     done: list[int]
@@ -168,7 +168,7 @@ def tasks_of(text: str) -> sweep.Tasks | None:
     return sweep.tasks(array.value or "") if array is not None and sweep.VARIABLE in text else None
 
 
-def standing(directory: Path, tasks: sweep.Tasks) -> Standing:
+def sweep_progress(directory: Path, tasks: sweep.Tasks) -> SweepProgress:
     """Return which tasks of a sweep are done, which are in the queue, and which are neither.
 
     Raises:
@@ -179,7 +179,7 @@ def standing(directory: Path, tasks: sweep.Tasks) -> Standing:
     done = {number for number in tasks.numbers if is_done(directory / f"{TASK_DIRECTORY}{number}")}
     waiting = [number for number in tasks.numbers if number in queued]
     left = [number for number in tasks.numbers if number not in done | queued]
-    return Standing(sorted(done), waiting, left)
+    return SweepProgress(sorted(done), waiting, left)
 
 
 def is_done(directory: Path) -> bool:
