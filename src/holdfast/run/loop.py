@@ -14,11 +14,11 @@ from ..terminal import say
 from . import unproven
 from .arguments import ENDLESS, consumed_wanted, epochs_wanted, name_wanted, steps_wanted
 from .leaving import count_left_pass, end_outer
+from .loader_cursor import BatchesArguments, LoaderCursor
 from .opening import begin_again, require_settled, settle
 from .passes import Walk
 from .ranks import require_one_loop
 from .safe_point import passed, safe_point, step_done
-from .serving import BatchesArguments, Serving
 from .session import Session
 
 _MAY_BEGIN = {(): ("epochs", "steps", "batches", "loop"), ("epochs",): ("batches", "steps")}
@@ -66,7 +66,7 @@ class Loop:
         else:
             raise UsageError("run.loop(): give epochs=, or steps= for a loop without epochs")
         self._first, self._total = wanted.start, wanted.stop
-        self._serving: Serving | None = None
+        self._cursor: LoaderCursor | None = None
         self._begun = False  # whether this loop is inside an epoch; a restored position may be before it is
         with ExitStack() as around:
             around.enter_context(inside(session, Walk("loop")))
@@ -152,12 +152,12 @@ class Loop:
         arguments = BatchesArguments(loader, name_wanted(name))
         if self._kind == "epochs" and not self._begun:
             raise UsageError("loop.batches(): no epoch has begun; loop.begin_epoch() begins one")
-        if self._serving is not None:
-            raise UsageError(f"loop.batches(): the loader {self._serving.name!r} is in progress; end its epoch first")
+        if self._cursor is not None:
+            raise UsageError(f"loop.batches(): the loader {self._cursor.name!r} is in progress; end its epoch first")
         if self._session.position.is_done(name):
             return iter(())
-        self._serving = Serving(self._session, arguments, ahead=True)
-        return self._serving
+        self._cursor = LoaderCursor(self._session, arguments, ahead=True)
+        return self._cursor
 
     def settle(self) -> None:
         """Restore the random numbers, and undo what the program has changed in the state since the run was entered.
@@ -179,10 +179,10 @@ class Loop:
         """
         self._session.require_alive()
         final = self._kind == "steps" and self.step + 1 >= self._total
-        if self._serving is None:
+        if self._cursor is None:
             step_done(self._session, final=final)
         else:
-            self._serving.step_done(consumed_wanted(batches, 1), final=final)
+            self._cursor.step_done(consumed_wanted(batches, 1), final=final)
 
     def end_epoch(self, batches: int = 0, *, last: bool = False) -> None:
         """End the epoch: a safe point. What remains of its loader is skipped.
@@ -194,25 +194,25 @@ class Loop:
             Stopped: the state is saved; the process must end and be run again.
             Mismatch: no batch was fetched after a restore inside the epoch, and `settle` was not called.
         """
-        session, serving = self._session, self._serving
+        session, cursor = self._session, self._cursor
         session.require_alive()
         if not self._begun:
             raise UsageError("loop.end_epoch(): no epoch has begun; loop.begin_epoch() begins one")
-        if serving is not None and session.origin.baseline is not None:
+        if cursor is not None and session.origin.baseline is not None:
             raise Mismatch(
                 f"{session.path}: the checkpoint lies behind the last batch that this epoch took of the loader "
-                f"{serving.name!r}, so that its random numbers were not restored: call loop.settle() when the batches "
+                f"{cursor.name!r}, so that its random numbers were not restored: call loop.settle() when the batches "
                 "have ended, before the validation"
             )
         if consumed_wanted(batches, 0):
-            if serving is not None:
-                serving.consume(batches)
+            if cursor is not None:
+                cursor.consume(batches)
             session.position.at_safe_point("step")
             passed(session)
-        if serving is not None:
-            serving.end()
-            serving.close()
-            self._serving = None
+        if cursor is not None:
+            cursor.end()
+            cursor.close()
+            self._cursor = None
         self._begun = False
         if last:
             session.position.left[self._kind] = self._total
@@ -226,11 +226,11 @@ class Loop:
         reason = error if error is not None or not self.goes_on else GeneratorExit()
         if isinstance(reason, GeneratorExit) and not session.is_over and session.saves.saved == session.here:
             session.position.at_safe_point("step")  # that the run was left is part of its state, and needs a name
-        serving, self._serving = self._serving, None
-        if serving is not None:
+        cursor, self._cursor = self._cursor, None
+        if cursor is not None:
             if isinstance(reason, GeneratorExit) and not session.is_over:
-                serving.end()
-            serving.close()
+                cursor.end()
+            cursor.close()
         self._around.__exit__(None if reason is None else type(reason), reason, None)
         self._leave(error)
 

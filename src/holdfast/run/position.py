@@ -19,7 +19,7 @@ from .last_batch import LastBatch
 from .passes import Walks
 
 if TYPE_CHECKING:
-    from .serving import Serving
+    from .loader_cursor import LoaderCursor
 
 AHEAD = "ahead"  # in a feed's position: the random numbers before each fetch whose batch is not consumed yet
 
@@ -179,17 +179,17 @@ class Progress:
         self._looked_at_body = False
         self.unproven: dict[str | None, Unproven | None] = {}  # by loader; None: the framework
         self._epochs_in_steps = 0
-        self._serving: Serving | None = None  # the loader in progress
+        self._cursor: LoaderCursor | None = None  # the loader in progress
 
     @property
     def batches_left(self) -> int | None:
         """How many batches of the loader in progress are not consumed; None if its length is not known."""
-        return None if self._serving is None else self._serving.left
+        return None if self._cursor is None else self._cursor.left
 
     @property
     def lives_on(self) -> str:
         """The part of the loader in progress that no start can restore, not even at an epoch's end; empty if none."""
-        return "" if self._serving is None else self._serving.lives_on
+        return "" if self._cursor is None else self._cursor.lives_on
 
     @property
     def unproven_here(self) -> Unproven | None:
@@ -198,7 +198,7 @@ class Progress:
 
         None: it may not, as at an epoch's end.
         """
-        loader = None if self._serving is None else self.unproven.get(self._serving.name)
+        loader = None if self._cursor is None else self.unproven.get(self._cursor.name)
         return loader or (self.unproven.get(None) if self.position.in_epoch else None)
 
     @property
@@ -221,8 +221,8 @@ class Progress:
     def state_dict(self) -> dict[str, Any]:
         """Return the position, with the present positions of the feeds."""
         position = self.position
-        if self._serving is not None:
-            position.feeds[self._serving.name] = dict(self._serving.position())
+        if self._cursor is not None:
+            position.feeds[self._cursor.name] = dict(self._cursor.position())
         return position.state_dict()
 
     def count_epochs_in_steps(self, epochs: int) -> None:
@@ -264,18 +264,18 @@ class Progress:
     def keep_source(self, name: str, source: Source, facts: Mapping[str, Any]) -> None:
         self.loader_facts[name], self.sources[name] = facts, source
 
-    def reach(self, serving: Serving) -> None:
+    def reach(self, cursor: LoaderCursor) -> None:
         """Note the loader in progress."""
-        self._serving = serving
+        self._cursor = cursor
 
-    def consumed(self, serving: Serving) -> None:
+    def consumed(self, cursor: LoaderCursor) -> None:
         """Note how many batches of the loader in progress are done; a safe point follows."""
-        self._serving = serving
-        self.position.loaders[serving.name] = {"consumed": serving.consumed, "done": False}
+        self._cursor = cursor
+        self.position.loaders[cursor.name] = {"consumed": cursor.consumed, "done": False}
 
-    def end_serving(self, name: str, position: FeedPosition, taken: int) -> None:
+    def end_loader(self, name: str, position: FeedPosition, taken: int) -> None:
         """End the loader `name` for this epoch, after `taken` batches."""
-        self._serving = None
+        self._cursor = None
         self.position.serve(None)
         self.position.feeds[name] = dict(position)
         self.position.loaders[name] = {"consumed": taken, "done": True}

@@ -19,12 +19,12 @@ from . import arguments, leaving, loops, opening, reentry, settings
 from .blockless import BlocklessRun, end_at
 from .inside import living, outside
 from .leaving import count_left_pass
+from .loader_cursor import BatchesArguments
 from .loop import Loop
 from .mirror_options import DRAIN_S, Mirror, Place, mirroring
 from .options import Options, seed_of
 from .passes import Passes, length_of
 from .safe_point import save_asked, step_done
-from .serving import BatchesArguments
 from .session import Session, require_overridable
 from .stop import Deadline
 from .tracked import Tracked

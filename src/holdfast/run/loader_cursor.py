@@ -1,4 +1,4 @@
-"""Serving: one loader in one epoch: its remaining batches, and where a resume continues."""
+"""LoaderCursor: one loader in one epoch: its remaining batches, and where a resume continues."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Fetch(NamedTuple):
     random: dict[str, Any]  # states of the generators that the fetch drew from, or of all
 
 
-class Serving(Iterator[Any]):
+class LoaderCursor(Iterator[Any]):
     """The remaining batches of a loader in this epoch.
 
     Of all its batches `taken` are fetched, `given` are out, and `consumed` are done. Batches that a resume fetches
@@ -167,7 +167,7 @@ class Serving(Iterator[Any]):
 
     def end(self) -> None:
         """End the loader for this epoch: its remaining batches are skipped, also after a resume."""
-        self._session.progress.end_serving(self.name, self._place(self.taken), self.taken)
+        self._session.progress.end_loader(self.name, self._place(self.taken), self.taken)
         self._mark_end()
 
     def _mark_end(self) -> None:
