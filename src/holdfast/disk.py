@@ -293,7 +293,7 @@ def make_private(directory: Path) -> None:
         make_dirs(directory.parent)
         with suppress(FileExistsError):
             directory.mkdir(DIRECTORY_MODE & ~modes.OTHERS)
-    modes.heed(directory)
+    modes.inherit_mode(directory)
     directory = Path(os.path.realpath(directory))  # below it no link is followed
     if modes.is_private(directory):
         return
@@ -305,7 +305,7 @@ def make_private(directory: Path) -> None:
 
 
 def close_if_private(path: Path) -> None:
-    """Take other users' rights from a file that another program wrote in a private directory of `modes.heed`."""
+    """Take other users' rights from a file that another program wrote in a private directory of `modes.inherit_mode`."""
     if not modes.own(path, modes.OTHERS):
         close_to_others(path)
 

@@ -10,7 +10,7 @@ OTHERS = 0o077  # all rights of the group and of other users
 _heeded: dict[str, Path] = {}  # a directory -> the path whose mode says whether others may see what is made in it
 
 
-def heed(directory: Path, of: Path | None = None) -> None:
+def inherit_mode(directory: Path, of: Path | None = None) -> None:
     """From now on create everything in `directory` without rights for other users, while its own mode, or that `of` a
     file, denies them.
 
@@ -30,7 +30,7 @@ def is_private(path: Path) -> bool:
 
 
 def own(path: Path, mode: int) -> int:
-    """Return `mode`, without the rights of other users inside a private directory of `heed`."""
+    """Return `mode`, without the rights of other users inside a private directory of `inherit_mode`."""
     here = Path(os.path.abspath(path))
     around = [_heeded[place] for place in map(str, (here, *here.parents)) if place in _heeded]
     return mode & ~OTHERS if any(map(is_private, around)) else mode

@@ -48,7 +48,7 @@ def test_a_mode_that_cannot_be_asked_for_counts_as_private(tmp_path, monkeypatch
     """Nothing is opened to others because a disk did not answer."""
     monkeypatch.setattr(modes, "_heeded", {})
     (tmp_path / "run").mkdir(0o755)
-    modes.heed(tmp_path / "run")
+    modes.inherit_mode(tmp_path / "run")
     real = os.stat
 
     def fails(path, **named):
@@ -116,5 +116,5 @@ def test_a_file_costs_no_more_after_a_thousand_runs(tmp_path):
 
     before = calls()
     for number in range(1000):
-        modes.heed(tmp_path / f"{number}")
+        modes.inherit_mode(tmp_path / f"{number}")
     assert before == calls() > 0

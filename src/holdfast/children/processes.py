@@ -38,7 +38,7 @@ def catch(pids: Iterable[int], number: int) -> bool:
     return any(_has(pid, "SigCgt", number) for pid in pids)
 
 
-def heed(pids: Iterable[int], number: int) -> bool:
+def handle_signal(pids: Iterable[int], number: int) -> bool:
     """Whether one of the processes does not ignore the signal.
 
     If it received the signal and still runs, it is handling it.

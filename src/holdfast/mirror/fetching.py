@@ -24,7 +24,7 @@ class Fetching:
 
     def whole(self, into: Path) -> int:
         """Write all files into the folder `into`; the manifest comes last."""
-        modes.heed(into)
+        modes.inherit_mode(into)
         wanted = self._wanted()
         for name in sorted(wanted.files):
             disk.make_dirs((into / name).parent)
@@ -39,7 +39,7 @@ class Fetching:
 
     def one(self, name: str, into: Path) -> None:
         """Write one file to `into`."""
-        modes.heed(into.parent)
+        modes.inherit_mode(into.parent)
         wanted = self._wanted()
         if name == MANIFEST:
             disk.write(into, [wanted.raw])

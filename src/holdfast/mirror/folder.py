@@ -29,7 +29,7 @@ class Folder:
         self.shown = str(root)
         self.atomic = True  # a link, or O_EXCL where there are no links: both are exclusive on NFS, too
         self._root, self._private = root, private
-        modes.heed(root)
+        modes.inherit_mode(root)
 
     def close(self) -> None:
         pass

@@ -107,7 +107,7 @@ class Alive:
         """Find the supervisor, and tell it that the run opens. With `private`, close its files to other users."""
         directory = job_leader.supervisor()
         if directory is not None:
-            modes.heed(directory, of=directory / SUPERVISOR)
+            modes.inherit_mode(directory, of=directory / SUPERVISOR)
         if directory is not None and private:
             _close(directory)
         self._slot = None if directory is None else claim(directory, rank, world)

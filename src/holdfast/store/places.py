@@ -25,7 +25,7 @@ def require(root: Path) -> None:
     Raises:
         UsageError: one is a link that is not followed.
     """
-    modes.heed(root)
+    modes.inherit_mode(root)
     for name in OWN:
         refuse_link(root / name)
     checkpoints(root)

@@ -253,7 +253,7 @@ def called(command: Sequence[str]) -> str:
 def _enter(path: Path, begin: Event) -> SupervisorDirectory:
     try:
         disk.make_dirs(path)
-        modes.heed(path, of=path / JOURNAL)  # a private run makes that file private, and so all later files
+        modes.inherit_mode(path, of=path / JOURNAL)  # a private run makes that file private, and so all later files
         with suppress(FileExistsError):
             disk.write(path / JOURNAL, [])
         disk.sync_dir(path)

@@ -251,7 +251,7 @@ class CommandProcess:
         If the signal killed only its shell, the rest may still be saving.
         """
         fell = self._handed and (child.code or 0) < 0
-        if fell and any(processes.heed(processes.members(child.pid), number) for number in self._handed):
+        if fell and any(processes.handle_signal(processes.members(child.pid), number) for number in self._handed):
             return
         if self._nudged_s is None:
             child.send(signal.SIGTERM)
