@@ -305,7 +305,7 @@ def make_private(directory: Path) -> None:
 
 
 def close_if_private(path: Path) -> None:
-    """Take other users' rights from a file that another program wrote in a private directory of `modes.inherit_mode`."""
+    """Take other users' rights from a file that another program wrote in a private directory (`modes`)."""
     if not modes.own(path, modes.OTHERS):
         close_to_others(path)
 

@@ -28,7 +28,7 @@ def test_a_private_run_stays_private_in_every_process(tmp_path, monkeypatch):
     """What begins it, joins it, goes on with it or pins in it creates nothing for other users."""
     before = os.umask(0)
     try:
-        monkeypatch.setattr(modes, "_heeded", {})
+        monkeypatch.setattr(modes, "_mode_sources", {})
         store = having(tmp_path / "run", 1, private=True)
         assert closed(tmp_path / "run")
         for act in (
@@ -37,7 +37,7 @@ def test_a_private_run_stays_private_in_every_process(tmp_path, monkeypatch):
             lambda: put(Store(tmp_path / "run", take_over=True), 2),
             lambda: by_another_program(Store(tmp_path / "run", take_over=True)),
         ):
-            monkeypatch.setattr(modes, "_heeded", {})  # as a process that has just begun
+            monkeypatch.setattr(modes, "_mode_sources", {})  # as a process that has just begun
             act()
             assert closed(tmp_path / "run")
     finally:
@@ -46,7 +46,7 @@ def test_a_private_run_stays_private_in_every_process(tmp_path, monkeypatch):
 
 def test_a_mode_that_cannot_be_asked_for_counts_as_private(tmp_path, monkeypatch):
     """Nothing is opened to others because a disk did not answer."""
-    monkeypatch.setattr(modes, "_heeded", {})
+    monkeypatch.setattr(modes, "_mode_sources", {})
     (tmp_path / "run").mkdir(0o755)
     modes.inherit_mode(tmp_path / "run")
     real = os.stat

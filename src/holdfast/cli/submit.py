@@ -210,7 +210,7 @@ def _require_unchanged(ctx: click.Context, directory: Path, chosen: Mapping[str,
     """Refuse options that --continue cannot change.
 
     Raises:
-        UsageError: an option was given that --continue does not heed, because it is in the script.
+        UsageError: an option was given that --continue ignores, because it is in the script.
     """
     typed = ctx.get_parameter_source
     name = next((each for each in chosen if typed(each) is click.core.ParameterSource.COMMANDLINE), None)

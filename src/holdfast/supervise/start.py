@@ -186,7 +186,7 @@ class CommandProcess:
         self._waiting = later
 
     def _send(self, child: Child, wanted: int) -> None:
-        chosen = self._heeded(child, wanted) if wanted not in self._handed else wanted
+        chosen = self._handled(child, wanted) if wanted not in self._handed else wanted
         if chosen not in self._handed:
             child.send(chosen)
             self.note("handed", signal=signal.Signals(chosen).name)
@@ -194,7 +194,7 @@ class CommandProcess:
                 say("Ctrl-C: it may save and end; a second one kills it")
         self._handed |= {chosen, wanted}
 
-    def _heeded(self, child: Child, number: int) -> int:
+    def _handled(self, child: Child, number: int) -> int:
         """Return the signal to send: SIGTERM instead of a notice that would only kill.
 
         For example, torchrun handles no SIGUSR1.
