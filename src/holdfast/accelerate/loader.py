@@ -70,7 +70,7 @@ def _untried() -> Unproven | None:
     return require("accelerate", NAMES["accelerate"])
 
 
-class _Fetch(NamedTuple):
+class _FetchState(NamedTuple):
     """The state just before a batch was fetched from the loader inside."""
 
     number: int  # of the batches fetched before it in this epoch
@@ -91,7 +91,7 @@ class PreparedFeed(Feed):
         dispatches = isinstance(loader, DataLoaderDispatcher) and not loader.split_batches
         self._each = loader.state.num_processes if dispatches else 1  # batches of the loader inside for one outside
         self._batches: Iterator[Any] = iter(())
-        self._notes: deque[_Fetch] = deque()
+        self._notes: deque[_FetchState] = deque()
         self._again: deque[Any] = deque()  # fetched again, and not yet taken by accelerate
         self._given = self._fetched = 0
         self._began: Any = None  # the state of the samplers' generator before it drew this epoch's order
@@ -197,7 +197,7 @@ class PreparedFeed(Feed):
 
     def _fetch(self, random: dict[str, Any] | None = None) -> Any:
         before = rng.capture() if random is None else random
-        self._notes.append(_Fetch(self._fetched, dict(self._inner.position(self._fetched)), before))
+        self._notes.append(_FetchState(self._fetched, dict(self._inner.position(self._fetched)), before))
         batch = next(self._batches, _END)
         self._fetched += batch is not _END
         return batch

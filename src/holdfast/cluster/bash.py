@@ -56,7 +56,7 @@ def parse(text: str) -> Parsed:
     """Return the simple commands of a script, in the order in which they are written."""
     found = list(tokens(text))
     lines = frozenset(token.line for token in found if token.kind == "comment")
-    return Parsed(_Reader([token for token in found if token.kind != "comment"]).read(), lines)
+    return Parsed(_Parser([token for token in found if token.kind != "comment"]).read(), lines)
 
 
 def commands(text: str) -> list[ShellCommand]:
@@ -73,7 +73,7 @@ class _Frame(NamedTuple):
     piped: bool
 
 
-class _Reader:
+class _Parser:
     """Walks the tokens and tracks the surrounding groups, functions, loops, branches, lists and pipelines."""
 
     def __init__(self, tokens: list[Token]) -> None:

@@ -29,13 +29,13 @@ TASK_DIRECTORY = "task-"  # and the task's number: where a sweep's task keeps it
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 
-class _Announced(msgspec.Struct, frozen=True):
+class _LeaderFile(msgspec.Struct, frozen=True):
     directory: str  # quoted as in a URL, because its name may contain bytes that are no text
     restart_count: int
     owner: dict[str, Any]
 
 
-_ANNOUNCED = msgspec.json.Decoder(_Announced)  # made here for the reason that `format` has
+_ANNOUNCED = msgspec.json.Decoder(_LeaderFile)  # made here for the reason that `format` has
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def announced(directory: Path) -> Iterator[dict[str, str]]:
     here = job()
     place = _place() if here is not None and speaks(here) and supervisor() is None else None
     if place is not None and here is not None:
-        facts = _Announced(_quoted(directory), here.restart_count, owner.me())
+        facts = _LeaderFile(_quoted(directory), here.restart_count, owner.me())
         with suppress(OSError):
             disk.make_dirs(place.parent)
             disk.replace_with(place, [legible.json_bytes(facts) + b"\n"])

@@ -60,7 +60,7 @@ def read(folder: Path, names: frozenset[str]) -> Content:
     Raises:
         Damaged: an index is damaged.
     """
-    found = _Found(folder)
+    found = _FolderContent(folder)
     wanted = _weights(folder, names, found.flaws)
     for name in [*wanted][:_MOST_FILES]:
         found.weights(name, single, wanted[name])
@@ -122,7 +122,7 @@ def single(region: Region, path: Step = ()) -> Content:
     return pt.read(region, path) if small(region.cut(0, 4)) == b"PK\3\4" else pt.pickled(region, path)
 
 
-class _Found:
+class _FolderContent:
     """What was found in the folder so far."""
 
     def __init__(self, folder: Path) -> None:

@@ -46,7 +46,7 @@ class Tree(Generic[T]):
         if isinstance(value, Tree):
             raise UsageError("Tree(tree): give the value itself")
         self._value = value
-        self._first: _First | None = None  # set when a run is entered
+        self._first: _FirstValue | None = None  # set when a run is entered
         self._is_read = False  # since the run was entered or has restored the value
         self._restored: Any = None
 
@@ -135,14 +135,14 @@ class Tree(Generic[T]):
             return f"tree.value {said}, and was not read: begin with `state = tree.value`, and assign what steps return"
         return f"tree.value {said}: assign what a step returns (tree.value = state). What never changes is no state"
 
-    def _outline(self) -> tuple[Outline, _First]:
+    def _outline(self) -> tuple[Outline, _FirstValue]:
         outline = Outline(self._value)
         if self._first is None:
-            self._first, self._is_read = _First(outline), False
+            self._first, self._is_read = _FirstValue(outline), False
         return outline, self._first
 
 
-class _First:
+class _FirstValue:
     """Facts of a tree from when its run was entered. It keeps no array alive."""
 
     def __init__(self, outline: Outline) -> None:
@@ -229,7 +229,7 @@ def _groups(wanted: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
     return groups
 
 
-def _require_same(first: _First, outline: Outline) -> None:
+def _require_same(first: _FirstValue, outline: Outline) -> None:
     """Require the structure that the value had when the run began.
 
     Raises:

@@ -96,7 +96,7 @@ def load_into(
             raise NotFound(f"{checkpoint.path}: holds no {name!r}, only {', '.join(known)}; say name={known[0]!r}")
         return {name: model}
 
-    reader = _Reading(wanted, rename or {}, strict=strict, key=None if key is None else public_key(key))
+    reader = _WeightReader(wanted, rename or {}, strict=strict, key=None if key is None else public_key(key))
     with reading(Path(path)):
         return reader.read(path, step)[name]
 
@@ -120,7 +120,7 @@ def begin_from(source: StartFrom, objects: Mapping[str, Any]) -> dict[str, Repor
             raise Mismatch(f"{checkpoint.path}: {has}")
         return {name: models[name] for name in names}
 
-    return _Reading(wanted, source.rename, strict=source.strict).read(source.path)
+    return _WeightReader(wanted, source.rename, strict=source.strict).read(source.path)
 
 
 def _from_elsewhere(source: StartFrom, models: Mapping[str, Any]) -> dict[str, Report]:
@@ -147,7 +147,7 @@ def at(path: str | os.PathLike[str], step: int | str | None = None) -> Checkpoin
     return _read_from(path, step, _laid_out)
 
 
-class _Reading:
+class _WeightReader:
     """Reads weights of one checkpoint into live models.
 
     If it turns out damaged halfway, an older one replaces it. That one is checked completely first, and must contain
