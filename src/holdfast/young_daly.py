@@ -46,7 +46,7 @@ class Costs(msgspec.Struct, frozen=True):
     restart_s: float  # from the start of the process to its first step
 
 
-class Around(msgspec.Struct, frozen=True):
+class Limits(msgspec.Struct, frozen=True):
     """The limits of the choice of one start."""
 
     assumed_hours: float | None = None  # between interruptions, as the caller says
@@ -69,13 +69,13 @@ class Chosen(msgspec.Struct, frozen=True):
     choice: Choice
     costs: Costs
     seen: Seen
-    around: Around
+    around: Limits
 
 
 msgspec.json.Decoder(Chosen)  # made here for the reason that `format` has
 
 
-def choose(costs: Costs, seen: Seen, around: Around) -> Choice:
+def choose(costs: Costs, seen: Seen, around: Limits) -> Choice:
     """Return how often to save."""
     cost_s, mean_s = costs.stall_s + costs.slow_s, expected_s(seen, around.assumed_hours)
     interval_s, bound = _bounded(daly(cost_s, mean_s), costs, around)
@@ -102,7 +102,7 @@ def expected_s(seen: Seen, assumed_hours: float | None) -> float:
     return (weight * before_s + seen.uptime_s) / (weight + seen.interruptions)
 
 
-def _bounded(wanted_s: float, costs: Costs, around: Around) -> tuple[float, str]:
+def _bounded(wanted_s: float, costs: Costs, around: Limits) -> tuple[float, str]:
     """Return the interval within its limits, and what limits it."""
     least_s, most_s, bound = _limits(costs, around)
     if wanted_s < least_s:
@@ -110,7 +110,7 @@ def _bounded(wanted_s: float, costs: Costs, around: Around) -> tuple[float, str]
     return (most_s, bound) if wanted_s > most_s else (wanted_s, "")
 
 
-def _limits(costs: Costs, around: Around) -> tuple[float, float, str]:
+def _limits(costs: Costs, around: Limits) -> tuple[float, float, str]:
     """Return the shortest and the longest interval, and what limits the longest."""
     least_s = max(LEAST_S, costs.save_s)  # one save is in flight at a time
     if around.left_s is not None and around.left_s / 2 < MOST_S:  # one save is durable before the deadline's own

@@ -10,10 +10,10 @@ import click
 
 from .. import disk, scan
 from ..errors import NoSpace, UsageError
-from ..foreign.checkpoint import Foreign
+from ..foreign.checkpoint import ForeignCheckpoint
 from ..inspect import tensors
 from ..inspect.pt import pt
-from ..inspect.tensors import Chosen, Tensor
+from ..inspect.tensors import ChosenTensors, Tensor
 from ..legible import counted, size
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
@@ -54,11 +54,11 @@ def command(
     _require_free(target, force=force)
     with progress() as tell, open_source(run, tell, foreign=True) as here:
 
-        def written() -> tuple[Checkpoint, Chosen]:
+        def written() -> tuple[Checkpoint, ChosenTensors]:
             found = here.locate().select(step)
             here.bring(found, ())
             checkpoint = options.as_rank(found, rank)
-            if isinstance(checkpoint, Foreign):
+            if isinstance(checkpoint, ForeignCheckpoint):
                 checkpoint.require_whole()
             chosen = tensors.chosen(checkpoint, None if everything else part or checkpoint.main_part)
             tensors.require_known(chosen.tensors)
@@ -81,7 +81,7 @@ def command(
 
 
 def _named(checkpoint: Checkpoint) -> dict[str, str]:
-    step = checkpoint.content.step if isinstance(checkpoint, Foreign) else checkpoint.step
+    step = checkpoint.content.step if isinstance(checkpoint, ForeignCheckpoint) else checkpoint.step
     return {"holdfast": checkpoint.name} | ({} if step is None else {"step": str(step)})
 
 

@@ -13,7 +13,7 @@ import click
 
 from .. import journal, scan
 from ..cluster.hold import HOLD
-from ..foreign.checkpoint import Folder
+from ..foreign.checkpoint import ForeignFolder
 from ..inspect import mirrors
 from ..journal import Log
 from ..legible import counted, duration, size
@@ -53,7 +53,7 @@ def command(run: str, as_json: bool) -> None:
 
 def _listed(here: LocalSource) -> dict[str, Any]:
     place, there = here.locate(), here if isinstance(here, RemoteSource) else None
-    if isinstance(place, Folder):
+    if isinstance(place, ForeignFolder):
         return {"path": str(place.path), "format": "foreign", "checkpoints": [*map(others.row, place.foreign())]}
     root = None if place.single else place.root
     logs = journal.logs(root) if root else []

@@ -9,7 +9,7 @@ import click
 
 from .. import journal
 from ..errors import UsageError
-from ..foreign.checkpoint import Foreign
+from ..foreign.checkpoint import ForeignCheckpoint
 from ..legible import counted, duration, size
 from ..state import nodes
 from ..store import divided
@@ -56,7 +56,7 @@ def command(run: str, step: int | str | None, rank: int | None, metrics: bool, e
 
 def facts(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return everything in a manifest but digests and places; of another program's checkpoint, what is known."""
-    if isinstance(checkpoint, Foreign):
+    if isinstance(checkpoint, ForeignCheckpoint):
         own = {"path": str(checkpoint.path), "name": checkpoint.name, **others.facts(checkpoint)}
         return own | _held(checkpoint)
     m, tree = checkpoint.manifest, checkpoint.tree
@@ -101,7 +101,7 @@ def _leaf(leaf: Stored) -> dict[str, Any]:
 def _lines(checkpoint: Checkpoint, *, everything: bool) -> Iterator[str]:
     m, tree = checkpoint.manifest, checkpoint.tree
     yield str(checkpoint.path)
-    for name, text in others.origin(checkpoint) if isinstance(checkpoint, Foreign) else _origin(m):
+    for name, text in others.origin(checkpoint) if isinstance(checkpoint, ForeignCheckpoint) else _origin(m):
         yield f"  {name:<16}{text}"
     yield from _leaves(checkpoint.leaves(), None if everything else MOST)
     held = {leaf.shard for leaf in m.leaves.values()} | {each.part for each in m.ranks or ()}

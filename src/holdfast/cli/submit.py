@@ -17,8 +17,8 @@ import click
 
 from .. import disk, scan
 from ..cluster import job_leader, lint, sbatch, script, slurm, sweep
-from ..cluster.ask import Absent, Silent
-from ..cluster.batch import Around
+from ..cluster.ask import Absent, SchedulerSilent
+from ..cluster.batch import ScriptContext
 from ..cluster.hold import HOLD, not_started
 from ..cluster.job_leader import SCRIPT, run_of
 from ..cluster.sbatch import Option
@@ -186,7 +186,7 @@ def _submit_new(order: JobRequest, base: Path, lines: Sequence[str], *, named: s
             disk.replace_with(wanted / submission.LINES, copied)
         _warn(file, text)
         job = slurm.submit([submission.full_path(wanted)])
-    except Silent as error:
+    except SchedulerSilent as error:
         raise _perhaps(error, wanted) from error
     except Absent:
         raise
@@ -197,7 +197,7 @@ def _submit_new(order: JobRequest, base: Path, lines: Sequence[str], *, named: s
     _say(job, file, text, as_json=as_json)
 
 
-def _perhaps(error: Silent, directory: Path) -> ClusterError:
+def _perhaps(error: SchedulerSilent, directory: Path) -> ClusterError:
     """Return the error for an sbatch that did not answer: another try might submit a second job."""
     place = shlex.quote(str(directory))
     return ClusterError(
@@ -257,7 +257,7 @@ def _continue(directory: Path, words: SubmitArguments, *, dry_run: bool, as_json
     disk.replace_with(file, [text.encode("utf-8", "surrogateescape")])
     try:
         job = slurm.submit([*([f"--array={left}"] if left else []), submission.full_path(directory)])
-    except Silent as error:
+    except SchedulerSilent as error:
         raise _perhaps(error, directory) from error
     except ClusterError:
         disk.replace_with(file, [before.encode("utf-8", "surrogateescape")])
@@ -267,7 +267,7 @@ def _continue(directory: Path, words: SubmitArguments, *, dry_run: bool, as_json
 
 
 def _warn(file: Path, text: str) -> None:
-    for finding in lint.lint(text, Around(sbatch=slurm.local_sbatch)):
+    for finding in lint.lint(text, ScriptContext(sbatch=slurm.local_sbatch)):
         first, second = told.lines({"file": str(file), **finding._asdict()})
         click.echo(f"holdfast: warning: {safe(first)}\n{safe(second)}", err=True)
 

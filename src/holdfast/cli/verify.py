@@ -9,7 +9,7 @@ import click
 
 from .. import scan
 from ..errors import Damaged, NotFound, StoreError, Unreadable, Untrusted
-from ..foreign.checkpoint import Folder
+from ..foreign.checkpoint import ForeignFolder
 from ..legible import size
 from ..store.checkpoint import Checkpoint, Problem
 from ..store.format import MANIFEST
@@ -68,7 +68,7 @@ def _single(place: Location, step: int | str) -> Checkpoint:
     """Return one checkpoint, even if its manifest is damaged: the user asks for exactly that."""
     found = (
         {}
-        if place.single or isinstance(place, Folder)
+        if place.single or isinstance(place, ForeignFolder)
         else {checkpoint.path.name: checkpoint for checkpoint in place.checkpoints()}
     )
     named = [checkpoint for name, checkpoint in found.items() if step in (name, int(name.split("-")[1]))]

@@ -15,7 +15,7 @@ _BLOCKS = {"for", "select", "case", "function"}  # only the first word of these 
 _PART = {"then": 1, "elif": 1, "else": 2, ";;": 1, ";&": 1, ";;&": 1}  # parts of an `if`: odd ones are its branches
 
 
-class Within(NamedTuple):
+class Enclosing(NamedTuple):
     """A compound command around a command, and the part of it that holds the command."""
 
     kind: str  # "if", "loop", "case", "{" or "("
@@ -33,7 +33,7 @@ class ShellCommand(NamedTuple):
     piped: bool = False  # it, or what contains it, is part of a pipeline
     joined: bool = False  # && or || stands before or after it
     prefix: str = ""  # "!" or "time" before it
-    within: tuple[Within, ...] = ()  # from the outermost
+    within: tuple[Enclosing, ...] = ()  # from the outermost
     start: int = 0  # its place in the text, with assignments and redirections
     end: int = 0
     places: tuple[int, ...] = ()  # where each word begins
@@ -66,7 +66,7 @@ def commands(text: str) -> list[ShellCommand]:
 class _Frame(NamedTuple):
     """What the reader returns to when a compound command ends."""
 
-    within: Within
+    within: Enclosing
     function: str | None
     list_start: int
     pipe_start: int
@@ -145,7 +145,7 @@ class _Parser:
 
     def _open(self, kind: str, *, keep: bool = False) -> None:
         self.opened += 1
-        within = Within(kind, self.opened, 0)
+        within = Enclosing(kind, self.opened, 0)
         self.frames.append(_Frame(within, self.function, self.list_start, self.pipe_start, self.piped))
         if kind in ("(", "{"):
             self.function, self.defined = self.defined or self.function, None

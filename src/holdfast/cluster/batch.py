@@ -20,7 +20,7 @@ _C_BLOCK = re.compile(r"^[ \t]*(?:foreach|while|switch|case|else if|if\b.*\bthen
 _DEEPEST = 3  # nesting of functions that call one another
 
 
-class Around(NamedTuple):
+class ScriptContext(NamedTuple):
     """Facts besides the script that a rule may use."""
 
     exists: Callable[[str], bool | None] = lambda _: None  # whether a folder exists, seen from the job; None: unknown
@@ -47,7 +47,7 @@ class Script:
     last: int  # line after which another directive may stand
     signal: sbatch.Signal | None
     commands: Sequence[ShellCommand]  # none, unless a shell reads the script
-    around: Around
+    around: ScriptContext
 
     def option(self, *names: str) -> sbatch.Option | None:
         """Return the last of these options."""
@@ -153,7 +153,7 @@ class Script:
         )
 
 
-def read(text: str, around: Around) -> Script:
+def read(text: str, around: ScriptContext) -> Script:
     """Parse the script `text`. Of one that no shell reads, only the directives are looked at."""
     found = sbatch.directives(text)
     in_c_shell = interpreter(text) in C_SHELLS

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from . import sbatch, work
 from .bash import ShellCommand
 from .batch import Script
-from .lint_fix import Edit, Fix
+from .lint_fix import Edit, LintFix
 from .lint_rule import Fault, Rule
 from .variables import filled
 from .work import program
@@ -41,7 +41,7 @@ def wipes_checkpoint(script: Script) -> Iterator[Fault]:
             yield Fault(
                 command.line,
                 f"each start removes {lost}, with what the last one has saved in it",
-                Fix("remove it by hand before the first submission"),
+                LintFix("remove it by hand before the first submission"),
             )
 
 
@@ -61,7 +61,7 @@ def local_checkpoint(script: Script) -> Iterator[Fault]:
         yield Fault(
             chief.line,
             f"{place} is on the node's own disk: what is saved there is gone when the job ends",
-            Fix("save to shared storage, or copy it there while the job runs"),
+            LintFix("save to shared storage, or copy it there while the job runs"),
         )
 
 
@@ -84,7 +84,7 @@ def copy_back_late(script: Script) -> Iterator[Fault]:
             yield Fault(
                 command.line,
                 f"this copy is not reached at the time limit: {work.name(chief)} is still at work then",
-                Fix("save to shared storage, or copy in a trap that runs before the limit (--signal=B:USR1@300)"),
+                LintFix("save to shared storage, or copy in a trap that runs before the limit (--signal=B:USR1@300)"),
             )
             return
 
@@ -104,7 +104,7 @@ def shared_run(script: Script) -> Iterator[Fault]:
         yield Fault(
             chief.line,
             f"{who} save into {twice or alone}: they overwrite one another",
-            Fix("give each its own: " + (f"{alone}-$SLURM_ARRAY_TASK_ID" if alone else "another name for each")),
+            LintFix("give each its own: " + (f"{alone}-$SLURM_ARRAY_TASK_ID" if alone else "another name for each")),
         )
 
 
@@ -121,7 +121,7 @@ def unguarded_cd(script: Script) -> Iterator[Fault]:
             yield Fault(
                 previous.line,
                 f"when this cd fails, the rm of line {command.line} removes what is in another directory",
-                Fix(f"write: {' '.join(previous.words)} || exit 1", guard),
+                LintFix(f"write: {' '.join(previous.words)} || exit 1", guard),
             )
         unsure = command.words[0] == "cd" and not _ALWAYS_THERE.match(command.words[-1])
         previous = command if unsure and len(command.words) > 1 and not command.joined else None

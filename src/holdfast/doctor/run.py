@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from .. import journal, scan, young_daly
 from ..cluster import batch, job_leader
-from ..cluster.batch import Around
+from ..cluster.batch import ScriptContext
 from ..cluster.hold import HOLD
 from ..errors import StoreError
 from ..interval import enough_s, needed_s
@@ -70,7 +70,8 @@ def know(directory: Path, save_s: float | None) -> Known:
     """Read the batch script and where the run is."""
     try:
         script = batch.read(
-            (job_leader.script_of(directory) or directory).read_text(encoding="utf-8", errors="replace"), Around()
+            (job_leader.script_of(directory) or directory).read_text(encoding="utf-8", errors="replace"),
+            ScriptContext(),
         )
     except OSError:
         script = None

@@ -9,13 +9,13 @@ from ..run import settings
 from .evidence import SafePoint
 from .kill import ChildExit, Fired, Follow, exits_of
 from .places import LAST, Course
-from .plan import RANK, DrillOptions, Kill, Pace, plan
+from .plan import RANK, DrillOptions, Kill, RunPace, plan
 
 
 class Schedule:
     """The kills of a drill: as many distinct resume points as kills were requested, or as the script has."""
 
-    def __init__(self, course: Course, pace: Pace, options: DrillOptions) -> None:
+    def __init__(self, course: Course, pace: RunPace, options: DrillOptions) -> None:
         self.course, self.pace, self._options = course, pace, options
         self.wanted = min(options.kills, len(course.places))
         self.queue = plan(pace, course, course.choose(self.wanted, options.seed), options)

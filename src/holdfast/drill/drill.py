@@ -27,7 +27,7 @@ from .evidence import Trace
 from .kill import ChildExit, Follow
 from .output import Section
 from .places import AGAIN, Course
-from .plan import DrillOptions, Kill, Pace, pace
+from .plan import DrillOptions, Kill, RunPace, pace
 from .report import Divergence, DrillReport, ResumePoint
 from .safepoint import SafePoint
 
@@ -108,7 +108,7 @@ class Drill:
             found.notes += _proofs(place / "killed")
         return found
 
-    def _begin(self, reference: Trace, first: Pace) -> DrillReport:
+    def _begin(self, reference: Trace, first: RunPace) -> DrillReport:
         return DrillReport(
             verdict=report.NOT_PROVEN,
             command=self.command,
@@ -123,7 +123,7 @@ class Drill:
 
     # -- the two undisturbed runs ----------------------------------------------------------------------------------
 
-    def _undisturbed(self, root: Path, number: int) -> Pace:
+    def _undisturbed(self, root: Path, number: int) -> RunPace:
         self.say(f"undisturbed run {number} of 2: {' '.join(self.command)}")
         ended = kill.run(self.command, self._environment(root), root, partial(self._look, None, None))
         log = next(reversed(_logs(root)), None)

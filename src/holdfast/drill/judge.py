@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..run.tracked import RESERVED
 from . import by_itself, cause, compare
-from .advice import Line
+from .advice import AdviceLine
 from .cause import Cause
 from .compare import MetricDifference, Parting
 from .evidence import SafePoint, Trace
@@ -94,8 +94,10 @@ def of_a_restart(what: str, reference: Trace, other: Trace) -> Divergence:
     names = tuple(named[-1]) if named else ()
     reads = f", which sets {', '.join(names)}" if names else ""
     lines = (
-        Line("Keep in run.vars what the code behind the loop reads", tuple(Fix("vars", (name,)) for name in names)),
-        Line('or end such a process: Run(..., finished="exit")', (Fix("finished", ("exit",)),)),
+        AdviceLine(
+            "Keep in run.vars what the code behind the loop reads", tuple(Fix("vars", (name,)) for name in names)
+        ),
+        AdviceLine('or end such a process: Run(..., finished="exit")', (Fix("finished", ("exit",)),)),
     )
     reason = AFTER_THE_LOOP._replace(text=AFTER_THE_LOOP.text + reads, lines=lines)
     return _at(reference.states[-1].place, attempt, other, what, reason)

@@ -19,7 +19,7 @@ from . import table
 from .content import CRC, Content, model_part
 
 
-class Foreign(Checkpoint):
+class ForeignCheckpoint(Checkpoint):
     """A file or a folder that another program wrote. It is read when somebody asks for what is in it."""
 
     @cached_property
@@ -120,12 +120,16 @@ class Foreign(Checkpoint):
         return "complete, CRC-32 holds" if self.content.proof == CRC else "complete, not verifiable"
 
 
-class Folder(Location):
+class ForeignFolder(Location):
     """Where checkpoints of other programs are: one, or several beside each other."""
 
-    def foreign(self) -> list[Foreign]:
+    def foreign(self) -> list[ForeignCheckpoint]:
         """The checkpoints by step; those without a known step come first, by time."""
-        return [Foreign(self.path)] if self.single else sorted(map(Foreign, inside(self.path)), key=_order)
+        return (
+            [ForeignCheckpoint(self.path)]
+            if self.single
+            else sorted(map(ForeignCheckpoint, inside(self.path)), key=_order)
+        )
 
     def checkpoints(self) -> list[Checkpoint]:
         return [*self.foreign()]
@@ -137,14 +141,14 @@ class Folder(Location):
         raise NotFound(f"{self.path}: no checkpoint of step {step}; see holdfast ls {self.path}")
 
 
-def _step(checkpoint: Foreign) -> int | None:
+def _step(checkpoint: ForeignCheckpoint) -> int | None:
     try:
         return checkpoint.content.step
     except StoreError:
         return None
 
 
-def _order(checkpoint: Foreign) -> tuple[float, float, str]:
+def _order(checkpoint: ForeignCheckpoint) -> tuple[float, float, str]:
     step = _step(checkpoint)
     return -1 if step is None else step, checkpoint.path.stat().st_mtime, checkpoint.name
 
@@ -163,10 +167,10 @@ def _is_named(path: Path) -> bool:
         return not scan.is_dir(path)
 
 
-def find(path: Path) -> Folder | None:
+def find(path: Path) -> ForeignFolder | None:
     """Return the checkpoints of other programs at `path`; None if there are none."""
     if table.is_foreign(path):
-        return Folder(path, None, single=True)
+        return ForeignFolder(path, None, single=True)
     if scan.is_dir(path) and inside(path):
-        return Folder(path, None, single=False)
+        return ForeignFolder(path, None, single=False)
     return None

@@ -19,9 +19,9 @@ from ..store.problems import Problem
 from . import pt
 from .content import Content
 from .known import KNOWN
-from .leaf import Piece, Place
+from .leaf import ForeignPiece, Place
 from .region import Region, small, whole
-from .trees import Step, Tree
+from .trees import Step, TreeBuilder
 
 UNFINISHED = ".orbax-checkpoint-tmp"  # in the name of a folder that is being written
 _OWN = "_CHECKPOINT_METADATA"
@@ -99,7 +99,7 @@ def read(folder: Path, names: frozenset[str]) -> Content:
 class _Reader:
     def __init__(self, folder: Path) -> None:
         self.root: dict[str, Any] = {}
-        self.tree = Tree(folder, KNOWN, pt.no_storage)
+        self.tree = TreeBuilder(folder, KNOWN, pt.no_storage)
         self.files: list[Path] = []
         self.facts: dict[str, Any] = {}
         self.flaws: list[Problem] = []
@@ -143,7 +143,7 @@ class _Reader:
         if not packed:
             array = self.array(folder / ".".join(steps[own:]))
             shape, dtype = (array.shape, _dtype(array.dtype)) if array else (shape, dtype)
-        place = [Piece((), (), folder, partial(_packed, folder))]
+        place = [ForeignPiece((), (), folder, partial(_packed, folder))]
         node = self.tree.leaf(tuple(map(quoted, steps)), dtype, tuple(shape), place)
         root = self.root
         for part in steps[:-1]:

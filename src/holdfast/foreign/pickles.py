@@ -13,7 +13,7 @@ from ..errors import Damaged, StoreError
 from .limits import OPCODES, PICKLE_BYTES, Bounded
 
 
-class Name(NamedTuple):
+class PickledName(NamedTuple):
     """A class or a function that a pickle names."""
 
     module: str
@@ -133,9 +133,9 @@ def _made(callee: Any, args: Any, named: Any = None) -> Object:
     arguments = args if isinstance(args, tuple) else (args,)
     if isinstance(named, Object) and named.pairs:
         arguments += (named,)
-    if not isinstance(callee, Name):
+    if not isinstance(callee, PickledName):
         return Object("what another call returned", (callee, *arguments))
-    if str(callee) in _OF_FIRST and arguments and isinstance(arguments[0], Name):
+    if str(callee) in _OF_FIRST and arguments and isinstance(arguments[0], PickledName):
         return Object(str(arguments[0]))
     return Object(str(callee), arguments)
 
@@ -145,7 +145,7 @@ _OF_FIRST = {"copyreg._reconstructor", "copy_reg._reconstructor", "copyreg.__new
 
 def _inst(machine: _Machine, argument: str) -> None:
     module, _, name = argument.partition(" ")
-    machine.push(_made(Name(module, name), tuple(machine.since_mark())))
+    machine.push(_made(PickledName(module, name), tuple(machine.since_mark())))
 
 
 def _obj(machine: _Machine, _: Any) -> None:
@@ -155,14 +155,14 @@ def _obj(machine: _Machine, _: Any) -> None:
 
 def _global(machine: _Machine, argument: str) -> None:
     module, _, name = argument.partition(" ")
-    machine.push(Name(module, name))
+    machine.push(PickledName(module, name))
 
 
 def _stack_global(machine: _Machine, _: Any) -> None:
     module, name = machine.several(2)
     if not isinstance(module, str) or not isinstance(name, str):
         raise TypeError("a name that is no text")
-    machine.push(Name(module, name))
+    machine.push(PickledName(module, name))
 
 
 def _dict_of(values: list[Any]) -> Object:
@@ -241,7 +241,7 @@ _ACTIONS: Mapping[str, Callable[[_Machine, Any], None]] = {
     "PERSID": lambda machine, argument: machine.push(Object(PERSISTENT, (argument,))),
     "BINPERSID": lambda machine, _: machine.push(Object(PERSISTENT, (machine.pop(),))),
     **{
-        each: lambda machine, argument: machine.push(Name("copyreg", f"extension {argument}"))
+        each: lambda machine, argument: machine.push(PickledName("copyreg", f"extension {argument}"))
         for each in ("EXT1", "EXT2", "EXT4")
     },
 }
@@ -252,8 +252,8 @@ def names(value: Any) -> Iterator[str]:
     rest, seen, told = [value], set[int](), set[str]()
     while rest:
         each = rest.pop()
-        if isinstance(each, Name) or (isinstance(each, Object) and each.kind not in (DICT, PERSISTENT, "set")):
-            name = str(each) if isinstance(each, Name) else each.kind
+        if isinstance(each, PickledName) or (isinstance(each, Object) and each.kind not in (DICT, PERSISTENT, "set")):
+            name = str(each) if isinstance(each, PickledName) else each.kind
             if name not in told:
                 told.add(name)
                 yield name
@@ -264,5 +264,5 @@ def names(value: Any) -> Iterator[str]:
 
 def inside(value: Any) -> list[Any]:
     if not isinstance(value, Object):
-        return [] if isinstance(value, Name) else [*value]
+        return [] if isinstance(value, PickledName) else [*value]
     return [*value.args, *value.items, *(part for pair in value.pairs for part in pair), value.state]

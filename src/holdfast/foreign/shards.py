@@ -17,7 +17,7 @@ from . import pt, safetensors
 from .content import CRC, Content
 from .leaf import ForeignLeaf
 from .region import Region, small, whole
-from .trees import Step, Tree
+from .trees import Step, TreeBuilder
 
 _WEIGHTS = ("model", "pytorch_model", "diffusion_pytorch_model", "adapter_model")
 _INDEX = re.compile(rf"({'|'.join(_WEIGHTS)})(\.fp16)?\.(safetensors|bin)\.index\.json")
@@ -159,7 +159,7 @@ class _FolderContent:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._flaw(path.name, f"no JSON: {error}")
             return
-        self.parts["trainer_state"] = Tree(path, {}, pt.no_storage).node(value, ("trainer_state",))
+        self.parts["trainer_state"] = TreeBuilder(path, {}, pt.no_storage).node(value, ("trainer_state",))
         self.read.append(path.name)
 
     def _content(self, name: str, reader: Callable[[Region], Content]) -> Content | None:

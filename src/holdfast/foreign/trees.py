@@ -17,9 +17,9 @@ from ..state.nodes import quoted, spelled, unused
 from ..state.nodes import value as simple
 from ..state.tree import INLINE_BYTES, MAX_DEPTH
 from ..state.values import NODES
-from .leaf import ForeignLeaf, Piece, Place, c_stride
+from .leaf import ForeignLeaf, ForeignPiece, Place, c_stride
 from .limits import VALUES
-from .pickles import DICT, Name, Object
+from .pickles import DICT, Object, PickledName
 
 _INT_BITS = 1 << 14  # a larger number is not a setting, and is slow to print
 _TEXT = 64  # so many characters count as one value
@@ -37,7 +37,7 @@ class Storage(NamedTuple):
 Known = Callable[["Tree", Object, Step], Any]  # an object and the path to it -> its node
 
 
-class Tree:
+class TreeBuilder:
     """Makes nodes from values. `known` interprets objects; `leaves` collects the tensors."""
 
     def __init__(self, where: Path, known: Mapping[str, Known], storage: Callable[[Any], Storage]) -> None:
@@ -55,7 +55,7 @@ class Tree:
             StoreError: it is larger, or nested deeper, than this reads.
         """
         self._spend(1 + (len(value) // _TEXT if isinstance(value, str | bytes) else 0))
-        if not isinstance(value, list | tuple | dict | Object) or isinstance(value, Name):
+        if not isinstance(value, list | tuple | dict | Object) or isinstance(value, PickledName):
             return self._plain(value, path)
         if id(value) in self._within:
             return custom("what contains it", "/".join(self._within[id(value)]))
@@ -73,7 +73,7 @@ class Tree:
             raise StoreError(f"{self.where}: more than {VALUES:,} values; not read")
 
     def _plain(self, value: Any, path: Step) -> Any:
-        if isinstance(value, Name):
+        if isinstance(value, PickledName):
             is_dtype = value.module == "torch" and value.name in ITEMSIZE
             return {"torch.dtype": value.name} if is_dtype else custom(str(value), None)
         if isinstance(value, bytes | bytearray):
@@ -142,7 +142,7 @@ class Tree:
         alone = next(iter(held.values())) if len(held) == 1 else None
         return custom(value.kind, self.node(held if len(held) > 1 else alone, inner))
 
-    def leaf(self, path: Step, dtype: str, shape: tuple[int, ...], place: Place | Sequence[Piece]) -> Any:
+    def leaf(self, path: Step, dtype: str, shape: tuple[int, ...], place: Place | Sequence[ForeignPiece]) -> Any:
         """Add a leaf of items in C order; return its node."""
         key = self._key(path)
         self.leaves[key] = ForeignLeaf(key, dtype, shape, place)

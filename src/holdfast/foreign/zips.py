@@ -24,7 +24,7 @@ class Member(NamedTuple):
     is_compressed: bool
 
 
-class Zip:
+class ZipMembers:
     """The members of a zip file. `has_crc`: whether whoever wrote it computed CRC-32; torch can leave that out.
 
     Raises:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..errors import Damaged, UsageError
-from ..foreign.checkpoint import Foreign
+from ..foreign.checkpoint import ForeignCheckpoint
 from ..state import nodes
 from ..store import reading, streaming
 from ..store.checkpoint import Checkpoint
@@ -71,7 +71,7 @@ def compare(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = (), *, read: b
     """
     exempt = tuple(exempt)
     for checkpoint in (a, b):
-        if isinstance(checkpoint, Foreign):
+        if isinstance(checkpoint, ForeignCheckpoint):
             checkpoint.require_whole()
     leaves = _handles(a), _handles(b)
     for checkpoint, handles in zip((a, b), leaves, strict=True) if read else ():
@@ -90,11 +90,13 @@ def compare(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = (), *, read: b
 
 def by_name(a: Checkpoint, b: Checkpoint) -> Alignment | None:
     """Return which tensors belong together if only those can be compared; None: everything can be."""
-    if not isinstance(a, Foreign) and not isinstance(b, Foreign):
+    if not isinstance(a, ForeignCheckpoint) and not isinstance(b, ForeignCheckpoint):
         return None
     mine, other = _all_tensors(a), _all_tensors(b)
     shared = alignment(mine, other)
-    if not (isinstance(a, Foreign) and isinstance(b, Foreign) and a.content.format == b.content.format):
+    if not (
+        isinstance(a, ForeignCheckpoint) and isinstance(b, ForeignCheckpoint) and a.content.format == b.content.format
+    ):
         return shared
     by_keys, by_names = a.leaves().keys() & b.leaves().keys(), mine.keys() & other.keys()
     return None if shared.pairs == [("", "")] and len(by_keys) >= len(by_names) else shared
@@ -156,7 +158,7 @@ def _sources(found: Iterable[Difference]) -> list[Difference]:
 
 def _positions(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
     mine, other = a.manifest, b.manifest
-    if isinstance(a, Foreign) or (_has_position(a) and _has_position(b)):
+    if isinstance(a, ForeignCheckpoint) or (_has_position(a) and _has_position(b)):
         return  # reported at its place in the tree
     for name in ("step", "phase", "epoch"):
         if getattr(mine, name) != getattr(other, name):

@@ -17,7 +17,7 @@ import msgspec
 from .. import journal, owner, young_daly
 from ..journal import AFTERWARDS, CLOSING, Event, Log
 from ..rules import Auto
-from ..young_daly import Around, Chosen, Costs, Seen
+from ..young_daly import Chosen, Costs, Limits, Seen
 
 if TYPE_CHECKING:
     from .saves import Flight
@@ -136,7 +136,7 @@ class Pace:
             save_s=median(took.save_s for took in saves),
             restart_s=max(0.0, self._restart_s - step_s),
         )
-        around = Around(
+        around = Limits(
             assumed_hours=self._rule.interrupted_hours,
             left_s=None if deadline_s is None else max(0.0, deadline_s - time.time()),
         )

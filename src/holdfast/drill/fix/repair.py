@@ -24,7 +24,7 @@ from ..report import Divergence, DrillReport, Fix
 from ..safepoint import SafePoint
 from . import begin
 from .changes import applied
-from .source import Refused
+from .source import FixRefused
 
 FAILED = "failed"
 _ORDER = ("batches", "enumerate", "seeded")  # these change the order of the data, or the random draws
@@ -59,7 +59,7 @@ class Repair(msgspec.Struct, kw_only=True):
         return 0 if self.verdict == report.IDENTICAL else 1
 
 
-class Drilled(msgspec.Struct, kw_only=True):
+class DrilledVersion(msgspec.Struct, kw_only=True):
     """One version of the script, and the result of its drill."""
 
     text: str
@@ -118,7 +118,7 @@ class Workbench:
         with self._copy(text) as command:
             return kill.run(command, {"PYTHONUNBUFFERED": "1"}, self.script.parent, lambda _: None).printed
 
-    def drill(self, text: str) -> Drilled:
+    def drill(self, text: str) -> DrilledVersion:
         self.drills += 1
         with self._copy(text) as command:
             work = Drill(command, self._options, self._say, self._watch)
@@ -127,9 +127,11 @@ class Workbench:
             except (ChildError, UsageError) as error:
                 lines = str(error).splitlines()
                 why = f"{lines[0]} {lines[-1]}" if len(lines) > 1 else lines[0]
-                return Drilled(text=text, verdict=FAILED, divergence=work.failed, why=why, printed=work.undisturbed)
+                return DrilledVersion(
+                    text=text, verdict=FAILED, divergence=work.failed, why=why, printed=work.undisturbed
+                )
         why = found.divergence.advice if found.divergence is not None else "; ".join(found.notes)
-        return Drilled(
+        return DrilledVersion(
             text=text,
             verdict=found.verdict,
             divergence=found.divergence,
@@ -138,7 +140,7 @@ class Workbench:
             report=found,
         )
 
-    def unlike(self, before: Sequence[str], after: Drilled) -> str:
+    def unlike(self, before: Sequence[str], after: DrilledVersion) -> str:
         """Return the first line that an undisturbed run prints differently than before; empty: none."""
         if not before or len(after.printed) < 2:
             return ""
@@ -170,13 +172,13 @@ class Mending:
     def __init__(self, bench: Workbench, say: Say) -> None:
         self._bench, self._say = bench, say
         self._tried: list[Fix] = []
-        self._made: list[tuple[Fix, Drilled]] = []  # each with the drill before it
+        self._made: list[tuple[Fix, DrilledVersion]] = []  # each with the drill before it
         self._instead: dict[Fix, None] = {}  # for additions that were refused
         self._evidence: dict[Fix, str] = {}
         self._together: set[Fix] = set()  # added with others in one round
         self.refused: dict[str, None] = {}
 
-    def run(self, base: Drilled) -> Drilled:
+    def run(self, base: DrilledVersion) -> DrilledVersion:
         """Return the last version: it is identical, or no further change helps."""
         now = base
         while now.verdict != report.IDENTICAL:
@@ -195,14 +197,14 @@ class Mending:
             for fix, before in self._made
         ]
 
-    def _round(self, now: Drilled, wanted: Sequence[Fix]) -> Drilled | None:
+    def _round(self, now: DrilledVersion, wanted: Sequence[Fix]) -> DrilledVersion | None:
         """Make all possible additions at once; if that does not help, one by one."""
         text, made = now.text, []
         for fix in wanted:
             try:
                 text = applied(text, fix)
                 made.append(fix)
-            except Refused as error:
+            except FixRefused as error:
                 self._refuse(fix, str(error))
         if not made:
             return None
@@ -226,7 +228,7 @@ class Mending:
             self._instead[Fix("vars", (fix.owner.partition(".")[0].partition("[")[0],))] = None
         self._say(f"not added: {described(fix)}: {why}")
 
-    def _spoils(self, before: Drilled, after: Drilled, made: Sequence[Fix]) -> str:
+    def _spoils(self, before: DrilledVersion, after: DrilledVersion, made: Sequence[Fix]) -> str:
         """Return the reason against a version; empty: there is none."""
         if after.verdict == FAILED and before.verdict != FAILED and after.divergence is None:
             return f"with it the script fails: {after.why}"
@@ -235,14 +237,14 @@ class Mending:
         changed = "" if any(fix.kind in _ORDER for fix in made) else self._bench.unlike(before.printed, after)
         return f"with it an undisturbed run prints otherwise: {changed}" if changed else ""
 
-    def _prove(self, base: Drilled, now: Drilled) -> Drilled:
+    def _prove(self, base: DrilledVersion, now: DrilledVersion) -> DrilledVersion:
         """Drill without each line that was added together with others; leave out those that are not needed."""
         for fix in [fix for fix, _ in self._made if fix in self._together and len(self._made) > 1]:
             try:
                 text = base.text
                 for each, _ in self._made:
                     text = text if each == fix else applied(text, each)
-            except Refused as error:
+            except FixRefused as error:
                 self._evidence[fix] = f"without it another line cannot be added: {error}"
                 continue
             self._say(f"without {described(fix)}:")
@@ -255,7 +257,7 @@ class Mending:
         return now
 
 
-def _says(found: Drilled) -> str:
+def _says(found: DrilledVersion) -> str:
     if found.divergence is None:
         return f"{found.verdict}: {found.why}"
     at = SafePoint(found.divergence.step, found.divergence.phase)
@@ -314,13 +316,13 @@ def repair(
     return found
 
 
-def _begin(bench: Workbench, say: Say) -> Drilled:
+def _begin(bench: Workbench, say: Say) -> DrilledVersion:
     """Return the first version with a Run: with batches walked by it if that works, else its outermost loop alone."""
     versions = dict[str, None]()
     for batches in (True, False):
         try:
             versions[begin.begun(bench.text, bench.script.stem, batches=batches)] = None
-        except Refused as error:
+        except FixRefused as error:
             raise UsageError(f"{bench.script}: {error}") from error
     for number, text in enumerate(versions, 1):
         for line in difference(bench.text, text, str(bench.script)).splitlines():
