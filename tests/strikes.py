@@ -105,9 +105,9 @@ def a_pool():
 
 def a_writer():
     """What was in flight is fetched, or was never begun; the next work is done."""
-    from holdfast.run.writer import Writer
+    from holdfast.run.writer import SaveWriter
 
-    writer = Writer()
+    writer = SaveWriter()
 
     def act():
         writer.submit(lambda _: 7)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from holdfast.mirror.records import Origin
+from holdfast.mirror.records import ResumeOrigin
 from holdfast.retention import CheckpointFacts
 from holdfast.rules import Last
-from holdfast.run.mirror_place import Copied, MirrorPlace
+from holdfast.run.mirror_place import MirrorPlace, PlaceCopy
 
-FRESH = Origin(None)
+FRESH = ResumeOrigin(None)
 
 
 def facts(step):
@@ -34,7 +34,7 @@ class Working:
         self.asked.append(request.op if request.op != "remove" else f"remove {request.name[-1:]}")
         self.place.asked(request, 1)
         if ends == "done" and request.op == "copy":
-            self.place.copied(Copied(1, facts(self.step)), 0.1)
+            self.place.copied(PlaceCopy(1, facts(self.step)), 0.1)
         if ends == "done":
             self.place.done(request)
         elif ends == "dropped":
@@ -62,7 +62,7 @@ def test_a_removal_that_is_refused_holds_up_no_copy():
             run.asked.pop()
             run.place.there = {
                 **run.place.there,
-                request.name: Copied(1, facts(int(request.name[-9:]))),
+                request.name: PlaceCopy(1, facts(int(request.name[-9:]))),
             }  # as if it failed
     assert run.asked.count("copy") >= 6
 

@@ -12,7 +12,7 @@ from holdfast.apps.take import take
 from holdfast.errors import NoSpace, StoreError, UsageError
 from holdfast.store.store import Store
 from holdfast.supervise import keep
-from holdfast.supervise.keep import Kept
+from holdfast.supervise.keep import ProgramStore
 
 
 def kept(place):
@@ -48,7 +48,7 @@ def program(tmp_path, monkeypatch):
 @pytest.fixture
 def keeper(tmp_path, program):
     """The store of the program's checkpoints, after a start has begun."""
-    keeper = Kept(tmp_path / "run", program)
+    keeper = ProgramStore(tmp_path / "run", program)
     keeper.begin()
     return keeper
 
@@ -88,7 +88,7 @@ def test_what_says_when_it_has_settled_is_looked_at_again_in_time(tmp_path, prog
     """However seldom we look otherwise."""
     monkeypatch.setattr(keep, "LOOK_S", 60.0)
     program.writes("state", 7, settle_s=0.2)
-    keeper = Kept(tmp_path / "run", program)
+    keeper = ProgramStore(tmp_path / "run", program)
     keeper.begin()
     assert (None, 0.1) == (keeper.look(list), keeper.look_s)
     time.sleep(0.1)
@@ -113,7 +113,7 @@ def test_what_never_settles_is_told_once(program, monkeypatch, capsys, keeper):
 def test_what_may_be_of_two_checkpoints_is_not_taken_over(tmp_path, program, capsys):
     """Killed between two files, one is new and the other old."""
     (tmp_path / "b.ck").touch()
-    keeper = Kept(tmp_path / "run", program)
+    keeper = ProgramStore(tmp_path / "run", program)
     assert keeper.take_over(ProgramCheckpoint([program.path, tmp_path / "b.ck"])) is None
     assert "a.ck, b.ck: written when the last start was killed, perhaps not all of them" in capsys.readouterr().err
     assert 0 == keeper.take_over(ProgramCheckpoint([program.path]))
@@ -195,7 +195,7 @@ def test_without_steps_of_its_own_they_are_counted(tmp_path, program, keeper):
 def test_what_lies_there_already_is_not_kept_twice(tmp_path, program):
     """A new start finds the very bytes of the newest checkpoint."""
     for _ in range(2):
-        keeper = Kept(tmp_path / "run", program)
+        keeper = ProgramStore(tmp_path / "run", program)
         keeper.begin()
         assert 7 == keeper.last(orderly=True)
         keeper.close()

@@ -81,7 +81,7 @@ class Claimed:
         self._words[_DEBUGGED] = 1
 
 
-class Seen(NamedTuple):
+class SlotView(NamedTuple):
     """One slot, as it was read."""
 
     slot: int
@@ -96,7 +96,7 @@ class Seen(NamedTuple):
     ended: list[tuple[int, float]]  # phases that have ended since the last look, with their seconds
 
 
-class Memory:
+class StepMemory:
     """The supervisor's side."""
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class Memory:
         """Close the memory: from then on no process can open it."""
         os.close(self._descriptor)
 
-    def look(self) -> list[Seen]:
+    def look(self) -> list[SlotView]:
         """Return the claimed slots."""
         found = []
         for slot in range(SLOTS):
@@ -134,14 +134,14 @@ class Memory:
                 found.append(self._seen(slot, words))
         return found
 
-    def _seen(self, slot: int, words: memoryview) -> Seen:
+    def _seen(self, slot: int, words: memoryview) -> SlotView:
         count, before = words[_COUNT], self._counts.get(slot, 0)
         first = max(before - 1 if before <= count else 0, count - _RING_WORDS // 2, 0)  # a writer may be at the others
         marks = [words[_RING + number % _RING_WORDS] for number in range(first, count)]
         self._counts[slot] = count
         spans = pairwise(marks)
         ended = [(one & 7, ((two >> 3) - (one >> 3)) / 1e9) for one, two in spans if two > one]
-        return Seen(
+        return SlotView(
             slot,
             words[_PID],
             words[_RANK],

@@ -10,7 +10,7 @@ import click
 from .. import journal, owner, scan
 from ..errors import Damaged, NotFound, UsageError
 from ..legible import size
-from ..mirror.adding import Attempt
+from ..mirror.adding import AttemptFacts
 from ..mirror.place import shown
 from ..run.mirror_lineage import origin_of
 from ..store import claiming
@@ -21,7 +21,7 @@ from ..store.format import run_json
 from . import options
 from .formatting import progress, report
 from .sources import LocalSource, RemoteSource, open_source, parted
-from .targets import Item, Target, target
+from .targets import CopyTarget, Item, target
 
 
 @click.command()
@@ -76,13 +76,13 @@ def _items(here: LocalSource, chosen: Sequence[Checkpoint], known: Elsewhere) ->
         if checkpoint.head.run != known.run:
             raise UsageError(f"{checkpoint.path}: of another run than {chosen[-1].path}; copy it to another place")
         number = here.attempt_of(checkpoint)
-        yield Item(here, checkpoint, saved.get(number, Attempt(number, None, ended=True)))
+        yield Item(here, checkpoint, saved.get(number, AttemptFacts(number, None, ended=True)))
 
 
-def _attempts(here: LocalSource) -> dict[int, Attempt]:
+def _attempts(here: LocalSource) -> dict[int, AttemptFacts]:
     """Return what the source knows of the attempts that saved its checkpoints."""
     if isinstance(here, RemoteSource):
-        return {each.attempt: Attempt(each.attempt, each.origin, each.ended) for each in here.seen.claims}
+        return {each.attempt: AttemptFacts(each.attempt, each.origin, each.ended) for each in here.seen.claims}
     root = here.locate().root
     if root is None:
         return {}
@@ -90,11 +90,12 @@ def _attempts(here: LocalSource) -> dict[int, Attempt]:
     logs = [log for log in journal.logs(root) if log.restored is not None]
     before = dict(zip((log.attempt for log in logs), [None, *logs], strict=False))
     return {
-        log.attempt: Attempt(log.attempt, origin_of(log, before[log.attempt]), log.attempt not in alive) for log in logs
+        log.attempt: AttemptFacts(log.attempt, origin_of(log, before[log.attempt]), log.attempt not in alive)
+        for log in logs
     }
 
 
-def _copied(item: Item, to: Target, *, damage_is_told: bool) -> dict[str, Any]:
+def _copied(item: Item, to: CopyTarget, *, damage_is_told: bool) -> dict[str, Any]:
     """Copy a checkpoint unless it is there already; return the result for the user."""
     facts = {"name": item.name, "size_bytes": item.checkpoint.size_bytes, "verified": None, "damaged": None}
     there = to.digest(item)

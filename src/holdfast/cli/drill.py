@@ -98,7 +98,7 @@ def drilled(command: Sequence[str], options: drill.DrillOptions, *, as_json: boo
         ChildError: the command failed by itself; what it printed was shown.
     """
     try:
-        with terminal.Progress() as progress:
+        with terminal.ProgressLine() as progress:
             return drill.drill(
                 command,
                 options,

@@ -54,7 +54,7 @@ def mended(command: Sequence[str], chosen: drill.DrillOptions, *, as_json: bool,
         if error.name != "libcst":
             raise
         raise UsageError('a script is changed with libcst: pip install "holdfast[fix]"') from error
-    with terminal.Progress() as progress:
+    with terminal.ProgressLine() as progress:
         found = repair(
             command,
             chosen,

@@ -20,7 +20,7 @@ from . import spelled
 from .sources import LocalSource, RemoteSource, Tell, line
 
 
-class Held(NamedTuple):
+class PlaceCheckpoints(NamedTuple):
     """The checkpoints at one place."""
 
     place: str
@@ -30,7 +30,7 @@ class Held(NamedTuple):
     error: str | None  # why this is not known
 
 
-def mirrored(here: LocalSource, tell: Tell) -> list[Held]:
+def mirrored(here: LocalSource, tell: Tell) -> list[PlaceCheckpoints]:
     """Look at the places to which the run in this directory was copied, according to its journals."""
     place = here.locate()
     if place.root is None or place.single or isinstance(here, RemoteSource):
@@ -39,19 +39,19 @@ def mirrored(here: LocalSource, tell: Tell) -> list[Held]:
     try:
         named = [each.place for each in mirrors.of_run(journal.logs(place.root))]
     except OSError as error:
-        return [Held("places of this run", [], [], [], f"a journal cannot be read: {spelled(error)}")]
+        return [PlaceCheckpoints("places of this run", [], [], [], f"a journal cannot be read: {spelled(error)}")]
     for shown in named:
         tell(f"looking at {shown}")
         found.append(_held(shown, place))
     return found
 
 
-def _held(shown: str, place: Location) -> Held:
+def _held(shown: str, place: Location) -> PlaceCheckpoints:
     try:
         with closing(open_place(shown)) as opened:
             seen = Remote(opened).look()
     except (HoldfastError, OSError) as error:
-        return Held(shown, [], [], [], str(error))
+        return PlaceCheckpoints(shown, [], [], [], str(error))
     there = {copy.name: copy.digest for copy in line(seen)}
     mine = {}
     for each in place.readable():
@@ -60,14 +60,14 @@ def _held(shown: str, place: Location) -> Held:
     names = [*mine]
     newest = max((number for number, name in enumerate(names) if there.get(name) == mine[name]), default=-1)
     others = [name for name in there if name in mine and mine[name] != there[name]]
-    return Held(shown, [*there], others, names[newest + 1 :], None)
+    return PlaceCheckpoints(shown, [*there], others, names[newest + 1 :], None)
 
 
-def facts_of(held: Held) -> dict[str, Any]:
+def facts_of(held: PlaceCheckpoints) -> dict[str, Any]:
     return held._asdict()
 
 
-def lines_of(found: Iterable[Held]) -> Iterator[str]:
+def lines_of(found: Iterable[PlaceCheckpoints]) -> Iterator[str]:
     for held in found:
         if held.error is not None:
             yield f"{held.place}  nobody knows: {held.error}"

@@ -19,7 +19,7 @@ from ..foreign.checkpoint import find
 from ..legible import size
 from ..mirror.lineage import Held, lineage, origins
 from ..mirror.place import open_place
-from ..mirror.records import Copy, Seen
+from ..mirror.records import Copy, PlaceState
 from ..mirror.records import folder as inside
 from ..mirror.remote import Remote
 from ..store import locate
@@ -207,7 +207,7 @@ class RemoteSource(LocalSource):
             )
 
 
-def line(seen: Seen) -> list[Copy]:
+def line(seen: PlaceState) -> list[Copy]:
     """Return the copies of the run's current lineage, oldest first: for each name that of the newest attempt."""
     came_from = origins((each.attempt, each.origin) for each in seen.claims)
     copies = {(each.attempt, each.name): each for each in seen.copies}

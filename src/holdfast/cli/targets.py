@@ -13,7 +13,7 @@ from ..errors import Damaged, NoSpace, NotFound, UsageError
 from ..legible import size
 from ..mirror import sending
 from ..mirror.adding import Adding
-from ..mirror.adding import Attempt as Saved
+from ..mirror.adding import AttemptFacts as Saved
 from ..mirror.place import open_place
 from ..mirror.sending import identity
 from ..store import attempt as attempts
@@ -45,7 +45,7 @@ class Item(NamedTuple):
         return identity(source.whole(self.checkpoint.path / MANIFEST))
 
 
-class Target(Protocol):
+class CopyTarget(Protocol):
     shown: str
 
     def digest(self, item: Item) -> str | None:
@@ -107,7 +107,7 @@ class Directory:
                 attempts.point(self._attempt, link, find().path.name)
 
 
-class Copies:
+class PlaceTarget:
     """A place. Copies have the same layout as those of a run's mirror."""
 
     def __init__(self, adding: Adding, tell: Tell) -> None:
@@ -126,7 +126,7 @@ class Copies:
 
 
 @contextmanager
-def target(text: str, run_json: str, known: Elsewhere, tell: Tell) -> Iterator[Target]:
+def target(text: str, run_json: str, known: Elsewhere, tell: Tell) -> Iterator[CopyTarget]:
     """Yield the target that `text` names. It must be empty, or hold checkpoints of the same run.
 
     Raises:
@@ -134,7 +134,7 @@ def target(text: str, run_json: str, known: Elsewhere, tell: Tell) -> Iterator[T
     """
     if is_place(text):
         with closing(open_place(text)) as place:
-            yield Copies(Adding(place, run_json), tell)
+            yield PlaceTarget(Adding(place, run_json), tell)
         return
     root = Path(text).absolute()
     _require_free(root, text, known)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from .bash_words import Token, plain, tokens
 
-__all__ = ["Parsed", "ShellCommand", "Within", "commands", "parse", "plain"]
+__all__ = ["Enclosing", "Parsed", "ShellCommand", "commands", "parse", "plain"]
 
 _HEADS = {"then", "elif", "else", "do", "!", "time"}  # another command may begin after them
 _OPENING = {"if": "if", "while": "loop", "until": "loop", "for": "loop", "select": "loop"}

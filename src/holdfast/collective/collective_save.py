@@ -20,7 +20,7 @@ from ..store.shards import Abandoned, Staged
 from ..store.sharing import Unchanged
 from ..store.store import Hooks
 from .division import DECISIONS, SHEETS, Mine, WritePlan, decided, spares
-from .rank_share import SEALS, RankShare, Written, commit, sealed
+from .rank_share import SEALS, RankShare, WrittenShare, commit, sealed
 
 _KNOWN = (Abandoned, DamagedBefore, DamagedSince)  # raised on all ranks, like our own errors
 
@@ -58,7 +58,7 @@ class CollectiveSave:
             UsageError: the ranks do not hold pieces of the same leaves.
         """
         plan, unchanged = self._plan(staged)
-        done: list[Written] = []
+        done: list[WrittenShare] = []
 
         def write_share() -> bytes:
             done.append(self.share.write(self.attempt, self.partial, plan, staged, unchanged, hooks.before_each))

@@ -38,7 +38,7 @@ class Seal(msgspec.Struct, frozen=True, array_like=True):
 SEALS = msgspec.msgpack.Decoder(Seal)  # made here for the reason that `format` has
 
 
-class Written(NamedTuple):
+class WrittenShare(NamedTuple):
     """The result of writing one share."""
 
     part: Part
@@ -76,7 +76,7 @@ class RankShare:
         staged: Staged,
         unchanged: Unchanged,
         before_each: Hook,
-    ) -> Written:
+    ) -> WrittenShare:
         """Write all shards, but not the part. Link the files that are `unchanged`, as far as that is possible."""
         links = self._taken_over(attempt, partial, plan, unchanged, before_each)
         linked = {key for link in links for key in link.leaves}
@@ -91,7 +91,7 @@ class RankShare:
         named |= {plan.keys[key]: leaf for key, leaf in leaves.items()}
         named = {plan.keys[key]: named[plan.keys[key]] for key in plan.blocks}
         pieces = {plan.keys[key]: block for key, block in blocks.items() if key not in plan.digests}
-        return Written(
+        return WrittenShare(
             Part(self._rank, files, named, plan.tree, plan.spare),
             named | {key: _elsewhere(staged.leaves[key], plan.digests[key]) for key in plan.elsewhere},
             samples_of(pieces, pieces),
@@ -112,7 +112,7 @@ class RankShare:
             self._sharing.take_over(attempt, links := [], partial)  # link nothing: all files are read back later
         return links
 
-    def remember(self, checkpoint: Path, created: str, written: Written) -> None:
+    def remember(self, checkpoint: Path, created: str, written: WrittenShare) -> None:
         """Note that the checkpoint is committed, so that the next one may link the files that this rank wrote."""
         before = self._sharing.lineage
         self._sharing.remember(checkpoint, created, written.part.files, written.leaves)

@@ -27,7 +27,7 @@ _ATOMS = (bool, int, float, str, bytes, type(None))
 _INTS = "int64"  # key of a long list of whole numbers, packed
 
 
-class Memory:
+class PassMemory:
     """The attributes of the objects that `roots` returns. It is called when a pass begins, and for each position."""
 
     def __init__(self, roots: Callable[[], list[Any]]) -> None:

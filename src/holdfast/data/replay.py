@@ -17,7 +17,7 @@ from . import promise
 from .advice import Advice, other_samples
 from .digest import digest, digest_later
 from .facts import Feed, FeedPosition, reached
-from .memory import Memory
+from .memory import PassMemory
 
 _NOTHING = object()
 _CARRIED, _OVER, _LIVES = "carried", "over", "lives"  # keys of positions in loaders whose replay is unproven
@@ -42,7 +42,7 @@ class ReplayFeed(Feed):
         self._read = 0  # batches taken by a replay that reached none of its positions
         self._memory: dict[str, Any] = {}
         self.unknown = self._unknown()
-        self._attributes = Memory(self._roots)
+        self._attributes = PassMemory(self._roots)
         self._over = False  # whether the pass in progress has ended
 
     def _unknown(self) -> Any:

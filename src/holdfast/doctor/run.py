@@ -43,7 +43,7 @@ def rights(run: Path) -> Iterator[Check]:
         yield problem("rights", bar.what, bar.todo)
 
 
-class Known(NamedTuple):
+class RunFacts(NamedTuple):
     """The facts about a run that are on the disk."""
 
     directory: Path  # as the user named it
@@ -66,7 +66,7 @@ class Known(NamedTuple):
             return 0
 
 
-def know(directory: Path, save_s: float | None) -> Known:
+def know(directory: Path, save_s: float | None) -> RunFacts:
     """Read the batch script and where the run is."""
     try:
         script = batch.read(
@@ -76,10 +76,12 @@ def know(directory: Path, save_s: float | None) -> Known:
     except OSError:
         script = None
     run = job_leader.run_of(directory) or directory
-    return Known(directory, run, script, save_s, next(filter(None, map(chosen_in, reversed(journal.logs(run)))), None))
+    return RunFacts(
+        directory, run, script, save_s, next(filter(None, map(chosen_in, reversed(journal.logs(run)))), None)
+    )
 
 
-def examine(known: Known, settings: Settings | None) -> Iterator[Check]:
+def examine(known: RunFacts, settings: Settings | None) -> Iterator[Check]:
     """Check its checkpoints, and the duration of its saves against the time left for them."""
     yield from _checkpoints(known)
     held = next((place for place in (known.directory, known.run) if scan.exists(place / HOLD)), None)
@@ -108,7 +110,7 @@ def examine(known: Known, settings: Settings | None) -> Iterator[Check]:
             yield ok("grace", f"{grace}: enough for a save")
 
 
-def _checkpoints(known: Known) -> Iterator[Check]:
+def _checkpoints(known: RunFacts) -> Iterator[Check]:
     aside = scan.glob(known.run / "quarantine", "step-*")
     if aside:
         yield warning(

@@ -8,7 +8,6 @@ import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,8 +48,14 @@ class StaleFile(NamedTuple):
 def find(root: Path) -> list[StaleFile]:
     """Return the problems of the run at `root`, where no attempt may be alive; unreadable files included."""
     index = CheckpointIndex(root)
-    found = (_run_file(index), _rooms(root), _drafts(root), _no_checkpoints(root), _quarantined(root), _links(index))
-    return [*chain.from_iterable(found)]
+    return [
+        *_run_file(index),
+        *_rooms(root),
+        *_drafts(root),
+        *_no_checkpoints(root),
+        *_quarantined(root),
+        *_links(index),
+    ]
 
 
 def _run_file(index: CheckpointIndex) -> Iterator[StaleFile]:

@@ -125,11 +125,9 @@ class ForeignFolder(Location):
 
     def foreign(self) -> list[ForeignCheckpoint]:
         """The checkpoints by step; those without a known step come first, by time."""
-        return (
-            [ForeignCheckpoint(self.path)]
-            if self.single
-            else sorted(map(ForeignCheckpoint, inside(self.path)), key=_order)
-        )
+        if self.single:
+            return [ForeignCheckpoint(self.path)]
+        return sorted(map(ForeignCheckpoint, inside(self.path)), key=_order)
 
     def checkpoints(self) -> list[Checkpoint]:
         return [*self.foreign()]
@@ -156,7 +154,7 @@ def _order(checkpoint: ForeignCheckpoint) -> tuple[float, float, str]:
 def inside(folder: Path) -> list[Path]:
     """The checkpoints of other programs in a folder."""
     paths = (folder / name for name in sorted(table.names_in(folder)))
-    return [path for path in paths if _is_named(path)]
+    return [*filter(_is_named, paths)]
 
 
 def _is_named(path: Path) -> bool:

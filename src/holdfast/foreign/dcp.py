@@ -16,7 +16,7 @@ from ..store.problems import Problem
 from . import pickles, pt, safetensors
 from .content import CRC, Content
 from .known import KNOWN
-from .leaf import ForeignPiece, Place
+from .leaf import Chunk, Place
 from .pickles import Object, PickledName
 from .pt import imports
 from .region import Region, whole
@@ -129,14 +129,14 @@ def _node(
     shape, dtype = _sizes(facts.get("size")), facts.get("properties").state[0]
     if not isinstance(dtype, PickledName) or dtype.name not in ITEMSIZE:
         raise TypeError("no dtype")
-    pieces: list[ForeignPiece] = []
+    pieces: list[Chunk] = []
     for chunk in facts.get("chunks"):
         at, extent = _sizes(chunk.get("offsets")), _sizes(chunk.get("sizes"))
         item = items.get((name, at)) or items.get((name, None))
         if item is None:
             flaws.append(Problem(tree.where, 0, 0, f"{name!r}: nothing says where its piece at {list(at)} lies"))
         else:
-            pieces.append(ForeignPiece(at, extent, item.region.path, partial(_tensor, item)))
+            pieces.append(Chunk(at, extent, item.region.path, partial(_tensor, item)))
     if not is_tiled(shape, [Box(each.at, each.shape) for each in pieces]):
         flaws.append(Problem(tree.where, 0, 0, f"{name!r}: its pieces overlap, or leave holes"))
     return tree.leaf(quotes, dtype.name, shape, pieces)

@@ -14,7 +14,7 @@ from ..state.codec import ITEMSIZE
 from ..state.nodes import quoted
 from ..store.problems import Problem
 from .content import CRC, Content
-from .leaf import ForeignPiece, Place
+from .leaf import Chunk, Place
 from .pt import no_storage
 from .region import Region, small
 from .trees import Step, TreeBuilder
@@ -111,11 +111,11 @@ def _datasets(region: Region) -> Iterator[tuple[Step, tuple[str, tuple[int, ...]
 def _described(region: Region, name: str, item: Any) -> tuple[str, tuple[int, ...], Any]:
     dtype, shape = str(item.dtype.name), tuple(int(extent) for extent in item.shape)
     if dtype not in ITEMSIZE or item.dtype.byteorder == ">":
-        return str(item.dtype.str), shape, [ForeignPiece((), (), region.path, partial(_unread, region, name))]
+        return str(item.dtype.str), shape, [Chunk((), (), region.path, partial(_unread, region, name))]
     offset, size = item.id.get_offset(), item.size * ITEMSIZE[dtype]
     if offset is not None and item.id.get_storage_size() == size:
         return dtype, shape, region.cut(offset, offset + size)
-    return dtype, shape, [ForeignPiece((0,) * len(shape), shape, region.path, partial(_values, region, name))]
+    return dtype, shape, [Chunk((0,) * len(shape), shape, region.path, partial(_values, region, name))]
 
 
 def _unread(region: Region, name: str) -> Place:

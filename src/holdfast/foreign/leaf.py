@@ -23,7 +23,7 @@ ANY = "tensor"  # the kind of a leaf that no framework owns; it may be compared 
 Place = Region | bytes  # where bytes are: in a file, or in memory if a pickle itself contains them
 
 
-class ForeignPiece(NamedTuple):
+class Chunk(NamedTuple):
     """A rectangular part of a leaf, starting at item `at`."""
 
     at: tuple[int, ...]
@@ -38,12 +38,7 @@ class ForeignLeaf:
     attrs: Mapping[str, object] = MappingProxyType({})
 
     def __init__(
-        self,
-        key: str,
-        dtype: str,
-        shape: tuple[int, ...],
-        place: Place | Sequence[ForeignPiece],
-        stride: Sequence[int] = (),
+        self, key: str, dtype: str, shape: tuple[int, ...], place: Place | Sequence[Chunk], stride: Sequence[int] = ()
     ) -> None:
         self.key, self.dtype, self.shape, self._place = key, dtype, shape, place
         self.kind = "bytes" if dtype == "bytes" else ANY

@@ -19,7 +19,7 @@ from ..store.problems import Problem
 from . import pt
 from .content import Content
 from .known import KNOWN
-from .leaf import ForeignPiece, Place
+from .leaf import Chunk, Place
 from .region import Region, small, whole
 from .trees import Step, TreeBuilder
 
@@ -143,7 +143,7 @@ class _Reader:
         if not packed:
             array = self.array(folder / ".".join(steps[own:]))
             shape, dtype = (array.shape, _dtype(array.dtype)) if array else (shape, dtype)
-        place = [ForeignPiece((), (), folder, partial(_packed, folder))]
+        place = [Chunk((), (), folder, partial(_packed, folder))]
         node = self.tree.leaf(tuple(map(quoted, steps)), dtype, tuple(shape), place)
         root = self.root
         for part in steps[:-1]:

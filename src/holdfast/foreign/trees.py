@@ -17,7 +17,7 @@ from ..state.nodes import quoted, spelled, unused
 from ..state.nodes import value as simple
 from ..state.tree import INLINE_BYTES, MAX_DEPTH
 from ..state.values import NODES
-from .leaf import ForeignLeaf, ForeignPiece, Place, c_stride
+from .leaf import Chunk, ForeignLeaf, Place, c_stride
 from .limits import VALUES
 from .pickles import DICT, Object, PickledName
 
@@ -34,7 +34,7 @@ class Storage(NamedTuple):
     place: Place
 
 
-Known = Callable[["Tree", Object, Step], Any]  # an object and the path to it -> its node
+Known = Callable[["TreeBuilder", Object, Step], Any]  # an object and the path to it -> its node
 
 
 class TreeBuilder:
@@ -142,7 +142,7 @@ class TreeBuilder:
         alone = next(iter(held.values())) if len(held) == 1 else None
         return custom(value.kind, self.node(held if len(held) > 1 else alone, inner))
 
-    def leaf(self, path: Step, dtype: str, shape: tuple[int, ...], place: Place | Sequence[ForeignPiece]) -> Any:
+    def leaf(self, path: Step, dtype: str, shape: tuple[int, ...], place: Place | Sequence[Chunk]) -> Any:
         """Add a leaf of items in C order; return its node."""
         key = self._key(path)
         self.leaves[key] = ForeignLeaf(key, dtype, shape, place)

@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 
-from ..trainers.attributes import Attributes, set_by
+from ..trainers.attributes import PlainAttributes, set_by
 
 _THEIRS = ("keras", "tensorflow", "torch", "builtins")
 
@@ -32,7 +32,7 @@ class ModelAttributes:
             each.restore(stored.get(name, {}))
 
 
-class _OfLayer(Attributes):
+class _OfLayer(PlainAttributes):
     def _own(self) -> Iterator[tuple[str, Any]]:
         for name, value in super()._own():
             tracked = type(value).__module__.startswith("keras.") and isinstance(value, list | dict | set)

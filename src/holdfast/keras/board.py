@@ -20,7 +20,7 @@ DIRECTORIES = frozenset({"log_dir", "_log_write_dir", "_train_dir", "_val_dir"})
 _FDS = "/proc/self/fd"
 
 
-class Board:
+class BoardFiles:
     def __init__(self, callback: Any) -> None:
         self._callback, self._token, self._events = callback, "", EventFiles()
         self._stored: Mapping[str, int] | None = None  # how many events the checkpoint has, by directory

@@ -18,7 +18,7 @@ class Group(NamedTuple):
     last: bool  # whether the epoch is known to end with it
 
 
-class Source:
+class BatchSource:
     """A source of batches. A pass is one iteration over the data; with steps_per_epoch several epochs share a pass."""
 
     length: int | None = None  # batches of a pass
@@ -40,7 +40,7 @@ class Source:
 
 
 class Batches(Feed):
-    def __init__(self, source: Source, per_epoch: int | None, group: int) -> None:
+    def __init__(self, source: BatchSource, per_epoch: int | None, group: int) -> None:
         super().__init__(source)
         self.replays, self.unknown = source.replays, source.unknown
         self._source, self._per_epoch, self._group = source, per_epoch, group

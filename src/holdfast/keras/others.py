@@ -18,7 +18,7 @@ from ..run.tracked import digests
 from ..terminal import warn
 from ..trainers.attributes import filled
 from ..trainers.training import Training, remembered
-from .board import DIRECTORIES, Board
+from .board import DIRECTORIES, BoardFiles
 from .state import trackable
 
 _EVENT = "boards"  # in the journal: where TensorBoard's callbacks write
@@ -32,7 +32,7 @@ _NOT_STATE = frozenset(
 )
 
 
-class Attributes:
+class ChangedAttributes:
     """The attributes of an object that have changed since the first look.
 
     Attributes that cannot be saved are left out. An argument that never changes, such as a patience, keeps the script's
@@ -101,7 +101,7 @@ class Dataset:
 
     def __init__(self, dataset: Any) -> None:
         self._own = all(callable(getattr(dataset, each, None)) for each in ("state_dict", "load_state_dict"))
-        self._dataset, self._attributes = dataset, Attributes(dataset)
+        self._dataset, self._attributes = dataset, ChangedAttributes(dataset)
         self._changed: dict[str, Any] = {}
         self._ahead = dataset.workers > 1 or (dataset.workers > 0 and dataset.use_multiprocessing)
         if self._ahead:
@@ -194,7 +194,7 @@ class Callback:
         self._own = all(callable(getattr(callback, each, None)) for each in ("state_dict", "load_state_dict"))
         if isinstance(callback, MonitorCallback) and callback.monitor_op is None:
             callback._set_monitor_op()  # noqa: SLF001  at the first epoch's end it would turn min_delta's sign around
-        self._attributes = Attributes(callback, kept, self.apart)
+        self._attributes = ChangedAttributes(callback, kept, self.apart)
         bases = {
             base.__module__.partition(".")[0] for base in type(callback).__mro__ if base is not keras.callbacks.Callback
         }
@@ -279,7 +279,7 @@ class TensorBoard(Callback):
 
     def __init__(self, callback: Any, kept: Callable[[], Iterable[Any]]) -> None:
         super().__init__(callback, kept)
-        self.board = Board(callback)
+        self.board = BoardFiles(callback)
 
     def state_dict(self) -> Any:
         return {**self._attributes.changed(), "events": self.board.state()}

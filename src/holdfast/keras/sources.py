@@ -18,7 +18,7 @@ from keras.src.trainers.data_adapters.torch_data_loader_adapter import TorchData
 from ..data.feed import feed_for
 from ..data.order import Shuffle, key
 from ..data.replay import ReplayFeed
-from .feed import Source
+from .feed import BatchSource
 
 
 def batches_of(adapter: Any) -> Iterator[Any]:
@@ -46,7 +46,7 @@ def batches_from(adapter: Any, name: str, batches: Iterator[Any]) -> Iterator[An
     return batches_of(twin)
 
 
-class Arrays(Source):
+class Arrays(BatchSource):
     """Arrays, in an order of our own where they are shuffled: the same on each backend, and entered anywhere."""
 
     def __init__(self, adapter: Any, seed: int) -> None:
@@ -93,7 +93,7 @@ class Arrays(Source):
             yield tree.map_structure(taken(chosen), inputs)
 
 
-class Rest(keras.utils.PyDataset):  # type: ignore[misc]  # keras has no types
+class RemainingBatches(keras.utils.PyDataset):  # type: ignore[misc]  # keras has no types
     """The remaining batches of a PyDataset, in our order."""
 
     def __init__(self, dataset: Any, order: list[int] | None, start: int) -> None:
@@ -110,7 +110,7 @@ class Rest(keras.utils.PyDataset):  # type: ignore[misc]  # keras has no types
         return self._dataset[place if self._order is None else self._order[place]]
 
 
-class Indexed(Source):
+class Indexed(BatchSource):
     """A PyDataset: a batch is read by its number."""
 
     def __init__(self, adapter: Any, seed: int) -> None:
@@ -124,13 +124,13 @@ class Indexed(Source):
         count, order = self.length, None
         if count is not None:
             order = Shuffle(count, self._seed, number)[:] if self._shuffle else list(range(count))
-        rest = Rest(self._adapter.py_dataset, order, seen)
+        rest = RemainingBatches(self._adapter.py_dataset, order, seen)
         if order is not None and seen >= len(order):
             return iter(())
         return batches_of(PyDatasetAdapter(rest, class_weight=self._adapter.class_weight))
 
 
-class Fed(Source):
+class Fed(BatchSource):
     """A source that the core knows how to walk: torch's DataLoader; any other iterable is read again."""
 
     def __init__(self, feed: Any, length: int | None, adapt: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
@@ -147,7 +147,7 @@ class Fed(Source):
         return dict(self._feed.position(seen))
 
 
-def source_of(iterator: Any, seed: int) -> Source:
+def source_of(iterator: Any, seed: int) -> BatchSource:
     """The source for an epoch iterator of Keras."""
     adapter, tensorflow = iterator.data_adapter, keras.backend.backend() == "tensorflow"
     if isinstance(adapter, ArrayDataAdapter):

@@ -14,7 +14,7 @@ from keras.src.trainers.data_adapters import array_slicing
 
 from ..errors import UsageError
 from ..terminal import warn
-from .feed import Group, Source
+from .feed import BatchSource, Group
 from .sources import Arrays, batches_from
 
 
@@ -45,7 +45,7 @@ def _gathered(places: Any, inputs: Any) -> Any:
     return tree.traverse(one, inputs)
 
 
-class Pipeline(Source):
+class Pipeline(BatchSource):
     """A tf.data pipeline. TensorFlow saves where its iterator is: buffers of shuffle(), seeds, numbers of passes."""
 
     def __init__(self, iterator: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..terminal import say
-from ..trainers.attributes import Attributes
+from ..trainers.attributes import PlainAttributes
 from . import framework, results
 from .attributes import attributes_of
 from .checkpoints import Files, with_place, without_place
@@ -40,7 +40,7 @@ class Memory:
         self.restored: dict[str, Any] = {}
         self._trainer, self._logs, self.files = trainer, logs, Files(trainer)
         self._fresh = False  # whether nothing has changed since the restore
-        self._attributes: dict[str, Attributes] = attributes_of(trainer, _keys(trainer))
+        self._attributes: dict[str, PlainAttributes] = attributes_of(trainer, _keys(trainer))
 
     def state_dict(self) -> dict[str, Any]:
         trainer, loops = self._trainer, self._trainer.fit_loop

@@ -22,7 +22,7 @@ from ..errors import StoreError, UsageError
 from ..terminal import warn
 from ..threads import Latch, Worker
 from .process import WorkerProcess
-from .protocol import Opened, Reply, Request
+from .protocol import OpenedPlace, Reply, Request
 
 LOOK_S = 0.5  # between two checks that the worker is alive, while a reply is open
 CLOSE_S = 5.0
@@ -45,7 +45,7 @@ class _Open(NamedTuple):
     noted: Callback | None
 
 
-class Client:
+class WorkerClient:
     """The worker of one run. `urls` may hold secrets: they go through its stdin, never into its arguments.
 
     With `private` it keeps other users out of folders.
@@ -68,13 +68,15 @@ class Client:
         self._thread = Worker(self._run, "holdfast-mirrors")
         self._begun: dict[str, object] = {}  # setdefault decides in one instruction who starts the thread
 
-    def start(self, timeout_s: float = 60.0) -> list[Opened]:
+    def start(self, timeout_s: float = 60.0) -> list[OpenedPlace]:
         """Start the worker, as the first request does, too; return its places, to which nothing is connected yet.
 
         Raises:
             PlaceError: it did not come up in time.
         """
-        return msgspec.convert(self._asked(Request(next(self._numbers), "open"), timeout_s)["places"], list[Opened])
+        return msgspec.convert(
+            self._asked(Request(next(self._numbers), "open"), timeout_s)["places"], list[OpenedPlace]
+        )
 
     def ask(self, place: int, op: str, args: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """Send a request and wait for its reply.

@@ -14,8 +14,8 @@ import tenacity
 
 from ..errors import Damaged, HoldfastError, NoSpace, NotFound
 from .place import Full, NotKept, Silent, open_place, shown, told
-from .protocol import Kind, Opened, Reply, Request
-from .records import Foreign, Later, Origin, Taken
+from .protocol import Kind, OpenedPlace, Reply, Request
+from .records import Foreign, Later, ResumeOrigin, Taken
 from .remote import Progress, Remote
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 30.0
@@ -48,11 +48,11 @@ class Lane:
         self._opened = threading.Event()
         threading.Thread(target=self._run, name=f"place {shown(url)}", daemon=True).start()
 
-    def opened(self) -> Opened:
+    def opened(self) -> OpenedPlace:
         """Wait until the place's library is imported; return the place's description."""
         self._opened.wait()
         atomic = self._remote is None or self._remote.place.atomic
-        return Opened(shown(self.url), atomic, self._refused)
+        return OpenedPlace(shown(self.url), atomic, self._refused)
 
     def give(self, request: Request) -> None:
         self._queue.put(request)
@@ -175,7 +175,7 @@ def _claim(remote: Remote, args: dict[str, Any], progress: Progress) -> dict[str
 
 def _begun(remote: Remote, args: dict[str, Any], progress: Progress) -> dict[str, Any]:
     del progress
-    remote.begun(args["attempt"], msgspec.convert(args["from"], Origin))
+    remote.begun(args["attempt"], msgspec.convert(args["from"], ResumeOrigin))
     return {}
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from .. import disk
-from .protocol import Lines, Reply, Request, line, replies
+from .protocol import LineBuffer, Reply, Request, line, replies
 
 
 class WorkerProcess:
@@ -33,7 +33,7 @@ class WorkerProcess:
         self._writes = _pipe(self._process.stdin)
         self.reads = _pipe(self._process.stdout)
         self._unsent = bytearray()
-        self._lines = Lines()
+        self._lines = LineBuffer()
         self.deaf = False  # nothing more comes from it
 
     @property

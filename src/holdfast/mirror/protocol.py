@@ -38,7 +38,7 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     bytes: int = 0
 
 
-class Opened(msgspec.Struct, frozen=True):
+class OpenedPlace(msgspec.Struct, frozen=True):
     """One place as the worker opened it, before any connection."""
 
     shown: str
@@ -48,14 +48,14 @@ class Opened(msgspec.Struct, frozen=True):
 
 requests = msgspec.json.Decoder(Request)  # made here, where only one thread is
 replies = msgspec.json.Decoder(Reply)
-msgspec.json.Decoder(Opened)
+msgspec.json.Decoder(OpenedPlace)
 
 
 def line(record: Request | Reply) -> bytes:
     return msgspec.json.encode(record) + b"\n"
 
 
-class Lines:
+class LineBuffer:
     """Splits the bytes from a pipe into lines."""
 
     def __init__(self) -> None:

@@ -14,6 +14,7 @@ import re
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.json import Decoder
 
 from .. import legible
 from ..errors import Damaged, StoreError, Superseded
@@ -40,7 +41,7 @@ class Foreign(StoreError):
     """The place holds another run, or this attempt's files are gone."""
 
 
-class Origin(msgspec.Struct, frozen=True):
+class ResumeOrigin(msgspec.Struct, frozen=True):
     """The checkpoint that an attempt went on from: who wrote it, and its name. None: the attempt began afresh."""
 
     attempt: int | None
@@ -55,7 +56,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     owner: dict[str, Any] = {}
     entered: Any = None
     claimed: float = 0.0
-    origin: Origin | None = None  # None: it has not resumed or begun yet
+    origin: ResumeOrigin | None = None  # None: it has not resumed or begun yet
     ended: bool = False
 
 
@@ -81,7 +82,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Rest(msgspec.Struct, frozen=True):
+class IncompleteCopy(msgspec.Struct, frozen=True):
     """A folder that is no whole checkpoint: an upload that did not end, or a damaged manifest."""
 
     attempt: int
@@ -89,19 +90,19 @@ class Rest(msgspec.Struct, frozen=True):
     why: str  # NO_MANIFEST, or what is wrong with it
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class PlaceState(msgspec.Struct, frozen=True, kw_only=True):
     """The content of one place."""
 
     run: str | None
     run_json: str = ""  # the bytes of run.json, as text
     claims: list[Claim] = []
     copies: list[Copy] = []
-    rests: list[Rest] = []
+    rests: list[IncompleteCopy] = []
     pins: list[str] = []  # names of checkpoints
 
 
-ORIGINS = msgspec.json.Decoder(Origin)
-msgspec.json.Decoder(Seen)  # all made here for the reason that `format` has
+ORIGINS, OWN_CLAIMS = Decoder(ResumeOrigin), Decoder(Claim)
+Decoder(PlaceState)  # all made here for the reason that `format` has
 
 
 class ClaimFile(NamedTuple):

@@ -17,7 +17,7 @@ import msgspec
 from .. import disk
 from .lane import OPS, Lane
 from .place import told
-from .protocol import Lines, Reply, Request, line, requests
+from .protocol import LineBuffer, Reply, Request, line, requests
 
 LOOK_S = 1.0  # between two checks that the parent is alive and no place is stuck
 PATIENCE_S = 60.0  # beyond its budget: each call of a library has a time limit; one that exceeds it hangs for good
@@ -26,7 +26,7 @@ NICE = 10  # the training's processes come first
 _BAD, _STUCK = 2, 3  # exit statuses: the run sent an invalid request; a library hangs
 
 
-class Worker:
+class MirrorWorker:
     """Serves the requests of one run. `out` gets the replies."""
 
     def __init__(self, out: IO[bytes], *, patience_s: float = PATIENCE_S) -> None:
@@ -38,7 +38,7 @@ class Worker:
 
     def serve(self, source: int) -> NoReturn:
         """Read requests from the descriptor `source`, and end the process when there are no more."""
-        lines = Lines()
+        lines = LineBuffer()
         while True:
             ready, _, _ = select.select([source], [], [], LOOK_S)
             if os.getppid() != self._parent:
@@ -111,4 +111,4 @@ def main() -> NoReturn:
         os.dup2(nowhere, taken)
     os.close(nowhere)
     os.nice(NICE)
-    Worker(os.fdopen(target, "wb")).serve(source)
+    MirrorWorker(os.fdopen(target, "wb")).serve(source)

@@ -150,9 +150,8 @@ def end_at(path: Path) -> None:
 
 def at_exit() -> None:
     """End the runs that their loops did not end. It may end the process, so `import holdfast` registers it."""
-    owed = [blockless.at_exit() for blockless in [*_blockless]]
+    codes = [code for blockless in [*_blockless] if (code := blockless.at_exit())]
     _blockless.clear()
-    codes = [code for code in owed if code]
     if codes:  # the interpreter would exit with 0, and an exception raised here cannot change that
         if "logging" in sys.modules:
             with suppress(Exception):

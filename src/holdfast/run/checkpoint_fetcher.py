@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import disk, scan
 from ..errors import Damaged, NoSpace, NotFound, StoreError, Untrusted
-from ..mirror.client import Client, PlaceError
+from ..mirror.client import PlaceError, WorkerClient
 from ..mirror.protocol import Reply
 from ..store import attempt as attempts
 from ..store import format
@@ -20,7 +20,7 @@ from ..store.format import MANIFEST, Name
 from ..store.store import Store
 from ..terminal import say, warn
 from ..threads import Condition
-from .mirror_lineage import Found, Present, digest_of
+from .mirror_lineage import Present, RemoteCheckpoint, digest_of
 from .mirror_options import named
 
 QUIET_S = 180.0  # a fetch without progress for so long is given up
@@ -29,7 +29,7 @@ QUIET_S = 180.0  # a fetch without progress for so long is given up
 class CheckpointFetcher:
     """The copies of one run's lineage, while its attempt begins."""
 
-    def __init__(self, store: Store, client: Client, shown: Sequence[str], present: Present) -> None:
+    def __init__(self, store: Store, client: WorkerClient, shown: Sequence[str], present: Present) -> None:
         self.store, self.client, self._shown, self.present = store, client, shown, present
         self._attempt = store.claim()
         self._rejected: set[str] = set()  # names that are not fetched (again)
@@ -94,7 +94,7 @@ class CheckpointFetcher:
     def _is_here(self, name: Name) -> bool:
         return attempts.is_checkpoint(self.store.index.checkpoint(name).path)
 
-    def _fetched(self, found: Found) -> Checkpoint | None:
+    def _fetched(self, found: RemoteCheckpoint) -> Checkpoint | None:
         """Fetch a checkpoint from the nearest place that has it whole; None: no place has."""
         silent = ""
         self._rejected.add(str(found.name))
@@ -132,7 +132,9 @@ class CheckpointFetcher:
                 return True
         return False
 
-    def _fetch(self, found: Found, place: int, folder: int, instead_of: Checkpoint | None = None) -> Checkpoint:
+    def _fetch(
+        self, found: RemoteCheckpoint, place: int, folder: int, instead_of: Checkpoint | None = None
+    ) -> Checkpoint:
         began, name = time.monotonic(), str(found.name)
         partial = self._attempt.room / name
         with self._attempt.acting("fetch a checkpoint"):

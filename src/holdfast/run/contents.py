@@ -18,7 +18,7 @@ SAMPLE = 64  # numbers of one row; three rows of an array are read
 MOST_ITEMS = 1000  # of one object's containers
 
 
-class Seen:
+class SeenObject:
     """One object, at safe points of one kind."""
 
     def __init__(self, value: Any) -> None:
@@ -38,7 +38,7 @@ class Seen:
     def is_of(self, value: Any) -> bool:
         return self.value is value
 
-    def now(self, content: Any) -> Seen:
+    def now(self, content: Any) -> SeenObject:
         basis = _basis(self.value)
         if self._content is not None:
             self.changes += content != self._content

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..store import format
 from ..store.format import Name
 from ..terminal import mark
-from .position import Source
+from .position import LoaderSource
 from .ranks import merged
 from .tracked import RESERVED, digests
 
@@ -109,7 +109,7 @@ def note(session: Session, at: str) -> None:
     session.record("visible", at=at, **facts)
 
 
-def _read(source: Source) -> dict[str, list[str]]:
+def _read(source: LoaderSource) -> dict[str, list[str]]:
     """Return the random functions that the source's dataset calls, and the attributes that it changes when read."""
     from . import datasets
 

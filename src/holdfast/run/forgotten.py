@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..state.captured import ATOMS, Attributes
 from .carried import names_member
-from .contents import MOST_ITEMS, Seen, arrays_of, content_of, is_copy, is_random, of_module, shapes
+from .contents import MOST_ITEMS, SeenObject, arrays_of, content_of, is_copy, is_random, of_module, shapes
 from .left_out import LeftOut
 from .tracked import RESERVED, Tracked, framework_modules
 from .visible import Variable, frames, has_own_state, is_module, variables, within
@@ -36,7 +36,7 @@ class Forgotten:
     def __init__(self, tracked: Tracked) -> None:
         self._tracked = tracked
         self._steps: list[tuple[Any, Any]] = []  # a framework's module, and its recorded steps
-        self._seen: dict[str, dict[int, Seen]] = {kind: {} for kind in LOOKS}
+        self._seen: dict[str, dict[int, SeenObject]] = {kind: {} for kind in LOOKS}
         self._left_out = {kind: LeftOut(tracked) for kind in LOOKS}
         self._ends = 0
         self._at_each: list[Callable[[], Any]] = []  # an adapter's own checks at each safe point
@@ -108,7 +108,7 @@ class Forgotten:
                 content = content_of(value, saved)
                 seen = before.get(id(value))
                 if seen is None or not seen.is_of(value):
-                    seen = Seen(value)
+                    seen = SeenObject(value)
                 self._seen[kind][id(value)] = seen.now(content)
         if last:
             for lost in self._left_out[kind].told():

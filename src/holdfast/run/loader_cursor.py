@@ -15,7 +15,7 @@ from ..state import rng
 from ..terminal import warn
 from . import fingerprint, inexact, unproven
 from .opening import settle
-from .position import AHEAD, Source
+from .position import AHEAD, LoaderSource
 from .safe_point import step_done
 from .session import Session
 from .tracked import digests
@@ -212,7 +212,7 @@ def _found(
                 session.tell_changed(line)
     afresh = same or (known is not None and feed.replays)  # the feed object already knows its position
     goes_on = not afresh and (consumed or before is None or fingerprint.alike(before, now))
-    progress.keep_source(name, Source(loader, feed), now)
+    progress.keep_source(name, LoaderSource(loader, feed), now)
     position = session.position.feeds.get(name) if goes_on else None
     if consumed and feed.replays and refusal is None:
         warn(f"loader {name!r} cannot be positioned: {consumed} batches of it are read again and dropped")

@@ -21,7 +21,7 @@ class Fingerprint(msgspec.Struct, forbid_unknown_fields=True):
     loaders: dict[str, dict[str, Any]]
 
 
-class Memory(msgspec.Struct, forbid_unknown_fields=True):
+class RunMemory(msgspec.Struct, forbid_unknown_fields=True):
     """The fields of `Session.memory`, as far as their kinds do not depend on the script. A new one raises `VERSION`."""
 
     position: dict[str, Any]
@@ -40,7 +40,7 @@ class Memory(msgspec.Struct, forbid_unknown_fields=True):
     durations: dict[str, Any] = {}
 
 
-msgspec.json.Decoder(Memory)  # here, where only one thread is: the first use of a type by two can crash msgspec
+msgspec.json.Decoder(RunMemory)  # here, where only one thread is: the first use of a type by two can crash msgspec
 
 
 def checked(stored: Any, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def checked(stored: Any, checkpoint: Checkpoint) -> dict[str, Any]:
     """
     if not isinstance(stored, dict):
         raise Damaged(f"{checkpoint.path}: what the run remembered is not a mapping")
-    memory = shaped(Memory, stored, f"{checkpoint.path}: what the run remembered")
+    memory = shaped(RunMemory, stored, f"{checkpoint.path}: what the run remembered")
     position = Position.of(memory.position)
     if (position.step, position.phase) != (checkpoint.step, checkpoint.phase):
         raise Damaged(f"{checkpoint.path}: the run's position in it is step {position.step}, {position.phase!r}")
@@ -64,7 +64,7 @@ def checked(stored: Any, checkpoint: Checkpoint) -> dict[str, Any]:
     return stored
 
 
-def _random(memory: Memory, position: Position) -> Iterator[Mapping[str, Any]]:
+def _random(memory: RunMemory, position: Position) -> Iterator[Mapping[str, Any]]:
     """Yield the states of random generators in the run's own part."""
     yield memory.rng
     yield memory.epoch_rng or {}

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..mirror import waiting
-from ..mirror.records import Origin
+from ..mirror.records import ResumeOrigin
 from ..retention import CheckpointFacts
 from ..rules import Rule
 
@@ -22,7 +22,7 @@ SAY_S = 60.0  # between two lines of one kind: that copying is interrupted, or t
 REMOVALS = 2  # after each copy at most so many, so that neither copies nor removals ever wait for all of the others
 
 
-class Copied(NamedTuple):
+class PlaceCopy(NamedTuple):
     """A copy at the place, of this run's lineage."""
 
     attempt: int  # in whose folder it lies
@@ -41,9 +41,9 @@ class PlaceRequest(NamedTuple):
 class MirrorPlace:
     """One place of a run. `there`: its copies; None: it has not answered yet, which is allowed."""
 
-    def __init__(self, index: int, shown: str, rule: Rule, there: Mapping[str, Copied] | None) -> None:
+    def __init__(self, index: int, shown: str, rule: Rule, there: Mapping[str, PlaceCopy] | None) -> None:
         self.index, self.shown, self.rule = index, shown, rule
-        self.there: Mapping[str, Copied] = there or {}
+        self.there: Mapping[str, PlaceCopy] = there or {}
         self.claimed = self.looked = there is not None
         self.pins: frozenset[str] = frozenset()  # noted there
         self.begun = self.ended = False
@@ -76,7 +76,9 @@ class MirrorPlace:
         sound = [facts for facts in local if facts.name not in self._damaged]
         return waiting.waiting(sound, [copied.facts for copied in self.there.values()], self.rule)
 
-    def next(self, local: Sequence[CheckpointFacts], origin: Origin | None, *, leaving: bool) -> PlaceRequest | None:
+    def next(
+        self, local: Sequence[CheckpointFacts], origin: ResumeOrigin | None, *, leaving: bool
+    ) -> PlaceRequest | None:
         """Return what to ask now; None: nothing. `leaving`: the attempt ends when all is copied."""
         if self.under_way is not None or self.left_alone or self.ended:
             return None
@@ -164,12 +166,12 @@ class MirrorPlace:
             self.there = {name: each for name, each in self.there.items() if name != request.name}
             self._unsure -= {request.name}
 
-    def saw(self, there: Mapping[str, Copied], pins: Iterable[str], halves: Iterable[tuple[int, str]] = ()) -> None:
+    def saw(self, there: Mapping[str, PlaceCopy], pins: Iterable[str], halves: Iterable[tuple[int, str]] = ()) -> None:
         """Note the place's content, when it has answered. `halves`: incomplete copies, which are removed."""
         self.there, self.pins, self.looked = there, frozenset(pins), True
         self._halves = frozenset(halves)
 
-    def copied(self, copy: Copied, took_s: float) -> None:
+    def copied(self, copy: PlaceCopy, took_s: float) -> None:
         """Note a verified copy."""
         name = copy.facts.name
         self.there, self._verified = {**self.there, name: copy}, self._verified | {name}

@@ -16,9 +16,9 @@ import msgspec
 from .. import journal, owner
 from ..errors import StoreError, Superseded, UsageError
 from ..journal import Log
-from ..mirror.client import Client, PlaceError
+from ..mirror.client import PlaceError, WorkerClient
 from ..mirror.protocol import Reply
-from ..mirror.records import NO_MANIFEST, Claim, Seen
+from ..mirror.records import NO_MANIFEST, Claim, PlaceState
 from ..rules import Last
 from ..store.attempt import Attempt, read_run
 from ..store.claiming import Elsewhere
@@ -54,9 +54,9 @@ class MirrorStart:
     def __init__(self, mirroring: Mirroring, options: Options, store: Store) -> None:
         self._mirroring, self._root, self._index = mirroring, store.root, store.index
         self._take_over, self._allow_fresh = store.take_over, options.allow_fresh
-        self._client = Client([place.url for place in mirroring.places], private=options.private)
+        self._client = WorkerClient([place.url for place in mirroring.places], private=options.private)
         self._late = {number for number, place in enumerate(mirroring.places) if place.without}
-        self._seen: dict[int, Seen] = {}
+        self._seen: dict[int, PlaceState] = {}
         self._claimed_at: set[int] = set()  # elsewhere the number may be another process's
 
     def look(self, logs: Sequence[Log]) -> Elsewhere:
@@ -69,7 +69,7 @@ class MirrorStart:
         answers = self._ask("look", {})
         if any(kind == "refused" for kind, _ in answers.bad.values()):
             self._require_usable(answers.bad)
-        self._seen = {number: msgspec.convert(each, Seen) for number, each in answers.good.items()}
+        self._seen = {number: msgspec.convert(each, PlaceState) for number, each in answers.good.items()}
         for number, (_, why) in answers.bad.items():
             self._require_answer(number, why, logs)
         run = self._run_id()
@@ -108,18 +108,18 @@ class MirrorStart:
 
     def _claimed(self, store: Store, attempt: Attempt, entered: Mapping[str, Any]) -> Mirrors:
         run_json = (self._root / "run.json").read_text()
-        claim_info = ClaimInfo(attempt.number, run_json, owner.me(), dict(entered) or None)
-        claims = self._ask("claim", claim_info._asdict())
+        claim = ClaimInfo(attempt.number, run_json, owner.me(), dict(entered) or None)
+        claims = self._ask("claim", claim._asdict())
         self._claimed_at = {*claims.good}
         self._require_all(claims)
         answers = self._ask("look", {})  # only now: who has claimed before is listed, who claims later stops this one
         self._require_all(answers)
-        self._seen = {number: msgspec.convert(each, Seen) for number, each in answers.good.items()}
+        self._seen = {number: msgspec.convert(each, PlaceState) for number, each in answers.good.items()}
         self._tell_unusable(store)
         present = Present(store.checkpoints(), attempt.earlier, self._seen)
         places = [self._place(number, wanted, present, store) for number, wanted in enumerate(self._mirroring.places)]
         fetcher = CheckpointFetcher(store, self._client, [place.shown for place in places], present)
-        return Mirrors(fetcher, places, claim_info, self._mirroring.drain_s)
+        return Mirrors(fetcher, places, claim, self._mirroring.drain_s)
 
     def _tell_unusable(self, store: Store) -> None:
         """Warn of copies with a manifest that cannot be used, if they would be the newest checkpoint."""

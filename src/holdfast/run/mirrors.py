@@ -19,7 +19,7 @@ import msgspec
 from ..errors import DiskError, StoreError, Superseded, UsageError
 from ..mirror import waiting
 from ..mirror.protocol import Reply
-from ..mirror.records import Origin, Seen
+from ..mirror.records import PlaceState, ResumeOrigin
 from ..retention import CheckpointFacts
 from ..store import attempt as attempts
 from ..store import format
@@ -27,7 +27,7 @@ from ..terminal import say, warn
 from ..threads import Condition, Latch, Worker
 from .checkpoint_fetcher import CheckpointFetcher
 from .mirror_options import named
-from .mirror_place import NEVER, Copied, MirrorPlace, PlaceRequest
+from .mirror_place import NEVER, MirrorPlace, PlaceCopy, PlaceRequest
 
 BUDGET_S = 120.0  # without progress, before a request is given up, reported, and repeated
 TOLD_S = 1.0  # a wait at the end of the run that takes longer is announced
@@ -56,14 +56,14 @@ class Mirrors:
     """The places of one attempt, on rank 0, from its claim to its end."""
 
     def __init__(
-        self, fetcher: CheckpointFetcher, places: Sequence[MirrorPlace], claim_info: ClaimInfo, drain_s: float
+        self, fetcher: CheckpointFetcher, places: Sequence[MirrorPlace], claim: ClaimInfo, drain_s: float
     ) -> None:
         self.fetcher = fetcher
         self._store, self._client = fetcher.store, fetcher.client
         self._root, self._attempt = self._store.root, self._store.claim()
-        self.places, self._claim_info, self._limit_s = [*places], claim_info, drain_s
+        self.places, self._claim, self._limit_s = [*places], claim, drain_s
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._origin: Origin | None = None  # None: the state is not restored yet
+        self._origin: ResumeOrigin | None = None  # None: the state is not restored yet
         self._superseded: Superseded | None = None
         self._gave_way = self._leaving = self._closed = self._over = False
         self._withdrawn: frozenset[int] = frozenset()  # requests of a worker that was killed on purpose
@@ -78,7 +78,7 @@ class Mirrors:
     def begin(self, restored: str | None) -> None:
         """Begin to copy: the run's own checkpoint `restored` is restored; None: the run begins with another state."""
         present = self.fetcher.present
-        origin = Origin(None) if restored is None else Origin(present.head, restored)
+        origin = ResumeOrigin(None) if restored is None else ResumeOrigin(present.head, restored)
         there = {place.shown: sorted(place.there) for place in self.places}
         self._attempt.record("mirrors", places=there, attempt=origin.attempt, name=origin.name)
 
@@ -224,17 +224,13 @@ class Mirrors:
         return self._known
 
     def _post(self, place: MirrorPlace, request: PlaceRequest) -> None:
-        args = {"attempt": self._claim_info.attempt, **request.args}
+        args = {"attempt": self._claim.attempt, **request.args}
         if request.op == "claim":
-            args |= {
-                "run_json": self._claim_info.run_json,
-                "owner": self._claim_info.owner,
-                "entered": self._claim_info.entered,
-            }
+            args |= {"run_json": self._claim.run_json, "owner": self._claim.owner, "entered": self._claim.entered}
         elif request.op == "copy":
             args["path"] = str(self._store.index.checkpoint(request.name).path)
         elif request.op == "remove":
-            args.setdefault("of", self._claim_info.attempt)
+            args.setdefault("of", self._claim.attempt)
         with suppress(StoreError):  # it is closed
             number = self._client.post(
                 place.index,
@@ -258,7 +254,7 @@ class Mirrors:
         found = reply.ok or {}
         if request.op == "look":
             try:
-                seen = msgspec.convert(found, Seen)
+                seen = msgspec.convert(found, PlaceState)
                 place.saw(self.fetcher.present.see(place.index, seen), seen.pins)
             except UsageError as error:  # the place has another lineage; the other places still get their copies
                 self._failed(place, request, "foreign", str(error))
@@ -278,7 +274,7 @@ class Mirrors:
             facts = CheckpointFacts(
                 name, step.step, step.phase, None, time.time(), {}, size_bytes, pinned=False, finite=False
             )
-        place.copied(Copied(self._claim_info.attempt, facts), found["took_s"])
+        place.copied(PlaceCopy(self._claim.attempt, facts), found["took_s"])
         if place.down:
             self._comes_back(place)
         kept = ("size_bytes", "sent_bytes", "took_s", "how")
@@ -288,7 +284,7 @@ class Mirrors:
         """Handle a failed request. Only a later attempt's claim stops the training."""
         if kind in ("later", "taken") and place.claimed:
             place.dropped()
-            self._superseded = Superseded(f"{self._root}: attempt {self._claim_info.attempt} was superseded: {text}")
+            self._superseded = Superseded(f"{self._root}: attempt {self._claim.attempt} was superseded: {text}")
         elif kind in ("later", "taken", "foreign"):
             place.leave_alone()
             place.goes_down(text)

@@ -144,7 +144,7 @@ def _differences(generator: Any, stored: Any) -> list[str]:
     return []
 
 
-class Objects:
+class ObjectAdapters:
     """How objects inside a state are captured, compared and restored: see `state.fill.Own`."""
 
     def has(self, value: Any) -> bool:
@@ -198,4 +198,4 @@ class Objects:
         return dict(getattr(adapter_for(value), "places", lambda _: {})(value))
 
 
-OBJECTS = Objects()
+OBJECTS = ObjectAdapters()

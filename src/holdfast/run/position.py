@@ -154,7 +154,7 @@ class Position(msgspec.Struct):
         self.current = name
 
 
-class Source(NamedTuple):
+class LoaderSource(NamedTuple):
     """A loader that run.batches() received under a name, and its feed."""
 
     loader: Any
@@ -169,7 +169,7 @@ class Progress:
         self.walks = Walks()
         self.seed = seed
         self.loader_facts: dict[str, Any] = {}  # fingerprint of each loader, by name
-        self.sources: dict[str, Source] = {}
+        self.sources: dict[str, LoaderSource] = {}
         self.steps_here = 0  # safe points that this attempt has passed
         self.step_s = 0.0  # the longest step so far
         self.last_point_s = time.monotonic()
@@ -261,7 +261,7 @@ class Progress:
         now = position.epoch if epoch is None else epoch
         return Mark(position.step, now - position.first_epoch, time.monotonic(), position.phase == "end")
 
-    def keep_source(self, name: str, source: Source, facts: Mapping[str, Any]) -> None:
+    def keep_source(self, name: str, source: LoaderSource, facts: Mapping[str, Any]) -> None:
         self.loader_facts[name], self.sources[name] = facts, source
 
     def reach(self, cursor: LoaderCursor) -> None:

@@ -29,7 +29,7 @@ from .session import Session
 _ID, _COUNT = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
 
 
-class Start(msgspec.Struct, frozen=True):
+class MachineStart(msgspec.Struct, frozen=True):
     """The part of a start that one machine contributes."""
 
     agent: dict[str, Any]  # the process that starts this machine's workers
@@ -42,11 +42,11 @@ class Launch(msgspec.Struct, frozen=True):
     id: str  # "none" unless the user set it: launches are then told apart by the agent
     restart: int
     agent: dict[str, Any]  # of rank 0
-    others: list[Start] = []
+    others: list[MachineStart] = []
 
     @property
-    def starts(self) -> list[Start]:
-        return [Start(self.agent, self.restart), *self.others]
+    def starts(self) -> list[MachineStart]:
+        return [MachineStart(self.agent, self.restart), *self.others]
 
     def follows(self, other: Launch) -> bool:
         """Whether this is a later start of the same launch as `other`."""

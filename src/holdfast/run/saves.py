@@ -34,7 +34,7 @@ from .readback import ReadBack
 from .save_failures import SaveFailures
 from .unproven import Waiting
 from .windows import Order
-from .writer import BeforeEach, Writer
+from .writer import BeforeEach, SaveWriter
 
 if TYPE_CHECKING:
     from .pace import Pace
@@ -78,7 +78,7 @@ class Saves:
         self._epochs_end: format.Name | None = None  # the newest save at one
         self.count = 0  # saves that this attempt has begun
         self.save_s = 0.0  # the longest save so far
-        self.writer, self.arena = Writer(), Arena()
+        self.writer, self.arena = SaveWriter(), Arena()
         self.readback = ReadBack(session.store)
         self.pace = _pace(session)
         self.failures, self.waiting = SaveFailures(session), Waiting(session)

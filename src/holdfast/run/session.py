@@ -21,7 +21,7 @@ from ..state.tree import types_in
 from ..store import format
 from ..store.checkpoint import NOT_EXACT_FROM
 from ..store.store import Facts
-from ..terminal import Progress as Display
+from ..terminal import ProgressLine as Display
 from ..terminal import say, speak_for, warn
 from . import fingerprint, settings
 from .alive import Alive

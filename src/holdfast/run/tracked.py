@@ -20,7 +20,7 @@ from ..state.places import Places
 from ..state.unflatten import enough_stack
 from ..store import format
 from ..store.checkpoint import Checkpoint
-from .objects import OBJECTS, STEERED, Objects, adapter_for, handles_at, looked_at, made_of
+from .objects import OBJECTS, STEERED, ObjectAdapters, adapter_for, handles_at, looked_at, made_of
 from .vars import Vars
 
 RESERVED = "holdfast"  # the top-level key of the run's own state
@@ -28,7 +28,7 @@ _BIG_BYTES = 64 << 10  # a smaller leaf is digested at once
 _PROGRAMS = {"torch": "holdfast.torch.program"}  # facts, seed and prediction mode of the framework as a whole
 
 
-class _NoneOwn(Objects):
+class _NoneOwn(ObjectAdapters):
     """Run.vars contains no object that restores itself."""
 
     def has(self, _: Any) -> bool:

@@ -62,14 +62,14 @@ def is_users(file: str, module: str) -> bool:
     return not any(file.startswith(f"{place}/") for place in installed) and "/site-packages/" not in file
 
 
-class Found(NamedTuple):
+class FoundVariables(NamedTuple):
     """The script's variables, as far as they were read."""
 
     variables: list[Variable]
     whole: bool  # whether the limit `MOST` was not reached
 
 
-def variables(roots: Mapping[str, Any], held: Mapping[int, str]) -> Found:
+def variables(roots: Mapping[str, Any], held: Mapping[int, str]) -> FoundVariables:
     """The script's variables, then those of `roots`, each object once.
 
     `held`: ids of the tracked objects. Attributes that they save themselves are omitted; their others are not.
@@ -79,7 +79,7 @@ def variables(roots: Mapping[str, Any], held: Mapping[int, str]) -> Found:
     found = [each for variable in plain for each in walk(variable, 0)]
     for variable in (*named, *(Variable(path, value) for path, value in roots.items())):
         found += walk(variable, 0)
-    return Found(found, walk.left > 0)
+    return FoundVariables(found, walk.left > 0)
 
 
 def within(variable: Variable) -> Iterator[Variable]:

@@ -53,7 +53,7 @@ def state_of(model: BaseAlgorithm, root: BaseCallback, own: BaseCallback) -> dic
     state: dict[str, Any] = {"algorithm": _Facts(model)}
     state |= {name.replace(".", "_"): attrgetter(name)(model) for name in [*modules, *tensors]}
     STEERED.update(each for each in state.values() if isinstance(each, torch.optim.Optimizer))
-    walk = Walk()
+    walk = StateWalk()
     state["model"] = [_Episodes(model), Fields(model, *_own_names(model, [*modules, *tensors], walk))]
     state["logger"] = Fields(model.logger, "name_to_value", "name_to_count", "name_to_excluded")
     roots = {name: getattr(model, name) for name in ("action_space", "action_noise", "env")}
@@ -61,7 +61,7 @@ def state_of(model: BaseAlgorithm, root: BaseCallback, own: BaseCallback) -> dic
     return state | {"buffers": walk.found, "objects": Objects(roots | others, known=[model, *walk.visited])}
 
 
-def _own_names(model: BaseAlgorithm, torch_names: Iterable[str], walk: Walk) -> list[str]:
+def _own_names(model: BaseAlgorithm, torch_names: Iterable[str], walk: StateWalk) -> list[str]:
     """Return the attributes that the algorithm itself changes, not those that a script gives it."""
     given = {name for kind in type(model).__mro__ for name in _parameters(kind)}
     elsewhere = given | SET_BY_LEARN | {*EPISODES} | {name.partition(".")[0] for name in torch_names}
@@ -127,7 +127,7 @@ class Objects:
 
     def walk(self, stored: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
         """Return the objects by their paths. One without a random generator that has one in `stored` gets one."""
-        walk = Walk(self._known, stored)
+        walk = StateWalk(self._known, stored)
         for path, root in self._roots.items():
             walk.visit(path, root)
         return walk.found
@@ -177,7 +177,7 @@ def _looks(each: Any) -> dict[str, dict[str, str]]:
     return {name: digests({name: value}).of for name, value in state.items()}
 
 
-class Walk:
+class StateWalk:
     """Finds the objects that make up a state, each once, by the path of attributes that leads to it."""
 
     def __init__(self, known: Iterable[Any] = (), stored: Mapping[str, Any] = MappingProxyType({})) -> None:

@@ -11,10 +11,10 @@ from ..apps.command import RUN_ME_AGAIN
 from ..inspect import starts
 from . import judge
 from .judge import CommandAttempt
-from .keep import Kept
+from .keep import ProgramStore
 
 
-def last_line(kept: Kept | None, run: Path | None, supervisor: Path) -> str:
+def last_line(kept: ProgramStore | None, run: Path | None, supervisor: Path) -> str:
     """Return how far the command came, after which starts. `supervisor`: the journal of ours."""
     words = kept.last_words() if kept is not None else ""
     found: list[starts.Start] = []

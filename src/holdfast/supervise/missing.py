@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..children import processes
-from ..children.steps import OVER, Seen
+from ..children.steps import OVER, SlotView
 from .output import Output
 from .stacks import waits_for_others
 
 
-def ranks(seen: Sequence[Seen], stacks: Mapping[int, str]) -> list[Seen]:
+def ranks(seen: Sequence[SlotView], stacks: Mapping[int, str]) -> list[SlotView]:
     """Return the ranks that the others wait for: those behind, else those that are in no collective.
 
     None if that does not tell them apart. The other ranks may be on other nodes.
@@ -24,7 +24,7 @@ def ranks(seen: Sequence[Seen], stacks: Mapping[int, str]) -> list[Seen]:
     return behind if len(behind) < world else []
 
 
-def sentence(missed: Sequence[Seen], seen: Sequence[Seen]) -> str:
+def sentence(missed: Sequence[SlotView], seen: Sequence[SlotView]) -> str:
     """Return a sentence about the ranks."""
     world = max((each.world for each in seen), default=1)
     if world == 1:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .. import scan
 from ..children import processes, steps
-from ..children.steps import Seen
+from ..children.steps import SlotView
 from .hang import UNKNOWN, Look, Phase
 
 OUTPUT, FILE = "its output", "the file that it touches"
@@ -27,7 +27,7 @@ PHASES = {
 }
 
 
-def of_ranks(seen: list[Seen]) -> list[Look]:
+def of_ranks(seen: list[SlotView]) -> list[Look]:
     """Return a look for each rank."""
     return [
         Look(

@@ -30,7 +30,7 @@ from . import judge
 from .diagnosis import Diagnosis
 from .job_end import JobEnd
 from .judge import CommandAttempt, Next
-from .keep import LEFT, LEFT_WORD, Kept, cut_short
+from .keep import LEFT, LEFT_WORD, ProgramStore, cut_short
 from .last_line import last_line, parting
 from .limits import PATIENCE_S, Time
 from .output import fill_gaps
@@ -122,7 +122,7 @@ class _Supervisor:
     place: SupervisorDirectory
     job: Job | None
     attempts: list[CommandAttempt] = field(default_factory=list)
-    kept: Kept | None = None
+    kept: ProgramStore | None = None
     tail: str = ""
     elsewhere: str = ""  # the part of the tail that the user does not see above our own messages
     measured_s: float = 0.0
@@ -163,7 +163,7 @@ class _Supervisor:
                 around.callback(self.time.watch.close)
                 self.notices = Notices(cloud(self.options.spot)) if self.options.spot is not None else None
                 if self.options.keeps:
-                    self.kept = Kept(self.place.path, self.program)
+                    self.kept = ProgramStore(self.place.path, self.program)
                 self.environment = {
                     **TORCHRUN,
                     **os.environ,

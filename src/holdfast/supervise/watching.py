@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .. import disk, scan
 from ..children import processes
-from ..children.steps import Memory, Seen
+from ..children.steps import SlotView, StepMemory
 from ..errors import UsageError
 from ..legible import duration, printable
 from ..run import alive
@@ -48,7 +48,7 @@ class HangWatch:
     note: Callable[..., None]  # writes events to the journal
     due_s: float = 0.0
     hung: str = ""  # where the present start has hung, if it is to be ended; equal for two hangs at the same step
-    _memory: Memory | None = None
+    _memory: StepMemory | None = None
     _stacks: Stacks | None = None
     _told: list[tuple[Hang, float]] = field(default_factory=list)  # and when
     _unsaid: str = ""
@@ -60,7 +60,7 @@ class HangWatch:
     def __post_init__(self) -> None:
         self._judge = Judge(signs.PHASES, self.options.after_s)
         with suppress(OSError):  # without such memory the output decides
-            self._memory, self._stacks = Memory(), Stacks()
+            self._memory, self._stacks = StepMemory(), Stacks()
             alive.announce(self.directory, self._memory.path, self._stacks.path)
 
     def begin(self) -> None:
@@ -104,7 +104,7 @@ class HangWatch:
         grace_s = GRACE_S if self.options.grace_s is None else self.options.grace_s
         return min(self._alive_s + grace_s, self._hung_s + max(MOST_GRACE_S, grace_s))
 
-    def _looks(self, seen: list[Seen], pids: Callable[[], Sequence[int]], output: Output) -> list[Look]:
+    def _looks(self, seen: list[SlotView], pids: Callable[[], Sequence[int]], output: Output) -> list[Look]:
         if self.options.file is not None:
             return signs.of_file(self.options.file)
         if seen or output.volume is None:
@@ -126,7 +126,7 @@ class HangWatch:
                 self.note("hang_over", stuck_s=round(stuck_s, 3))
                 self._say(f"it goes on after {duration(stuck_s)}", output)
 
-    def _tell(self, hang: Hang, seen: list[Seen], pids: list[int], output: Output) -> None:
+    def _tell(self, hang: Hang, seen: list[SlotView], pids: list[int], output: Output) -> None:
         """Keep the stacks, and report the hang."""
         found = {} if self._stacks is None else self._stacks.take(pids, {each.pid: each.signal for each in seen})
         file = self._keep(found, output)

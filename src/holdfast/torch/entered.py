@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from ..errors import UsageError
 from ..state.codec import encode_leaf
 from ..store.format import digest
-from .gradients import Carried
+from .gradients import GradientWatch
 
 BESIDES = ".besides"  # no state_dict name begins with a dot, and no optimizer's part
 OPTIONS = ("lr", "weight_decay", "momentum", "betas", "eps", "dampening", "nesterov", "amsgrad")
@@ -71,7 +71,7 @@ class OfOptimizer:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._sizes = _sizes(optimizer)
-        self.carried = Carried(optimizer)
+        self.carried = GradientWatch(optimizer)
         self.begin(optimizer, [])
 
     def begin(self, optimizer: Optimizer, moved: Iterable[Mapping[str, Any]]) -> None:

@@ -20,7 +20,7 @@ READ, DISCARDED = "read", "discarded"
 _LOOKS, _THEN_EACH = 8, 16  # steps at which numbers are read that were zero so far
 
 
-class Carried:
+class GradientWatch:
     """Whether a loop reads the gradients that its steps leave to one optimizer. Two hooks see it, until that is known.
 
     Only the smallest parameter is watched; its last gradient is kept as long as the comparison needs it.

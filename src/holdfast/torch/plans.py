@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Rando
 from ..data import groups
 from ..data.advice import other_samples
 from ..data.facts import FeedPosition, LoaderFacts, known_length
-from ..data.memory import Memory
+from ..data.memory import PassMemory
 from ..data.order import key
 from ..data.sampler import Sampler
 from ..data.seeded import Index
@@ -143,7 +143,7 @@ class ReplayPlan(BatchPlan):
     _walked = _over = False
 
     def __post_init__(self) -> None:
-        self._memory = Memory(lambda: [self.source])
+        self._memory = PassMemory(lambda: [self.source])
 
     def walk(self, epoch: int, at: FeedPosition) -> Iterator[Step]:
         if not self._walked:

@@ -28,7 +28,7 @@ _CONTAINERS = (list, dict, set, deque)  # with those derived from them
 _GENERATORS = ("Generator", "RandomState")  # NumPy's and torch's
 
 
-class Attributes:
+class PlainAttributes:
     """The plain attributes of one object, but for the framework's own; or `only` some of them."""
 
     def __init__(self, target: Any, frameworks: Collection[str] = (), *, only: Collection[str] | None = None) -> None:

@@ -21,7 +21,7 @@ from ..errors import UsageError
 _MOST_TOLD = 3  # the most names of changed functions in a line
 
 
-class Name(NamedTuple):
+class ForeignName(NamedTuple):
     """A function, class or attribute of a framework that an adapter relies on."""
 
     path: str  # "lightning.pytorch.loops.fit_loop:_FitLoop.advance": module, colon, name in it
@@ -29,7 +29,7 @@ class Name(NamedTuple):
     sources: frozenset[str] = frozenset()  # `digest` of each source that the tests were run with; empty: any
 
 
-def require(framework: str, names: Iterable[Name]) -> Unproven | None:
+def require(framework: str, names: Iterable[ForeignName]) -> Unproven | None:
     """Return which of `names` have changed since the tests were run, with the version; None: none has.
 
     Raises:
@@ -58,7 +58,7 @@ def _told(changed: list[str]) -> str:
     return f"{' and '.join(said)} {'has' if len(changed) == 1 else 'have'} changed"
 
 
-def unlike(name: Name) -> str:
+def unlike(name: ForeignName) -> str:
     """Return why the installed `name` cannot be wrapped; empty if it can."""
     try:
         found = lookup(name.path)
@@ -71,7 +71,7 @@ def unlike(name: Name) -> str:
     return ""
 
 
-def changed_to(name: Name) -> str:
+def changed_to(name: ForeignName) -> str:
     """Return the digest of the installed `name` if the tests were never run with this source; otherwise ""."""
     found = digest(lookup(name.path)) if name.sources else ""
     return "" if found in name.sources else found

@@ -18,7 +18,7 @@ from ..run.run import Run
 from ..trainers.known import NAMES
 from ..trainers.names import require
 from ..trainers.training import RunOptions, leaves_out, only_one
-from .walk import Walk
+from .walk import TrainerWalk
 
 _PLAIN = {
     DistributedType.NO,
@@ -50,7 +50,7 @@ class Holdfast(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         self._untried = require("transformers", NAMES["transformers"])
         self._path, self._state, self._options = path, dict(state or {}), options
-        self._walk: Walk | None = None
+        self._walk: TrainerWalk | None = None
 
     @property
     def run(self) -> Run:
@@ -92,7 +92,7 @@ class Holdfast(TrainerCallback):  # type: ignore[misc]
         only_one(trainer.callback_handler.callbacks, Holdfast)
         _require_fit(trainer, args, arguments, kwargs.get("train_dataloader"))
         options: RunOptions = {"seed": args.seed if args.data_seed is None else args.data_seed, **self._options}
-        self._walk = Walk(trainer, self._path, self._state, options, self._untried)
+        self._walk = TrainerWalk(trainer, self._path, self._state, options, self._untried)
 
     def on_substep_end(self, *_: Any, **__: Any) -> None:
         if self._walk is not None:

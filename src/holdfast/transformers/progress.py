@@ -11,7 +11,7 @@ from transformers.trainer_callback import ExportableState
 from ..errors import Mismatch
 from ..run.metrics import is_timing
 from ..terminal import say
-from ..trainers.attributes import Attributes, set_by
+from ..trainers.attributes import PlainAttributes, set_by
 
 _STATE = (  # of TrainerState; its other fields come from the arguments
     "epoch",
@@ -43,7 +43,7 @@ class Progress:
         self.durations: dict[str, Any] = {}
         self.restored = False
         self.evaluated: set[str] = set()  # the persistent evaluation loaders that the training has begun
-        self._attributes: dict[str, Attributes] = {}
+        self._attributes: dict[str, PlainAttributes] = {}
         self._steps = 0  # of the checkpoint's whole training
         self._epochs = 0
 
@@ -55,7 +55,9 @@ class Progress:
             ours = any(kind.__module__ == f"{__package__}.callback" for kind in type(each).__mro__)
             if type(each) not in theirs and not ours:
                 known = {_SUMS, *_TRAINER} if each is self._trainer else set()
-                self._attributes[name] = Attributes(each, known | {set_ for kind in theirs for set_ in set_by(kind)})
+                self._attributes[name] = PlainAttributes(
+                    each, known | {set_ for kind in theirs for set_ in set_by(kind)}
+                )
 
     def state_dict(self) -> dict[str, Any]:
         trainer = self._trainer

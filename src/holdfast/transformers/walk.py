@@ -24,7 +24,7 @@ _HERE = "holdfast"  # replaces the Trainer's own checkpoint when it continues in
 _TRAINED = "trained"  # seconds
 
 
-class Walk:
+class TrainerWalk:
     """One train(): its loop, and the methods that are replaced on the trainer until the loop ends.
 
     The run is entered when all callbacks have begun, and left before the trainer loads the best model.
