@@ -94,7 +94,7 @@ class World:
             # who wrote it, or any later attempt that has it in its past
             heirs = [before for before, past in self.history.items() if start in past]
             self.came_from[attempt] = (
-                ResumeOrigin(None) if start is None else ResumeOrigin(self.rng.choice(heirs), name(start[1]))
+                ResumeOrigin(self.rng.choice(heirs), name(start[1])) if start else ResumeOrigin(None)
             )
             step = 0 if start is None else start[1]
             for _ in range(self.rng.randint(0, 3)):

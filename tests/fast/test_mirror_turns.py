@@ -60,10 +60,8 @@ def test_a_removal_that_is_refused_holds_up_no_copy():
         request = run.turn(ends="done")
         if request.op == "remove":
             run.asked.pop()
-            run.place.there = {
-                **run.place.there,
-                request.name: PlaceCopy(1, facts(int(request.name[-9:]))),
-            }  # as if it failed
+            # as if it failed
+            run.place.there = {**run.place.there, request.name: PlaceCopy(1, facts(int(request.name[-9:])))}
     assert run.asked.count("copy") >= 6
 
 
