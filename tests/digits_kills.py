@@ -38,7 +38,7 @@ import holdfast
 from holdfast import Every, disk, journal
 from holdfast.drill.evidence import generator_of
 from holdfast.inspect.diff import same_state
-from holdfast.run import leaving, resume, serving
+from holdfast.run import leaving, loader_cursor, resume
 from holdfast.run.saves import Saves
 from holdfast.state.snapshot import Snapshot
 from holdfast.store import attempt as attempts
@@ -139,7 +139,7 @@ class Watched:
         for phase, (owner, name) in PHASES.items():
             if owner is not None:
                 setattr(owner, name, self._around(phase, getattr(owner, name)))
-        vars(serving)["step_done"] = self._stepping(vars(serving)["step_done"])
+        vars(loader_cursor)["step_done"] = self._stepping(vars(loader_cursor)["step_done"])
         Store.commit = self._noting(Store.commit)
 
     def _around(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:

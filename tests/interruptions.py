@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from holdfast.young_daly import MOST_S, Around, Costs, Seen, choose
+from holdfast.young_daly import MOST_S, Costs, Limits, Seen, choose
 
 HOUR_S = 3600
 STEP_S = 1.0
@@ -77,7 +77,7 @@ def lost_by_auto(uptimes, costs, dice, hours):
     """Seconds lost in each start of one history."""
     seen, found = Seen(), []
     for uptime in uptimes:
-        interval_s = choose(costs, seen, Around(hours, None)).interval_s
+        interval_s = choose(costs, seen, Limits(hours, None)).interval_s
         found.append(uptime - float(done_at(np.array([uptime]), interval_s, costs)[0]))
         unseen_s = dice.uniform(0, max(1, min(uptime / 100, 10)))
         seen = seen.after(max(0.0, uptime - unseen_s), interrupted=True)

@@ -46,7 +46,7 @@ class Committed:
 def main():
     asked = json.loads(sys.argv[1])
     python = [sys.executable, *asked["worker"]]
-    options: Any = client.Client.__init__
+    options: Any = client.WorkerClient.__init__
     options.__kwdefaults__["python"] = python
     for module, name, value in (
         (mirror_place, "RETRY_S", [each / 10 for each in mirror_place.RETRY_S]),

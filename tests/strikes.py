@@ -105,9 +105,9 @@ def a_pool():
 
 def a_writer():
     """What was in flight is fetched, or was never begun; the next work is done."""
-    from holdfast.run.writer import Writer
+    from holdfast.run.writer import SaveWriter
 
-    writer = Writer()
+    writer = SaveWriter()
 
     def act():
         writer.submit(lambda _: 7)
@@ -217,7 +217,7 @@ def a_big_file():
     return lambda: write("file"), after
 
 
-class Shelf:
+class EndlessStore:
     """A store of which there is always something to read, piece by piece."""
 
     def __init__(self, at_work):
@@ -237,7 +237,7 @@ def a_reader_ahead():
     from holdfast.run.readback import ReadBack
 
     at_work = AtWork()
-    ahead = ReadBack(Shelf(at_work))
+    ahead = ReadBack(EndlessStore(at_work))
 
     def act():
         ahead.begin(ahead.over)

@@ -81,9 +81,9 @@ def __dir__() -> list[str]:
 
 @_atexit.register  # so early: what a script registers after its import of Holdfast is called first
 def _at_exit() -> None:
-    standing = _sys.modules.get("holdfast.run.standing")
-    if standing is not None:
-        standing.at_exit()
+    blockless = _sys.modules.get("holdfast.run.blockless")
+    if blockless is not None:
+        blockless.at_exit()
 
 
 if _os.environ.get("HOLDFAST_DRILL"):

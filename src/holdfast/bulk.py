@@ -1,7 +1,7 @@
 """Bulk: writes big files past the page cache in several threads, and digests them meanwhile.
 
 Besides `disk`, this is the only module that changes files. If a file system refuses O_DIRECT or preallocation, it works
-without them. In both cases the bytes survive a power loss once `write` has returned.
+without them. The bytes survive a power loss once `write` has returned, with or without them.
 """
 
 from __future__ import annotations

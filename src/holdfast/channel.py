@@ -84,9 +84,9 @@ def discard(channel: Channel, key: str) -> None:
 def looks(until: float, world: int = 1) -> Iterator[float]:
     """Sleep between looks for a message of another of `world` ranks, until the time limit; yield the seconds so far.
 
-    A look is late by a twentieth of the wait at most, and by half a second, or by one second for each 2,000 ranks. So
-    long waits do not overload the store, which all ranks query. Signals are handled meanwhile; a wait in the store's
-    own client would block them.
+    The pause between two looks is at most a twentieth of the wait so far. It is also at most half a second, or one
+    second for each 2,000 ranks. So long waits do not overload the store, which all ranks query. Signals are handled
+    meanwhile; a wait in the store's own client would block them.
     """
     began, nap_s, waited_s = time.monotonic(), 0.0002, 0.0
     yield waited_s

@@ -293,7 +293,7 @@ def make_private(directory: Path) -> None:
         make_dirs(directory.parent)
         with suppress(FileExistsError):
             directory.mkdir(DIRECTORY_MODE & ~modes.OTHERS)
-    modes.heed(directory)
+    modes.inherit_mode(directory)
     directory = Path(os.path.realpath(directory))  # below it no link is followed
     if modes.is_private(directory):
         return
@@ -305,7 +305,7 @@ def make_private(directory: Path) -> None:
 
 
 def close_if_private(path: Path) -> None:
-    """Close to others what another program has written in a private directory of `modes.heed`."""
+    """Take other users' rights from a file that another program wrote in a private directory (`modes`)."""
     if not modes.own(path, modes.OTHERS):
         close_to_others(path)
 
@@ -326,7 +326,7 @@ def close_to_others(path: Path) -> None:
 
 
 def create_shared(name: str, size_bytes: int) -> int:
-    """Return a descriptor of memory that other processes open by way of /proc; it goes with its last user.
+    """Return a descriptor of memory that other processes open through /proc; it is freed with its last user.
 
     Raises:
         OSError: there is no such memory, as on macOS.
@@ -354,24 +354,24 @@ def open_shared(path: Path, *, append: bool = False) -> int:
 
 
 def nowhere() -> int:
-    """Return a descriptor that takes everything that is written to it, and keeps nothing."""
+    """Return a descriptor that discards everything that is written to it."""
     return os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
 
 
 def empty_shared(descriptor: int) -> None:
-    """Drop what was written to memory of `create_shared`."""
+    """Discard the content of memory from `create_shared`."""
     os.ftruncate(descriptor, 0)
 
 
 class Free(NamedTuple):
-    """What this user may still use of a file system."""
+    """The free space of a file system for this user."""
 
     size_bytes: int
     inodes: int | None  # files and directories; None: it has no limit
 
 
 def free(path: Path) -> Free:
-    """Return what is left on the file system of `path`. Quotas are not counted."""
+    """Return the free space on the file system of `path`. Quotas are not counted."""
     facts = os.statvfs(path)
     return Free(facts.f_bavail * facts.f_frsize, facts.f_favail if facts.f_files else None)
 

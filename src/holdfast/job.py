@@ -39,10 +39,9 @@ class _Names(NamedTuple):
 
 
 # Sources: sbatch(1), OUTPUT ENVIRONMENT VARIABLES. IBM Spectrum LSF 10.1, "Environment variables set for job
-# execution".
-# qsub(1B) of OpenPBS, ENVIRONMENT VARIABLES. submit(1) of Grid Engine, ENVIRONMENTAL VARIABLES. flux-environment(7).
-# Kubernetes, "Indexed Job" and "Accessing the Kubernetes API from a Pod". Where several are set, as by a Flux instance
-# inside of a Slurm job, the first here is the outermost: the one that a job is given back to.
+# execution". qsub(1B) of OpenPBS, ENVIRONMENT VARIABLES. submit(1) of Grid Engine, ENVIRONMENTAL VARIABLES.
+# flux-environment(7). Kubernetes, "Indexed Job" and "Accessing the Kubernetes API from a Pod". If several are set, as
+# by a Flux instance inside a Slurm job, the first one here is used: it is the outermost, which can requeue the job.
 SCHEDULERS: Mapping[str, _Names] = {
     "slurm": _Names(
         "SLURM_JOB_ID",

@@ -21,7 +21,7 @@ from . import disk, legible, scan
 
 Event = dict[str, Any]
 CLOSING = ("stop", "failed", "end")
-AFTERWARDS = (  # what happened to the job and to the copies after the attempt had stopped
+AFTERWARDS = (  # events of the job and of the copies after the attempt had stopped
     *("requeued", "not_requeued", "submitted"),
     *("mirrored", "mirror_removed", "mirror_failed", "mirror_back", "undrained"),
 )
@@ -195,7 +195,7 @@ def _content(path: Path) -> bytes:
 
 
 def _written(file: FileIO) -> bytes:
-    """Return what was written to a file that may have holes of any size; a hole ends a line."""
+    """Return the content of a file without its holes, which may have any size; a hole ends a line."""
     parts, at = [], 0
     with suppress(OSError):  # ENXIO: there is nothing more
         while True:

@@ -71,7 +71,7 @@ def size(size_bytes: int) -> str:
 
 def json_bytes(value: Any) -> bytes:
     """Return `value` as JSON with legible texts and keys."""
-    import msgspec  # who reads an error's text needs no JSON
+    import msgspec  # imported late: most programs encode no JSON here
 
     try:
         return msgspec.json.encode(value)

@@ -7,15 +7,16 @@ from pathlib import Path
 
 OTHERS = 0o077  # all rights of the group and of other users
 
-_heeded: dict[str, Path] = {}  # a directory -> the path whose mode says whether others may see what is made in it
+_mode_sources: dict[str, Path] = {}  # a directory -> the path whose mode says whether others may see what is made in it
 
 
-def heed(directory: Path, of: Path | None = None) -> None:
-    """From now on create in `directory` nothing for other users while its own mode, or that `of` a file, denies them.
+def inherit_mode(directory: Path, of: Path | None = None) -> None:
+    """From now on create everything in `directory` without rights for other users, while its own mode, or that `of` a
+    file, denies them.
 
-    That mode may change at any time; whoever changes it need not tell the other processes.
+    That mode may change at any time; other processes need not be told.
     """
-    _heeded[os.path.abspath(directory)] = Path(os.path.abspath(of or directory))
+    _mode_sources[os.path.abspath(directory)] = Path(os.path.abspath(of or directory))
 
 
 def is_private(path: Path) -> bool:
@@ -29,7 +30,7 @@ def is_private(path: Path) -> bool:
 
 
 def own(path: Path, mode: int) -> int:
-    """Return `mode`, without the rights of other users inside a private directory of `heed`."""
+    """Return `mode`, without the rights of other users inside a private directory of `inherit_mode`."""
     here = Path(os.path.abspath(path))
-    around = [_heeded[place] for place in map(str, (here, *here.parents)) if place in _heeded]
+    around = [_mode_sources[place] for place in map(str, (here, *here.parents)) if place in _mode_sources]
     return mode & ~OTHERS if any(map(is_private, around)) else mode

@@ -49,7 +49,7 @@ def parent(pid: int) -> int | None:
 
 
 def age_s() -> float:
-    """Return for how long this process has run; 0.0 if the system does not tell. Source: proc(5), field 22."""
+    """Return for how long this process has run; 0.0 if the system does not report it. Source: proc(5), field 22."""
     found = _process(os.getpid())
     if found is None:
         return 0.0
@@ -128,7 +128,7 @@ def _process(pid: object) -> tuple[str, str] | None:
 
 
 def _is_hidden(pid: object) -> bool:
-    """Whether a process has this pid although /proc does not show it: with hidepid it shows one's own only."""
+    """Whether a process has this pid although /proc does not show it: with hidepid /proc shows only the user's own."""
     try:
         return isinstance(pid, int) and pid > 0 and os.getpgid(pid) >= 0
     except (OSError, OverflowError) as error:

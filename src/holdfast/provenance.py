@@ -28,7 +28,7 @@ TELLING_WORDS = {"token", "pass", "pwd", "pw", "auth", "authorization", "oauth",
 COUNTING_WORDS = {"max", "min", "num", "n", "total", "new", "per", "seen", "batch", "special"}
 
 KNOWN_SECRETS = (
-    # hf_transformers is none
+    # hf_transformers is no secret
     r"(?<![A-Za-z0-9])(?:hf_|gh[pousr]_|npm_|AIza)(?:(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{10,}|[a-z]{20,})"
     r"|(?<![A-Za-z0-9])(?:sk-|sk_live_|github_pat_|glpat-|xox[a-z]-|eyJ)(?:(?=[a-z_-]*[A-Z0-9])[\w.-]{10,}|[\w.-]{20,})"
     r"|(?<![A-Za-z0-9])(?:AKIA|ASIA)[A-Z0-9]{12,}"
@@ -98,7 +98,7 @@ def libraries() -> dict[str, str]:
 def redact(argv: Sequence[str]) -> list[str]:
     """Return `argv` without secrets: values with a telling name, URL user info, and well-known tokens.
 
-    It hides what is in doubt. A secret without a name and in no known form cannot be told from any other word.
+    It removes doubtful words, too. It cannot recognise a secret without a telling name and in no known form.
     """
     hidden = _values_of_telling_options(argv)
     return [REDACTED if index in hidden else _redact_word(word) for index, word in enumerate(argv)]
@@ -111,13 +111,15 @@ def redact_mapping(mapping: Mapping[Any, Any]) -> dict[str, Any]:
 
 @functools.cache
 def _version(name: str) -> str | None:
-    """Return what the module says of itself: importlib.metadata takes as long to import as all of Holdfast."""
+    """Return the module's own version attribute: importlib.metadata takes as long to import as all of Holdfast."""
     version = getattr(sys.modules[name], "__version__", None)
     return None if version is None else str(version)
 
 
 def _work_directory() -> str:
-    """Return the script's directory; of Holdfast's own command, which runs another program, the one where it is."""
+    """Return the script's directory. For Holdfast's own command, which runs another program, return the working
+    directory.
+    """
     script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
     folder = os.path.dirname(script)
     ours = os.path.basename(script) == "holdfast" or os.path.abspath(folder) == os.path.dirname(__file__)
@@ -137,7 +139,7 @@ def _values_of_telling_options(argv: Sequence[str]) -> set[int]:
 
 def _redact_word(word: str) -> str:
     name, equals, _ = word.partition("=")
-    option = re.fullmatch(r"[\w.\-]+", name)  # and not the front of some JSON that has an equals sign in it
+    option = re.fullmatch(r"[\w.\-]+", name)  # not the beginning of JSON that contains an equals sign
     return f"{name}={REDACTED}" if equals and option and _tells(name) else _redact_text(word)
 
 

@@ -74,7 +74,7 @@ class Ranks:
         self._channel, self._under = channel or NoChannel(), under  # a prefix of all keys of this conversation
         self.place = place  # returns where this rank's program is, for messages; empty: unknown
         self._sent, self._twins = 0, Counter[str]()
-        self._old: list[str] = []  # rank 0's announcements, which may be dropped after the next `gather`
+        self._old: list[str] = []  # rank 0's announcements; droppable after the next `gather`
 
     @property
     def alone(self) -> bool:
@@ -113,15 +113,15 @@ class Ranks:
         keys = (f"{self._under}{what}/{rank}" for rank in range(1, self.world))
         return all(self._channel.get(key) is not None for key in keys)
 
-    def confess(self, error: BaseException) -> None:
-        """Before this rank ends with `error`: leave its kind and first line for `confessed`."""
+    def report_error(self, error: BaseException) -> None:
+        """Before this rank ends with `error`: leave its kind and first line for `reported_errors`."""
         failure = _failure(self.rank, error)
         short = msgspec.structs.replace(failure, text=failure.text.partition("\n")[0][:500])
         with suppress(RanksError):
             self._channel.put(f"{_FAILED}/{self.rank}", msgspec.msgpack.encode(short))
 
-    def confessed(self) -> list[Failure]:
-        """The errors that other ranks have left with `confess`, without waiting."""
+    def reported_errors(self) -> list[Failure]:
+        """The errors that other ranks have left with `report_error`, without waiting."""
         found = []
         with suppress(RanksError):
             for rank in range(self.world):

@@ -23,7 +23,7 @@ class CheckpointFacts(NamedTuple):
     metrics: Mapping[str, float]
     size_bytes: int
     pinned: bool
-    finite: bool = True  # no weight in it is known to be infinite or NaN
+    finite: bool = True  # no weight is known to be infinite or NaN
 
 
 def keep(checkpoints: Sequence[CheckpointFacts], rule: Rule) -> set[str]:

@@ -73,7 +73,7 @@ def relay(number: int, data: bytes) -> bool:
     return True
 
 
-class Progress:
+class ProgressLine:
     """A progress line at the bottom of the terminal; silent when stderr is not one, in CI, and in a notebook.
 
     The line has no thread and hides no cursor: a process killed at any instant leaves the terminal usable, and
@@ -138,7 +138,7 @@ class Progress:
 class _Wiping:
     """Replaces sys.stdout or sys.stderr: wipes the progress line before the program's own output."""
 
-    def __init__(self, stream: TextIO, progress: Progress) -> None:
+    def __init__(self, stream: TextIO, progress: ProgressLine) -> None:
         self.stream = stream
         self._progress = progress
 

@@ -24,7 +24,7 @@ from typing import Generic, TypeVar, cast
 T = TypeVar("T")
 R = TypeVar("R")
 
-Hook = Callable[[], None]  # called before each piece of some work; what it raises ends the work
+Hook = Callable[[], None]  # called before each piece of some work; an exception from it ends the work
 
 LOOK_S = 0.1  # between two polls of a waiting thread
 SEEN_S = 1.0  # how long a new thread waits at most for `start` to return in the thread that started it
@@ -100,7 +100,8 @@ class Worker:
         self._process = os.getpid()
 
     def start(self) -> None:
-        """
+        """Start the thread.
+
         Raises:
             RuntimeError: the system gives no more threads.
         """

@@ -1,4 +1,4 @@
-"""Young and Daly: how often to save, from what saves and interruptions cost. Pure: the caller measures.
+"""Young and Daly: how often to save, given the costs of saves and interruptions. Pure: the caller measures.
 
 A save costs the loop `cost_s` (its stall, and what it slows the steps beside it), and its state is safe `save_s` after
 the save began. An interruption loses what came after the last state that was safe: on average `save_s` and half an
@@ -21,8 +21,8 @@ import msgspec
 from .legible import duration
 
 UNKNOWN_HOURS = 24.0  # between interruptions, until some are seen
-UNKNOWN_WEIGHT = 0.25  # so many interruptions, seen in their mean time, say as much as that assumption
-GIVEN_WEIGHT = 4.0  # and as much as the time that the caller gives
+UNKNOWN_WEIGHT = 0.25  # the assumption weighs as much as so many observed interruptions
+GIVEN_WEIGHT = 4.0  # the same for the caller's time
 LEAST_S, MOST_S = 1.0, 6 * 3600.0  # of all intervals
 
 
@@ -38,7 +38,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Costs(msgspec.Struct, frozen=True):
-    """What was measured, in seconds."""
+    """The measurements, in seconds."""
 
     stall_s: float  # the loop waits for a save
     slow_s: float  # and is slower beside it, in total
@@ -46,15 +46,15 @@ class Costs(msgspec.Struct, frozen=True):
     restart_s: float  # from the start of the process to its first step
 
 
-class Around(msgspec.Struct, frozen=True):
-    """What limits the choice of one start."""
+class Limits(msgspec.Struct, frozen=True):
+    """The limits of the choice of one start."""
 
     assumed_hours: float | None = None  # between interruptions, as the caller says
     left_s: float | None = None  # until the deadline
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """An interval, and what is to be expected of it."""
+    """An interval, and its expected costs."""
 
     interval_s: float
     interrupted_s: float  # the expected time between interruptions
@@ -64,18 +64,18 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """A choice with all that it was made from."""
+    """A choice with its inputs."""
 
     choice: Choice
     costs: Costs
     seen: Seen
-    around: Around
+    around: Limits
 
 
 msgspec.json.Decoder(Chosen)  # made here for the reason that `format` has
 
 
-def choose(costs: Costs, seen: Seen, around: Around) -> Choice:
+def choose(costs: Costs, seen: Seen, around: Limits) -> Choice:
     """Return how often to save."""
     cost_s, mean_s = costs.stall_s + costs.slow_s, expected_s(seen, around.assumed_hours)
     interval_s, bound = _bounded(daly(cost_s, mean_s), costs, around)
@@ -93,7 +93,7 @@ def daly(cost_s: float, mean_s: float) -> float:
 
 
 def expected_s(seen: Seen, assumed_hours: float | None) -> float:
-    """Return the time between interruptions to expect: what was assumed before, corrected by what was seen.
+    """Return the expected time between interruptions: the assumption, corrected by observations.
 
     It is the mean of a gamma distribution of the rate, so that one early interruption does not change it much.
     """
@@ -102,7 +102,7 @@ def expected_s(seen: Seen, assumed_hours: float | None) -> float:
     return (weight * before_s + seen.uptime_s) / (weight + seen.interruptions)
 
 
-def _bounded(wanted_s: float, costs: Costs, around: Around) -> tuple[float, str]:
+def _bounded(wanted_s: float, costs: Costs, around: Limits) -> tuple[float, str]:
     """Return the interval within its limits, and what limits it."""
     least_s, most_s, bound = _limits(costs, around)
     if wanted_s < least_s:
@@ -110,7 +110,7 @@ def _bounded(wanted_s: float, costs: Costs, around: Around) -> tuple[float, str]
     return (most_s, bound) if wanted_s > most_s else (wanted_s, "")
 
 
-def _limits(costs: Costs, around: Around) -> tuple[float, float, str]:
+def _limits(costs: Costs, around: Limits) -> tuple[float, float, str]:
     """Return the shortest and the longest interval, and what limits the longest."""
     least_s = max(LEAST_S, costs.save_s)  # one save is in flight at a time
     if around.left_s is not None and around.left_s / 2 < MOST_S:  # one save is durable before the deadline's own

@@ -68,7 +68,7 @@ FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "mana
 
 ADVISING = (  # rooms whose errors are of resumes of loaders
     *("data/", "torch/loader", "torch/plans", "torch/iterables", "accelerate/loader"),
-    *("run/fingerprint", "run/serving", "run/inexact", "run/unproven", "run/bare_loops"),
+    *("run/fingerprint", "run/loader_cursor", "run/inexact", "run/unproven", "run/bare_loops"),
 )
 TELLING = {"Mismatch", "OtherKind", "tell", "tell_changed", "warn"}
 ADVICE = re.compile(r"accept=|\b(write|pass(?! of)|say|give it|make it|drill the|put it) ", re.IGNORECASE)
@@ -571,7 +571,7 @@ PLANTED = {
     advises_by_advice: (
         """
         data/replay.py      raise Mismatch('another batch: pass a list')
-        run/serving.py      raise Mismatch(f'{name} differs. Say accept={what}')
+        run/loader_cursor.py raise Mismatch(f'{name} differs. Say accept={what}')
         run/unproven.py     session.tell('it lives on: give it state_dict()')
         torch/plans.py      warn(f'{a}. ' + 'Write other lines')
         """,

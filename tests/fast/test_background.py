@@ -20,7 +20,7 @@ from faults import BROKEN, FULL, door, requests
 from holdfast import Best, Every, Last, Run, Stopped, Store
 from holdfast.errors import DiskError, NoSpace, Superseded, UsageError
 from holdfast.run import session as session_room
-from holdfast.run.writer import Writer
+from holdfast.run.writer import SaveWriter
 from holdfast.state import snapshot
 from holdfast.threads import Latch
 from subjects import asked_of
@@ -561,7 +561,7 @@ def test_workers_of_a_loader_forked_during_a_save_disturb_nothing(tmp_path):
 
 def test_a_save_that_failed_leaves_nothing_of_its_state():
     """Also in a program in which nobody looks for cycles: a disk may be full for long, and the loop goes on."""
-    writer, states = Writer(), []
+    writer, states = SaveWriter(), []
 
     def work(_):
         state = np.arange(1000.0)

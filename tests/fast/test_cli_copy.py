@@ -13,7 +13,7 @@ from command_runs import finished, flip, save, state
 from holdfast import Run, owner
 from holdfast.errors import UsageError
 from holdfast.mirror.place import open_place
-from holdfast.mirror.records import Origin
+from holdfast.mirror.records import ResumeOrigin
 from holdfast.mirror.remote import Remote
 from holdfast.store.store import Store
 from stores import invoke
@@ -37,7 +37,7 @@ def mirrored(run, to, *, attempt=1, names=None, origin=None):
     with closing(open_place(str(to))) as place:
         remote = Remote(place)
         remote.claim(attempt, (run / "run.json").read_text(), owner.me(), None)
-        remote.begun(attempt, origin or Origin(None))
+        remote.begun(attempt, origin or ResumeOrigin(None))
         for path in sorted((run / "checkpoints").glob("step-*")):
             if names is None or path.name in names:
                 remote.copy(attempt, path)
@@ -95,7 +95,7 @@ def test_a_file_address_is_the_folder(mirror):
 def test_what_a_superseded_attempt_saved_is_told_apart(run, mirror):
     """Attempt 2 went on from step 20: step 30 of attempt 1 is in no line, and no command takes it for the newest."""
     shutil.rmtree(run / "checkpoints" / NEWEST)
-    mirrored(run, mirror, attempt=2, names=(), origin=Origin(1, "step-000000020"))
+    mirrored(run, mirror, attempt=2, names=(), origin=ResumeOrigin(1, "step-000000020"))
     facts = asked("ls", mirror)
     assert ["step-000000010", "step-000000020"] == [row["name"] for row in facts["checkpoints"]]
     assert [str(copy_of(mirror))] == [each["path"] for each in facts["left_over"]]

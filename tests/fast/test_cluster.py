@@ -13,7 +13,7 @@ import pytest
 
 from fakes import Fakes, record, until
 from holdfast.cluster import job_leader, requeue, slurm, watch
-from holdfast.cluster.ask import Absent, Asked, CommandResult, Silent, ask
+from holdfast.cluster.ask import Absent, Asked, CommandResult, SchedulerSilent, ask
 from holdfast.cluster.cause import Heard, cause
 from holdfast.cluster.hold import HOLD
 from holdfast.cluster.requeue import Requeue
@@ -153,7 +153,7 @@ def test_a_silent_scheduler_is_waited_for_no_longer_than_said(fakes):
     """Ten seconds; less here."""
     fakes.say("scontrol show job", record(), after="/bin/sleep 20")
     began = time.monotonic()
-    with pytest.raises(Silent, match="did not answer within"):
+    with pytest.raises(SchedulerSilent, match="did not answer within"):
         ask(["scontrol", "show", "job", "120"], limit_s=0.3)
     assert time.monotonic() - began < 5
 
@@ -166,7 +166,7 @@ def test_a_controller_that_is_away_is_silent_and_not_a_refusal(fakes):
         "Socket timed out on send/recv operation",
     ):
         fakes.say("scontrol show job", err=err, code=1)
-        with pytest.raises(Silent):
+        with pytest.raises(SchedulerSilent):
             slurm.seen(HERE)
 
 
@@ -199,7 +199,7 @@ def test_a_question_without_an_answer_is_ended(fakes):
     asked = Asked(["squeue"], limit_s=0.1)
     child = asked._child
     time.sleep(0.15)
-    with pytest.raises(Silent):
+    with pytest.raises(SchedulerSilent):
         asked.look()
     assert child.returncode == -9
 

@@ -23,7 +23,7 @@ from holdfast.drill.attempts import prove
 from holdfast.drill.evidence import Line, RunEvidence, Trace
 from holdfast.drill.kill import ChildExit, ChildTree, Fired, Follow
 from holdfast.drill.places import Course
-from holdfast.drill.plan import DAMAGE, DrillOptions, Pace, pace, plan
+from holdfast.drill.plan import DAMAGE, DrillOptions, RunPace, pace, plan
 from holdfast.drill.report import DrillAttempt, DrillReport
 from holdfast.drill.safepoint import SafePoint
 from holdfast.errors import ChildError, UsageError
@@ -32,7 +32,7 @@ from holdfast.run.metrics import TIMINGS
 from holdfast.store.store import Store
 from stores import invoke
 
-PACE = Pace(last=100, saves=5, step_s=0.1, save_s=0.02, total_s=12.0)
+PACE = RunPace(last=100, saves=5, step_s=0.1, save_s=0.02, total_s=12.0)
 
 
 # The plan --------------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def test_pace_is_learnt_from_a_journal():
     """Last step, saves before it, and medians of what a step and a save took."""
     events = [{"event": "digests", "step": step, "time": step * 0.5} for step in range(1, 9)]
     events += [{"event": "saved", "step": step, "save_s": 0.1 * step} for step in (2, 4, 8)]
-    assert pace(events, 5.0) == Pace(8, 2, 0.5, 0.4, 5.0, start_s=1.5)
+    assert pace(events, 5.0) == RunPace(8, 2, 0.5, 0.4, 5.0, start_s=1.5)
 
 
 # What comes next ---------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.drill.fix import begin, repair
 from holdfast.drill.fix.changes import applied
-from holdfast.drill.fix.source import Refused, Source
+from holdfast.drill.fix.source import FixRefused, ScriptSource
 from holdfast.drill.report import Fix
 from holdfast.errors import UsageError
 
@@ -94,7 +94,7 @@ def test_attributes_are_tracked_by_fields_which_is_imported():
 def test_an_object_that_only_a_branch_makes_is_refused():
     """Without the option it has no value, and the line would fail."""
     text = dedent(BLOCK).replace("ema = {}", "if use_ema:\n    ema = {}")
-    with pytest.raises(Refused, match="ema has no value where Run is made, or not always"):
+    with pytest.raises(FixRefused, match="ema has no value where Run is made, or not always"):
         applied(text, TRACK)
 
 
@@ -117,7 +117,7 @@ def test_an_object_made_behind_the_run_moves_the_run_down_where_only_plain_lines
             ema[0] += 1
         """
     )
-    with pytest.raises(Refused, match="used in between"):
+    with pytest.raises(FixRefused, match="used in between"):
         applied(dedent(text).replace("size = 3", "size = run.epoch"), TRACK)
 
 
@@ -136,7 +136,7 @@ def test_an_object_made_behind_the_run_moves_the_run_down_where_only_plain_lines
     ],
 )
 def test_an_object_without_a_value_there_is_refused(text, why):
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(FixRefused, match=why):
         applied(dedent(text), TRACK)
 
 
@@ -278,7 +278,7 @@ def test_a_variable_of_the_module_that_is_made_behind_the_run_becomes_one_of_the
     """
     fix = Fix("vars", ("total",))
     assert changed(text, fix)[1::2] == ["+        run.vars.total = 0", "+            run.vars.total += x"]
-    with pytest.raises(Refused, match="before Run is made"):
+    with pytest.raises(FixRefused, match="before Run is made"):
         applied(dedent(text).replace("with Run", "def show():\n    print(total)\nwith Run"), fix)
 
 
@@ -297,7 +297,7 @@ def test_a_variable_of_the_module_that_is_made_behind_the_run_becomes_one_of_the
 )
 def test_a_variable_that_no_attribute_can_stand_for_is_refused(line, why):
     text = dedent(IN_A_FUNCTION).replace("        total += step * best\n", f"        total += 1\n        {line}\n")
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(FixRefused, match=why):
         applied(text, Fix("vars", ("total",), "main"))
 
 
@@ -310,7 +310,7 @@ def test_a_parameter_of_a_function_that_does_not_make_the_run_is_refused():
         for epoch in run.epochs(2):
             train(epoch)
     """
-    with pytest.raises(Refused, match="parameter of train"):
+    with pytest.raises(FixRefused, match="parameter of train"):
         applied(dedent(text), TRACK_LOSS)
 
 
@@ -347,7 +347,7 @@ def test_the_dataset_of_the_loader_that_is_walked_is_seeded():
     assert changed(LOADER, Fix("seeded", ("train",)))[-1] == (
         "+loader = DataLoader(Seeded(crops, seed=0), 4, shuffle=True, num_workers=2)"
     )
-    with pytest.raises(Refused, match="2 DataLoaders"):
+    with pytest.raises(FixRefused, match="2 DataLoaders"):
         applied(dedent(LOADER).replace("run.batches(loader)", "run.batches(get())"), Fix("seeded", ("train",)))
 
 
@@ -355,7 +355,7 @@ def test_a_loader_is_walked_by_the_run_and_next_is_refused():
     text = LOADER.replace("run.batches(loader)", "loader").replace("pass", "x.backward()")
     assert changed(text, Fix("batches", ()))[-1] == "+        for x in run.batches(loader):"
     assert changed(text, Fix("batches", ("loader",)))[-1] == "+        for x in run.batches(loader):"
-    with pytest.raises(Refused, match="by next"):
+    with pytest.raises(FixRefused, match="by next"):
         applied(dedent(text), Fix("batches", ("it",)))
 
 
@@ -477,10 +477,10 @@ def test_a_loop_that_makes_data_is_no_training_loop():
 
 
 def test_a_script_without_a_loop_or_that_is_no_python_is_refused():
-    with pytest.raises(Refused, match="no training loop"):
+    with pytest.raises(FixRefused, match="no training loop"):
         begin.begun("print(1)\n", "x")
     with pytest.raises(UsageError, match="line 1"):
-        Source("for in\n")
+        ScriptSource("for in\n")
 
 
 def test_a_name_that_is_taken_is_not_taken_again():

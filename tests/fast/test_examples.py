@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from holdfast.cluster.batch import Around
+from holdfast.cluster.batch import ScriptContext
 from holdfast.cluster.lint import lint
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -58,7 +58,7 @@ def test_lint_finds_nothing_in_the_examples():
     assert len(SCRIPTS) >= 4
     for script in SCRIPTS:
         here = {path.name: path.read_text() for path in script.parent.iterdir() if path.is_file()}
-        assert [] == lint(script.read_text(), Around(read=here.get)), script
+        assert [] == lint(script.read_text(), ScriptContext(read=here.get)), script
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")

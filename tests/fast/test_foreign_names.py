@@ -10,7 +10,7 @@ import pytest
 from holdfast import Run
 from holdfast.errors import UsageError
 from holdfast.trainers import names
-from holdfast.trainers.names import Name, require, unlike
+from holdfast.trainers.names import ForeignName, require, unlike
 from holdfast.trainers.training import RunOptions
 from sample import drawn
 
@@ -35,11 +35,13 @@ def module(monkeypatch):
     return made
 
 
-ADVANCE = Name("made_up:Engine.advance", ("self", "batch", "index"), frozenset({names.digest(Engine.advance)}))
+ADVANCE = ForeignName("made_up:Engine.advance", ("self", "batch", "index"), frozenset({names.digest(Engine.advance)}))
 
 
 def test_a_known_name_is_accepted(module):
-    assert require("made_up", [ADVANCE, Name("made_up:Engine"), Name("made_up:Engine.done", ("self",))]) is None
+    assert not require(
+        "made_up", [ADVANCE, ForeignName("made_up:Engine"), ForeignName("made_up:Engine.done", ("self",))]
+    )
     module.__version__ = "2.7.0"
     assert require("made_up", [ADVANCE]) is None
 
@@ -73,14 +75,14 @@ def test_another_body_is_told_and_no_refusal(module):
     found = set()
     for body in (other, another):
         module.Engine.advance = body
-        untried = require("made_up", [ADVANCE, Name("made_up:Engine")])
+        untried = require("made_up", [ADVANCE, ForeignName("made_up:Engine")])
         assert untried == require("made_up", [ADVANCE])
         assert (untried.kind, untried.changed) == ("made_up 2.7.0", "Engine.advance has changed")
         found.add(untried.code)
     module.__version__ = "2.7.1"
     found.add(require("made_up", [ADVANCE]).code)
     assert [len(code) for code in found] == [32] * 3
-    done = Name("made_up:Engine.done", ("self",), frozenset({"0" * 16}))
+    done = ForeignName("made_up:Engine.done", ("self",), frozenset({"0" * 16}))
     assert require("made_up", [ADVANCE, done]).changed == "Engine.advance and Engine.done have changed"
     assert require("made_up", [ADVANCE, done]).code not in found
 
@@ -97,7 +99,7 @@ def test_comments_docstrings_and_layout_are_no_change_of_a_source():
 
 
 def test_a_wrapped_function_counts_as_itself(module):
-    assert unlike(Name("made_up:Engine.done", ("self", "more"))) == "takes (self) and not (self, more)"
+    assert unlike(ForeignName("made_up:Engine.done", ("self", "more"))) == "takes (self) and not (self, more)"
 
 
 def test_a_callback_takes_each_option_of_a_run():

@@ -18,13 +18,13 @@ from holdfast.errors import Damaged, StoreError
 from holdfast.foreign import pickles
 from holdfast.foreign.known import KNOWN
 from holdfast.foreign.pt import imports, no_storage
-from holdfast.foreign.trees import Tree
+from holdfast.foreign.trees import TreeBuilder
 from holdfast.state.nodes import plain, spelled
 from holdfast.state.tree import flatten
 
 
 def described(data):
-    tree = Tree(Path("a pickle"), KNOWN, no_storage)
+    tree = TreeBuilder(Path("a pickle"), KNOWN, no_storage)
     return tree.node(pickles.read(io.BytesIO(data), "a pickle")), tree.leaves
 
 

@@ -25,7 +25,7 @@ from holdfast.collective import division
 from holdfast.collective.store import CollectiveStore
 from holdfast.errors import Damaged, HoldfastError, StoreError, Untrusted
 from holdfast.ranks import Ranks
-from holdfast.run.memory import Memory
+from holdfast.run.memory import RunMemory
 from holdfast.run.position import Position
 from holdfast.state import codec, unflatten, values
 from holdfast.store import format, lineage, shards
@@ -450,7 +450,7 @@ def test_the_page_names_all_that_a_checkpoint_can_hold():
 
     tags = {*unflatten._READERS, *values.MAKERS, *codec.TAGS}
     assert first_cells("The tree") == tags
-    assert first_cells("What a run stores of itself") == {*Memory.__struct_fields__}
+    assert first_cells("What a run stores of itself") == {*RunMemory.__struct_fields__}
     fields = {*format.Manifest.__struct_fields__} - {
         "key",
         "ranks",

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Every
 from holdfast.children import processes, steps
-from holdfast.children.steps import Claimed, Memory, Seen
+from holdfast.children.steps import Claimed, SlotView, StepMemory
 from holdfast.cluster import job_leader
 from holdfast.run import alive
 from holdfast.supervise import missing, signs
@@ -170,7 +170,7 @@ def test_the_simulation_can_fail():
 
 def test_steps_reach_the_supervisor_through_memory():
     """With the time of each; a look sees what has ended since the one before."""
-    memory = Memory()
+    memory = StepMemory()
     slot = Claimed(memory.path, 3, 8)
     slot.mark(steps.OPENING, 0)
     slot.mark(steps.FIRST, 0)
@@ -196,7 +196,7 @@ def test_steps_reach_the_supervisor_through_memory():
 
 def test_a_step_costs_less_than_ten_microseconds():
     """Half of one on the machine where it was measured; this one may be busy."""
-    slot = Claimed(Memory().path, 0, 1)
+    slot = Claimed(StepMemory().path, 0, 1)
     costs = []
     for _ in range(5):
         began = time.perf_counter()
@@ -208,7 +208,7 @@ def test_a_step_costs_less_than_ten_microseconds():
 
 def test_each_process_has_a_slot_of_its_own(tmp_path):
     """A process that claims one keeps nobody waiting, and a slot whose process is gone is free again."""
-    memory, script = Memory(), tmp_path / "script.py"
+    memory, script = StepMemory(), tmp_path / "script.py"
     script.write_text(
         "import sys\nfrom pathlib import Path\nfrom holdfast.children.steps import Claimed\n"
         "slot = Claimed(Path(sys.argv[1]), int(sys.argv[2]), 3)\nslot.mark(2, 1)\nprint('ready', flush=True)\ninput()"
@@ -226,7 +226,7 @@ def test_each_process_has_a_slot_of_its_own(tmp_path):
 
 
 def test_more_steps_than_the_ring_holds_are_a_part_of_them():
-    memory = Memory()
+    memory = StepMemory()
     slot = Claimed(memory.path, 0, 1)
     for number in range(10000):
         slot.mark(steps.STEP, number)
@@ -248,7 +248,7 @@ def test_a_file_that_is_no_supervisors_memory_is_left_alone(tmp_path):
 
 def test_a_run_says_what_it_is_at(tmp_path, monkeypatch):
     """Each phase that has a pace of its own, and the number of steps."""
-    memory, stacks = Memory(), Stacks()
+    memory, stacks = StepMemory(), Stacks()
     alive.announce(tmp_path, memory.path, stacks.path)
     monkeypatch.setenv(job_leader.SUPERVISOR, str(tmp_path))
     toy = Toy()
@@ -304,7 +304,7 @@ asleep()
 def test_the_signal_goes_only_to_runs_that_catch_it(tmp_path, words):
     """Any other process would die of it, or take it for something else."""
     (tmp_path / "script.py").write_text(LISTENS)
-    memory, stacks, number = Memory(), Stacks(), signal.SIGRTMAX - 6
+    memory, stacks, number = StepMemory(), Stacks(), signal.SIGRTMAX - 6
     command = [sys.executable, tmp_path / "script.py", memory.path, stacks.path, str(number), *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
@@ -324,7 +324,7 @@ def test_the_signal_goes_only_to_runs_that_catch_it(tmp_path, words):
 def test_a_signal_that_another_rank_listens_to_is_this_ones_own(tmp_path, forks):
     """It may have a handler of the user's there; a fork of it listens to the signal of its parent."""
     (tmp_path / "script.py").write_text(LISTENS)
-    memory, stacks, number = Memory(), Stacks(), signal.SIGRTMAX - 6
+    memory, stacks, number = StepMemory(), Stacks(), signal.SIGRTMAX - 6
     words = [memory.path, stacks.path, str(number), "claims", "listens", "uses", *forks]
     with subprocess.Popen([sys.executable, tmp_path / "script.py", *words], stdout=subprocess.PIPE) as process:
         try:
@@ -340,7 +340,7 @@ def test_a_signal_that_another_rank_listens_to_is_this_ones_own(tmp_path, forks)
 
 
 def seen(rank, step, world=2, phase=steps.STEP, pid=None):
-    return Seen(rank, pid or 100 + rank, rank, world, 0, False, step, 9, phase, [])
+    return SlotView(rank, pid or 100 + rank, rank, world, 0, False, step, 9, phase, [])
 
 
 WAITS = 'Thread 0x1 (most recent call first):\n  File "/x/torch/distributed/distributed_c10d.py", line 1 in all_reduce'

@@ -5,7 +5,7 @@ import pytest
 from holdfast import disk
 from holdfast.mirror.folder import Folder
 from holdfast.mirror.place import Refused
-from holdfast.run import provision
+from holdfast.run import checkpoint_fetcher
 from holdfast.store.checkpoint import Checkpoint
 from hostile_stores import valid
 
@@ -68,7 +68,7 @@ def test_a_file_of_another_run_is_not_healed(tmp_path):
     link.symlink_to(own)
     (own / "folder").mkdir()
     (own / "linked").symlink_to("folder")
-    assert provision._is_own(Checkpoint(own), "model.safetensors")
-    assert provision._is_own(Checkpoint(own), "folder/a")
-    assert not provision._is_own(Checkpoint(own), "linked/a")
-    assert not provision._is_own(Checkpoint(link), "model.safetensors")
+    assert checkpoint_fetcher._is_own(Checkpoint(own), "model.safetensors")
+    assert checkpoint_fetcher._is_own(Checkpoint(own), "folder/a")
+    assert not checkpoint_fetcher._is_own(Checkpoint(own), "linked/a")
+    assert not checkpoint_fetcher._is_own(Checkpoint(link), "model.safetensors")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cluster import bash, work
-from holdfast.cluster.batch import Around, read
+from holdfast.cluster.batch import ScriptContext, read
 from holdfast.cluster.lint import RULES, lint
 from holdfast.cluster.lint_fix import edited
 from holdfast.cluster.sbatch_options import Local
@@ -70,7 +70,7 @@ python train_with_checkpoints.py $numOfSteps &> log.$SLURM_ARRAY_TASK_ID
 
 def found(text, **around):
     """The findings as {rule: line}."""
-    return {finding.rule: finding.line for finding in lint(text, Around(**around))}
+    return {finding.rule: finding.line for finding in lint(text, ScriptContext(**around))}
 
 
 def test_what_holdfast_submit_would_write_has_no_finding():
@@ -121,7 +121,7 @@ def test_most_fixes_are_edits():
 
 def test_every_rule_finds_some_fault():
     """No rule stands there that never went red."""
-    around = Around(exists=lambda _: False, save_s=1e6)
+    around = ScriptContext(exists=lambda _: False, save_s=1e6)
     more = [job("exec torchrun train.py", f"{LONG} --signal=B:TERM@300")]
     scripts = [read(text, around) for text in [*(faulty for _, faulty, *_ in FAULTS.values()), *more]]
     assert [] == [rule.name for rule in RULES if not any(list(rule.check(script)) for script in scripts)]
@@ -238,7 +238,7 @@ def test_only_directives_of_a_python_script_are_judged():
 
 def refusals(option, here=Local()):  # noqa: B008  a frozen value
     text = CLEAN.replace("--requeue", f"{option}\n#SBATCH")
-    found = lint(text, Around(sbatch=lambda: here))
+    found = lint(text, ScriptContext(sbatch=lambda: here))
     return [(each.what, each.fix) for each in found if each.rule == "script-refused"]
 
 
@@ -312,7 +312,7 @@ def test_what_every_version_refuses_is_called_so_whatever_is_here():
         CLEAN.replace("--requeue", "--requeue stray"),
         CLEAN.replace("--requeue", '--comment="open'),
     ):
-        told = [each.what for each in lint(text, Around(sbatch=asked)) if each.rule == "script-refused"]
+        told = [each.what for each in lint(text, ScriptContext(sbatch=asked)) if each.rule == "script-refused"]
         assert all(what.startswith("sbatch refuses the script: ") for what in told)
         assert (text == CLEAN) == (told == [])
 
@@ -388,8 +388,8 @@ def test_a_comment_switches_a_rule_off():
 def test_a_script_whose_program_uses_holdfast_is_supervised():
     """The program is read, not run."""
     script = job("exec python train.py")
-    assert not read(script, Around(read=lambda _: "import holdfastened\n")).supervised
-    assert read(script, Around(read=lambda _: "import os\nfrom holdfast import Run\n")).supervised
+    assert not read(script, ScriptContext(read=lambda _: "import holdfastened\n")).supervised
+    assert read(script, ScriptContext(read=lambda _: "import os\nfrom holdfast import Run\n")).supervised
 
 
 def test_the_documentation_names_each_rule_with_its_severity():

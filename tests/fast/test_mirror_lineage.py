@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.mirror.lineage import HERE, Held, lineage, origins, strays
-from holdfast.mirror.records import Origin
+from holdfast.mirror.records import ResumeOrigin
 from holdfast.store.format import Name
 
 
@@ -25,7 +25,7 @@ def chosen(came_from, every):
 
 def test_a_ghost_s_late_checkpoint_is_in_no_lineage():
     """Attempt 2 has saved step 110 after attempt 3 had gone on from its step 100."""
-    came_from = {1: Origin(None), 2: Origin(1, name(50)), 3: Origin(2, name(100))}
+    came_from = {1: ResumeOrigin(None), 2: ResumeOrigin(1, name(50)), 3: ResumeOrigin(2, name(100))}
     every = held(0, 2, 60, 100, 110) + held(HERE, 2, 110)
     assert [(2, name(100), (0,)), (2, name(60), (0,))] == chosen(came_from, every)
     assert strays(lineage(came_from, every), every) == held(0, 2, 110) + held(HERE, 2, 110)
@@ -33,38 +33,40 @@ def test_a_ghost_s_late_checkpoint_is_in_no_lineage():
 
 
 def test_an_attempt_that_died_before_it_went_on_does_not_count():
-    came_from = {1: Origin(None)}
+    came_from = {1: ResumeOrigin(None)}
     assert chosen(came_from, held(0, 1, 10, 20)) == [(1, name(20), (0,)), (1, name(10), (0,))]
 
 
 def test_stale_scratch_loses_and_the_nearest_of_equal_copies_wins():
-    came_from = {1: Origin(None)}
+    came_from = {1: ResumeOrigin(None)}
     every = held(2, 1, 10, 20) + held(HERE, 1, 10) + held(1, 1, 20)
     assert chosen(came_from, every) == [(1, name(20), (1, 2)), (1, name(10), (HERE, 2))]
 
 
 def test_a_start_afresh_leaves_everything_older_behind():
-    assert chosen({1: Origin(None), 2: Origin(None)}, held(0, 1, 10)) == []
+    assert chosen({1: ResumeOrigin(None), 2: ResumeOrigin(None)}, held(0, 1, 10)) == []
 
 
 def test_the_end_of_an_epoch_is_newer_than_its_last_step():
     end = Held(0, 1, str(Name(10, "end")), "x")
-    assert [each.name for each in lineage({1: Origin(None)}, [end, *held(0, 1, 10)])] == [end.name, name(10)]
+    assert [each.name for each in lineage({1: ResumeOrigin(None)}, [end, *held(0, 1, 10)])] == [end.name, name(10)]
 
 
 def test_two_processes_of_one_number_are_told():
-    assert origins([(1, None), (1, Origin(None)), (1, Origin(None))]) == {1: Origin(None)}
+    assert origins([(1, None), (1, ResumeOrigin(None)), (1, ResumeOrigin(None))]) == {1: ResumeOrigin(None)}
     with pytest.raises(ValueError, match="elsewhere"):
-        origins([(2, Origin(None)), (2, Origin(1, name(10)))])
+        origins([(2, ResumeOrigin(None)), (2, ResumeOrigin(1, name(10)))])
 
 
 def test_a_record_that_leads_forwards_leads_nowhere():
-    assert chosen({1: Origin(1, name(5)), 2: Origin(2, name(5))}, held(0, 1, 5) + held(0, 2, 7)) == [(2, name(7), (0,))]
+    assert chosen({1: ResumeOrigin(1, name(5)), 2: ResumeOrigin(2, name(5))}, held(0, 1, 5) + held(0, 2, 7)) == [
+        (2, name(7), (0,))
+    ]
 
 
 def test_an_attempt_that_goes_back_leaves_behind_what_it_went_back_from():
     """Attempt 2 had gone on from step 50 of attempt 1; attempt 3 goes on from step 40, and names attempt 2."""
-    came_from = {1: Origin(None), 2: Origin(1, name(50)), 3: Origin(2, name(40))}
+    came_from = {1: ResumeOrigin(None), 2: ResumeOrigin(1, name(50)), 3: ResumeOrigin(2, name(40))}
     assert chosen(came_from, held(0, 1, 30, 40, 50) + held(0, 2, 60)) == [(1, name(40), (0,)), (1, name(30), (0,))]
 
 
@@ -91,7 +93,9 @@ class World:
             path = [] if start is None else self.present[: self.present.index(start) + 1]
             # who wrote it, or any later attempt that has it in its past
             heirs = [before for before, past in self.history.items() if start in past]
-            self.came_from[attempt] = Origin(None) if start is None else Origin(self.rng.choice(heirs), name(start[1]))
+            self.came_from[attempt] = (
+                ResumeOrigin(self.rng.choice(heirs), name(start[1])) if start else ResumeOrigin(None)
+            )
             step = 0 if start is None else start[1]
             for _ in range(self.rng.randint(0, 3)):
                 step += self.rng.randint(1, 3)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from holdfast import Every, Last, Run
-from holdfast.mirror.client import Client
+from holdfast.mirror.client import WorkerClient
 from holdfast.run import mirror_place, mirror_start
 from holdfast.run.mirror_place import MirrorPlace
 from mirrored import vanished, workers
@@ -39,7 +39,7 @@ def slow_worker(tmp_path, monkeypatch):
     def slow(pause_s, least=0):
         (tmp_path / "worker.py").write_text(SLOW.format(pause_s=pause_s, least=least))
         python = [sys.executable, str(tmp_path / "worker.py")]
-        monkeypatch.setattr(mirror_start, "Client", partial(Client, python=python))
+        monkeypatch.setattr(mirror_start, "WorkerClient", partial(WorkerClient, python=python))
 
     return slow
 

@@ -11,7 +11,7 @@ from faults import door
 from holdfast.errors import Damaged, NotFound, UsageError
 from holdfast.mirror.copying import COPIED, THERE
 from holdfast.mirror.place import NotKept, Silent, open_place, shown, told
-from holdfast.mirror.records import Foreign, Later, Origin, Taken, folder
+from holdfast.mirror.records import Foreign, Later, ResumeOrigin, Taken, folder
 from holdfast.mirror.remote import Remote
 from holdfast.store.store import Store
 from stores import flip, having, listing, put
@@ -92,11 +92,11 @@ def test_a_claim_is_recognised_whose_answer_was_lost(tmp_path):
 
 def test_what_an_attempt_went_on_from_is_noted_once(tmp_path):
     remote = claimed(tmp_path)
-    origin = Origin(None)
+    origin = ResumeOrigin(None)
     remote.begun(1, origin)
     remote.begun(1, origin)
     with pytest.raises(Foreign):
-        remote.begun(1, Origin(1, "step-000000001"))
+        remote.begun(1, ResumeOrigin(1, "step-000000001"))
     remote.end(1)
     remote.end(1)
     assert [(each.origin, each.ended) for each in remote_at(tmp_path).look().claims] == [(origin, True)]
@@ -228,7 +228,7 @@ def test_the_loser_that_paused_between_look_and_manifest_harms_nobody(tmp_path):
     def pause(path):
         if path.endswith("manifest.json") and "000000002" in path:
             winner.claim(2, RUN, OTHER, 2.0)
-            winner.begun(2, Origin(1, first.name))
+            winner.begun(2, ResumeOrigin(1, first.name))
             winner.copy(2, second)
 
     loser = claimed(tmp_path, create=pause)
@@ -239,7 +239,7 @@ def test_the_loser_that_paused_between_look_and_manifest_harms_nobody(tmp_path):
     for act in (
         lambda: loser.copy(1, store.latest().path),
         lambda: loser.remove(1, 1, first.name),
-        lambda: loser.begun(1, Origin(None)),
+        lambda: loser.begun(1, ResumeOrigin(None)),
         lambda: loser.claim(1, RUN, ME, 1.0),
     ):
         with pytest.raises(Later):

@@ -12,8 +12,8 @@ import pytest
 from holdfast import journal
 from holdfast.errors import DiskError, StoreError, UsageError
 from holdfast.inspect.mirrors import of_run
-from holdfast.mirror.client import Client
-from holdfast.mirror.records import Origin
+from holdfast.mirror.client import WorkerClient
+from holdfast.mirror.records import ResumeOrigin
 from holdfast.run import mirror_start
 from mirrored import claim, look, names_at
 from stores import flip
@@ -46,7 +46,7 @@ def test_an_address_that_cannot_be_used_is_refused(tmp_path, monkeypatch, addres
     if "missing" in says:
         (tmp_path / "worker.py").write_text(NO_PACKAGE)
         monkeypatch.setattr(
-            mirror_start, "Client", partial(Client, python=[sys.executable, str(tmp_path / "worker.py")])
+            mirror_start, "WorkerClient", partial(WorkerClient, python=[sys.executable, str(tmp_path / "worker.py")])
         )
     began = time.monotonic()
     with pytest.raises(UsageError) as refused:
@@ -80,7 +80,7 @@ def test_half_copies_of_attempts_that_are_gone_are_removed(tmp_path):
     """After the first copy; never those of an attempt that may live, or that the present does not come from."""
     place = tmp_path / "place"
     started(tmp_path / "run", mirror=place)
-    claim(place, 2, {"host": "elsewhere", "pid": 1}, origin=Origin(1, "step-000000002"))
+    claim(place, 2, {"host": "elsewhere", "pid": 1}, origin=ResumeOrigin(1, "step-000000002"))
     for attempt in (1, 2, 7):
         half = place / "checkpoints" / f"{attempt:06d}" / "step-000000003" / "half.safetensors"
         half.parent.mkdir(parents=True)

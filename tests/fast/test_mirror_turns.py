@@ -2,12 +2,12 @@
 
 import pytest
 
-from holdfast.mirror.records import Origin
+from holdfast.mirror.records import ResumeOrigin
 from holdfast.retention import CheckpointFacts
 from holdfast.rules import Last
-from holdfast.run.mirror_place import Copied, MirrorPlace
+from holdfast.run.mirror_place import MirrorPlace, PlaceCopy
 
-FRESH = Origin(None)
+FRESH = ResumeOrigin(None)
 
 
 def facts(step):
@@ -28,20 +28,20 @@ class Working:
         self.step += not leaving
         self.place.saved()
         self.place._retry_s = 0.0
-        wish = self.place.next([facts(self.step)], FRESH, leaving=leaving)
-        if wish is None:
+        request = self.place.next([facts(self.step)], FRESH, leaving=leaving)
+        if request is None:
             return None
-        self.asked.append(wish.op if wish.op != "remove" else f"remove {wish.name[-1:]}")
-        self.place.asked(wish, 1)
-        if ends == "done" and wish.op == "copy":
-            self.place.copied(Copied(1, facts(self.step)), 0.1)
+        self.asked.append(request.op if request.op != "remove" else f"remove {request.name[-1:]}")
+        self.place.asked(request, 1)
+        if ends == "done" and request.op == "copy":
+            self.place.copied(PlaceCopy(1, facts(self.step)), 0.1)
         if ends == "done":
-            self.place.done(wish)
+            self.place.done(request)
         elif ends == "dropped":
             self.place.dropped()
         else:
             self.place.failed(again=ends == "silent")
-        return wish
+        return request
 
 
 def test_outdated_copies_go_although_a_checkpoint_always_waits():
@@ -57,10 +57,11 @@ def test_a_removal_that_is_refused_holds_up_no_copy():
     """A place may forbid deletions; copies go on."""
     run = Working()
     for _ in range(20):
-        wish = run.turn(ends="done")
-        if wish.op == "remove":
+        request = run.turn(ends="done")
+        if request.op == "remove":
             run.asked.pop()
-            run.place.there = {**run.place.there, wish.name: Copied(1, facts(int(wish.name[-9:])))}  # as if it failed
+            # as if it failed
+            run.place.there = {**run.place.there, request.name: PlaceCopy(1, facts(int(request.name[-9:])))}
     assert run.asked.count("copy") >= 6
 
 

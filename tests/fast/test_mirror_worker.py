@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from holdfast.errors import StoreError, UsageError
-from holdfast.mirror.client import Client, PlaceError
-from holdfast.mirror.records import Seen
+from holdfast.mirror.client import PlaceError, WorkerClient
+from holdfast.mirror.records import PlaceState
 from stores import having, listing
 
 RUN = '{"run": "r"}'
@@ -25,7 +25,7 @@ STEP = "step-000000001"
 HANGS = """
 import time
 from holdfast.mirror import lane, worker
-worker.Worker.__init__.__kwdefaults__["patience_s"] = 0.0
+worker.MirrorWorker.__init__.__kwdefaults__["patience_s"] = 0.0
 def look(*_):
     print("a library prints this", flush=True)
     time.sleep(60)
@@ -56,7 +56,7 @@ def start(tmp_path):
         if code:
             (tmp_path / "worker.py").write_text(code)
             python.append(str(tmp_path / "worker.py"))
-        clients.append(Client([str(root / name) for name in names], python=python))
+        clients.append(WorkerClient([str(root / name) for name in names], python=python))
         clients[-1].start()
         return clients[-1]
 
@@ -108,7 +108,7 @@ def test_a_checkpoint_goes_and_comes_back(start, checkpoint, tmp_path):
         assert client.ask(place, "fetch", fetch, 10)["size_bytes"] == done["size_bytes"]
         assert listing(tmp_path / f"back-{place}") == listing(checkpoint)
         client.ask(place, "end", {"attempt": 1}, 10)
-    seen = msgspec.convert(client.ask(0, "look", {}, 10), Seen)
+    seen = msgspec.convert(client.ask(0, "look", {}, 10), PlaceState)
     assert [(each.attempt, each.name) for each in seen.copies] == [(1, STEP)]
     assert seen.claims[0].ended
     file = {"attempt": 1, "name": STEP, "file": "manifest.json", "into": str(tmp_path / "one")}
@@ -208,11 +208,11 @@ def test_a_library_that_hangs_ends_the_worker_and_not_the_run(start):
 
 def test_a_worker_that_cannot_start_says_why(tmp_path):
     (tmp_path / "worker.py").write_text("raise SystemExit('no such library')")
-    client = Client([str(tmp_path / "a")], python=[sys.executable, str(tmp_path / "worker.py")])
+    client = WorkerClient([str(tmp_path / "a")], python=[sys.executable, str(tmp_path / "worker.py")])
     with pytest.raises(PlaceError, match="no such library"):
         client.start()
     client.close()
-    client = Client([str(tmp_path / "a")], python=[str(tmp_path / "no-python")])
+    client = WorkerClient([str(tmp_path / "a")], python=[str(tmp_path / "no-python")])
     with pytest.raises(PlaceError, match="cannot be started"):
         client.start()
     client.close()
@@ -268,8 +268,8 @@ def test_a_bad_line_ends_it_with_a_clear_error(tmp_path, text):
 
 PARENT = """
 import os, signal, sys, time
-from holdfast.mirror.client import Client
-client = Client([sys.argv[1]])
+from holdfast.mirror.client import WorkerClient
+client = WorkerClient([sys.argv[1]])
 client.start()
 pid = client._child._process.pid
 sibling = os.fork()
@@ -343,8 +343,8 @@ def test_the_run_s_process_never_imports_the_libraries(tmp_path):
     script = f"""
 import sys
 from pathlib import Path
-from holdfast.mirror.client import Client
-client = Client([{str(tmp_path / "a")!r}, "s3://AKIA:verysecret@bucket/x"])
+from holdfast.mirror.client import WorkerClient
+client = WorkerClient([{str(tmp_path / "a")!r}, "s3://AKIA:verysecret@bucket/x"])
 client.start()
 client.ask(0, "look", {{}}, 10)
 pid = client._child._process.pid

@@ -5,7 +5,7 @@ import pytest
 from holdfast import Store
 from holdfast.errors import UsageError
 from holdfast.journal import Log
-from holdfast.mirror.records import Claim, Copy, Origin, Seen
+from holdfast.mirror.records import Claim, Copy, PlaceState, ResumeOrigin
 from holdfast.mirror.sending import identity
 from holdfast.run.mirror_lineage import Present, origin_of
 from holdfast.store import claiming
@@ -33,11 +33,11 @@ def at(attempt, *steps):
 
 
 def seen(*claims, copies=()):
-    return Seen(run="r", claims=[*claims], copies=[*copies])
+    return PlaceState(run="r", claims=[*claims], copies=[*copies])
 
 
 def claimed(attempt, owner, *origin):
-    return Claim(attempt=attempt, owner=owner, origin=Origin(*origin) if origin else None)
+    return Claim(attempt=attempt, owner=owner, origin=ResumeOrigin(*origin) if origin else None)
 
 
 def steps(present):
@@ -111,11 +111,11 @@ def test_an_attempts_origin_is_told_by_its_journal():
     """What a run with mirrors has noted; else the attempt before, in this directory; a branch begins afresh."""
     before = Log(3, None, [])
     restored = {"event": "restored", "step": 5, "checkpoint": "step-000000005"}
-    assert Origin(3, "step-000000005") == origin_of(Log(4, None, [restored]), before)
+    assert ResumeOrigin(3, "step-000000005") == origin_of(Log(4, None, [restored]), before)
     noted = {"event": "mirrors", "places": {}, "attempt": 2, "name": "step-000000004"}
-    assert Origin(2, "step-000000004") == origin_of(Log(4, None, [restored, noted]), before)
-    assert Origin(None) == origin_of(Log(4, None, [{"event": "branched"}, restored]), before)
-    assert Origin(None) == origin_of(Log(4, None, [restored]), None)
+    assert ResumeOrigin(2, "step-000000004") == origin_of(Log(4, None, [restored, noted]), before)
+    assert ResumeOrigin(None) == origin_of(Log(4, None, [{"event": "branched"}, restored]), before)
+    assert ResumeOrigin(None) == origin_of(Log(4, None, [restored]), None)
 
 
 def test_a_claim_is_above_the_attempts_elsewhere_and_of_the_same_run(tmp_path):

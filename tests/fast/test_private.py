@@ -28,7 +28,7 @@ def test_a_private_run_stays_private_in_every_process(tmp_path, monkeypatch):
     """What begins it, joins it, goes on with it or pins in it creates nothing for other users."""
     before = os.umask(0)
     try:
-        monkeypatch.setattr(modes, "_heeded", {})
+        monkeypatch.setattr(modes, "_mode_sources", {})
         store = having(tmp_path / "run", 1, private=True)
         assert closed(tmp_path / "run")
         for act in (
@@ -37,7 +37,7 @@ def test_a_private_run_stays_private_in_every_process(tmp_path, monkeypatch):
             lambda: put(Store(tmp_path / "run", take_over=True), 2),
             lambda: by_another_program(Store(tmp_path / "run", take_over=True)),
         ):
-            monkeypatch.setattr(modes, "_heeded", {})  # as a process that has just begun
+            monkeypatch.setattr(modes, "_mode_sources", {})  # as a process that has just begun
             act()
             assert closed(tmp_path / "run")
     finally:
@@ -46,9 +46,9 @@ def test_a_private_run_stays_private_in_every_process(tmp_path, monkeypatch):
 
 def test_a_mode_that_cannot_be_asked_for_counts_as_private(tmp_path, monkeypatch):
     """Nothing is opened to others because a disk did not answer."""
-    monkeypatch.setattr(modes, "_heeded", {})
+    monkeypatch.setattr(modes, "_mode_sources", {})
     (tmp_path / "run").mkdir(0o755)
-    modes.heed(tmp_path / "run")
+    modes.inherit_mode(tmp_path / "run")
     real = os.stat
 
     def fails(path, **named):
@@ -116,5 +116,5 @@ def test_a_file_costs_no_more_after_a_thousand_runs(tmp_path):
 
     before = calls()
     for number in range(1000):
-        modes.heed(tmp_path / f"{number}")
+        modes.inherit_mode(tmp_path / f"{number}")
     assert before == calls() > 0

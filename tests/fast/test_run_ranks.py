@@ -14,8 +14,8 @@ from holdfast import Best, Every, Run, Store, disk, journal
 from holdfast.errors import Damaged, Mismatch, NoSpace, NotFound, RanksError, Stopped, StoreError, UsageError
 from holdfast.job import Job
 from holdfast.ranks import Ranks
+from holdfast.run.checkpoint_fetcher import CheckpointFetcher
 from holdfast.run.job_clock import JobClock
-from holdfast.run.provision import Provision
 from holdfast.run.ranks import agreed, led_at_length, require_alike
 from holdfast.run.stop import Stop
 from holdfast.run.weights import StartFrom
@@ -467,7 +467,7 @@ def test_ranks_wait_for_rank_0_as_long_as_it_is_at_work():
 
 def test_ranks_wait_while_rank_0_fetches_the_step_to_go_back_to(tmp_path, trained, monkeypatch):
     """From a place that takes longer than any message may."""
-    place, fetch = tmp_path / "place", Provision.fetch
+    place, fetch = tmp_path / "place", CheckpointFetcher.fetch
     trained(tmp_path / "run", mirror={place: Every(steps=4)})
     shutil.rmtree(tmp_path / "run")
 
@@ -475,7 +475,7 @@ def test_ranks_wait_while_rank_0_fetches_the_step_to_go_back_to(tmp_path, traine
         fetch(self, step, **options)
         time.sleep(2.5)
 
-    monkeypatch.setattr(Provision, "fetch", slow)
+    monkeypatch.setattr(CheckpointFetcher, "fetch", slow)
     assert alone(14) == trained(tmp_path / "run", steps=14, go_back=4, mirror={place: Every(steps=4)}, timeout_s=1.5)
     assert [4] == [event["step"] for event in events(tmp_path / "run", "went_back")]
 

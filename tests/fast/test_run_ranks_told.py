@@ -7,7 +7,7 @@ import pytest
 
 from holdfast import Best, Every, Last, Run, Store, journal
 from holdfast.errors import RanksError, UsageError
-from holdfast.run.ranks import blamed
+from holdfast.run.ranks import root_cause
 from rank_threads import ranks
 from run_ranks import among_threads, noted_saves, train
 from toy import Toy, events
@@ -89,8 +89,8 @@ def test_the_first_cause_is_blamed(monkeypatch, mine, others, shown):
     first, *rest = ranks(1 + len(others))
     for rank, error in zip(rest, others, strict=True):
         if error is not None:
-            rank.confess(error)
-    assert shown == blamed(first, mine, "mine")
+            rank.report_error(error)
+    assert shown == root_cause(first, mine, "mine")
 
 
 @pytest.mark.parametrize(

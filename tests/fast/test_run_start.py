@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Every, disk
 from holdfast.errors import NoSpace, UsageError
-from holdfast.run import standing
+from holdfast.run import blockless
 from holdfast.run.stop import SIGNALS
 from toy import Toy, events, lines, names, new_run
 
@@ -19,7 +19,7 @@ def _alone(monkeypatch, tmp_path):
     """What a power loss does is asked elsewhere; what a test leaves open ends with it."""
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
     yield
-    standing.end_at(tmp_path)
+    blockless.end_at(tmp_path)
 
 
 def started(path, toy, **options):

@@ -24,7 +24,7 @@ from holdfast import bulk, disk, journal, retention, scan
 from holdfast.errors import Damaged, NoSpace, NotFound, StoreError, UsageError
 from holdfast.rules import Best, Every, Last, Within, parts
 from holdfast.store import attempt as attempts
-from holdfast.store import claiming, format, shelf, source
+from holdfast.store import checkpoint_index, claiming, format, source
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.store import Facts, Store
 from kept import bits
@@ -53,8 +53,10 @@ def test_what_was_saved_is_loaded(root):
 
 def test_the_latest_is_found_without_a_look_at_older_ones(root, monkeypatch):
     """There may be many, and some that may not be read. A directory that is no checkpoint is passed over."""
-    store, asked, look = having(root, 1, 2, 3), [], shelf.is_committed
-    monkeypatch.setattr(shelf, "is_committed", lambda folder, name: asked.append(name.step) or look(folder, name))
+    store, asked, look = having(root, 1, 2, 3), [], checkpoint_index.is_committed
+    monkeypatch.setattr(
+        checkpoint_index, "is_committed", lambda folder, name: asked.append(name.step) or look(folder, name)
+    )
     assert (3, [3]) == (store.latest().step, asked)
     (root / "checkpoints" / "step-000000009").mkdir()
     assert store.latest().step == 3
@@ -68,7 +70,7 @@ def test_the_owner_finds_checkpoints_from_the_newest_on(root):
         (folder / place).mkdir(parents=True)
         if place not in ("step-000000008", "zzzzzzzzzzzzzzzzzzzzzzzz"):
             (folder / place / format.MANIFEST).touch()
-    assert [*map(str, reversed(names))] == [each.path.name for each in Store(root).shelf.newest_first()]
+    assert [*map(str, reversed(names))] == [each.path.name for each in Store(root).index.newest_first()]
 
 
 def test_a_checkpoint_that_is_not_there_is_not_found(root):
@@ -412,7 +414,7 @@ def test_a_manifest_is_decoded_once(root, monkeypatch):
         assert [facts.name for facts in store.facts()] == names
         store.best() if Best in map(type, parts(keep)) else store.prunable(Last(1))
         assert [] == decoded
-        assert [*store.shelf._cards] == names
+        assert [*store.index._known] == names
 
 
 def test_what_is_remembered_of_a_manifest_is_forgotten_with_it(root):

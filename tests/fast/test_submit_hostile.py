@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from test_submit import directives, is_refused, place, submit
 
-from holdfast.cli.checked import script_file
+from holdfast.cli.preflight import script_file
 from holdfast.cluster import sbatch, slurm
 from holdfast.cluster.sbatch import Option
 from holdfast.errors import UsageError

@@ -10,12 +10,12 @@ import pytest
 from holdfast import owner
 from holdfast.journal import Log
 from holdfast.run import relaunch
-from holdfast.run.relaunch import Launch, Start, stopped_before
+from holdfast.run.relaunch import Launch, MachineStart, stopped_before
 
 AGENT = {"boot": "b", "pid_space": "p", "pid": 7, "pid_started": "1"}
 LATER_AGENT = AGENT | {"pid": 8}
 ELSEWHERE = AGENT | {"boot": "c"}
-OTHERS = [Start(ELSEWHERE, 0), Start(ELSEWHERE, 1)]
+OTHERS = [MachineStart(ELSEWHERE, 0), MachineStart(ELSEWHERE, 1)]
 
 
 # Which start of which launch ---------------------------------------------------------------------------------------

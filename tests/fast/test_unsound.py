@@ -18,7 +18,7 @@ from holdfast import Best, Every, Last, Run, Store, disk, journal
 from holdfast.errors import NotFinite, UsageError
 from holdfast.mirror.records import copy_of
 from holdfast.rules import Whole
-from holdfast.store.shelf import Shelf
+from holdfast.store.checkpoint_index import CheckpointIndex
 from run_ranks import among_threads
 from stores import invoke
 from toy import Toy, events, names, new_run
@@ -220,14 +220,14 @@ def test_the_last_checkpoint_without_stays_beside_them(tmp_path, capsys):
 
 def test_a_manifest_that_cannot_be_read_meanwhile_fails_no_save(tmp_path, monkeypatch, capsys):
     """The save that found the weights is committed. The line lacks the way back, and training goes on."""
-    real = Shelf._card
+    real = CheckpointIndex._manifest_facts
 
-    def card(shelf, name):
+    def unreadable(index, name):
         if name == "step-000000001":
             raise OSError(errno.EIO, os.strerror(errno.EIO), name)
-        return real(shelf, name)
+        return real(index, name)
 
-    monkeypatch.setattr(Shelf, "_card", card)
+    monkeypatch.setattr(CheckpointIndex, "_manifest_facts", unreadable)
     done(train(tmp_path, objects(), 3, spoiled=(3,)))
     monkeypatch.undo()
     assert ["model/0.weight"] == found(tmp_path)[3]

@@ -203,11 +203,11 @@ SCRIPT = """
 import random
 import engine
 from holdfast import Every
-from holdfast.trainers.names import Name, require
+from holdfast.trainers.names import ForeignName, require
 from holdfast.trainers.training import RunOptions, Training
 
 random.seed(1)
-seen, names = [], [Name("engine:Engine.fit", ("self", "callback", "seen"), frozenset({"0123456789abcdef"}))]
+seen, names = [], [ForeignName("engine:Engine.fit", ("self", "callback", "seen"), frozenset({"0123456789abcdef"}))]
 training = Training("runs/it", {"seen": seen}, {"every": Every(steps=1)}, epochs=2, untried=require("engine", names))
 
 class Callback:

@@ -11,9 +11,9 @@ from holdfast.rules import Auto
 from holdfast.young_daly import (
     LEAST_S,
     MOST_S,
-    Around,
     Chosen,
     Costs,
+    Limits,
     Seen,
     choose,
     daly,
@@ -28,8 +28,8 @@ OFTEN = Seen(interruptions=400, uptime_s=400 * 3 * 3600.0)  # at random, every 3
 
 def test_the_example_of_the_documentation():
     """A save costs 0.4 s, a restart 95 s, interrupted every 3 h."""
-    choice = choose(COSTS, OFTEN, Around(assumed_hours=3))
-    said = explain(Chosen(choice, COSTS, OFTEN, Around(assumed_hours=3)))
+    choice = choose(COSTS, OFTEN, Limits(assumed_hours=3))
+    said = explain(Chosen(choice, COSTS, OFTEN, Limits(assumed_hours=3)))
     assert (
         "a save costs 0.4 s, a restart 95 s, interrupted every 3 h: save every 93 s; "
         "you lose 1.7%, 0.9% of it to restarts" == said
@@ -71,17 +71,17 @@ def test_announced_stops_count_as_time_without_an_interruption():
     stopped = Seen().after(7200, interrupted=False)
     assert Seen(0, 7200.0) == stopped
     assert expected_s(stopped, None) > expected_s(Seen(), None)
-    assert choose(COSTS, stopped, Around()).interval_s > choose(COSTS, Seen(), Around()).interval_s
+    assert choose(COSTS, stopped, Limits()).interval_s > choose(COSTS, Seen(), Limits()).interval_s
 
 
 @pytest.mark.parametrize(
     ("costs", "around", "interval_s", "bound"),
     [
-        (COSTS, Around(left_s=100), 50, "deadline"),  # a save is durable before that of the deadline
-        (COSTS, Around(left_s=0.1), LEAST_S, "deadline"),
-        (Costs(0.01, 0, 300, 9), Around(), 300, "save"),  # one is in flight at a time
-        (Costs(1e-9, 0, 0.01, 9), Around(), LEAST_S, "shortest"),
-        (Costs(9000, 0, 9000, 9), Around(), MOST_S, "longest"),
+        (COSTS, Limits(left_s=100), 50, "deadline"),  # a save is durable before that of the deadline
+        (COSTS, Limits(left_s=0.1), LEAST_S, "deadline"),
+        (Costs(0.01, 0, 300, 9), Limits(), 300, "save"),  # one is in flight at a time
+        (Costs(1e-9, 0, 0.01, 9), Limits(), LEAST_S, "shortest"),
+        (Costs(9000, 0, 9000, 9), Limits(), MOST_S, "longest"),
     ],
 )
 def test_the_interval_has_limits(costs, around, interval_s, bound):
@@ -94,7 +94,7 @@ def test_the_interval_has_limits(costs, around, interval_s, bound):
 def test_what_was_not_seen_is_said_to_be_assumed():
     """Nobody should take the assumption for a measurement."""
     for hours, word in [(None, "24 h (assumed: none was seen)"), (3, "3 h (as given: none was seen)")]:
-        around = Around(assumed_hours=hours)
+        around = Limits(assumed_hours=hours)
         assert word in explain(Chosen(choose(COSTS, Seen(), around), COSTS, Seen(), around))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import foreign_corpus as corpus
 from holdfast.errors import StoreError
-from holdfast.foreign.checkpoint import Foreign, find
+from holdfast.foreign.checkpoint import ForeignCheckpoint, find
 
 WRITERS = Path(__file__).parent / "scripts" / "foreign_writers.py"
 ENVIRONMENT = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "HF_HUB_OFFLINE": "1"}
@@ -55,7 +55,7 @@ def written(tmp_path_factory):
 def test_what_a_framework_wrote_is_complete_and_has_its_weights(written, kind):
     """The step and the epoch are told; of each weight there is a tensor with its shape, and its bytes."""
     path, weights = written(kind)
-    checkpoint = Foreign(path)
+    checkpoint = ForeignCheckpoint(path)
     said, step, epoch, values = KINDS[kind]
     assert [*checkpoint.problems()] == []
     assert (said, step, epoch) == (checkpoint.assurance, checkpoint.content.step, checkpoint.content.epoch)
@@ -85,7 +85,7 @@ def test_a_cut_file_of_a_framework_is_reported(written, tmp_path, kind):
             made = corpus.copied(path, tmp_path / f"{cut}{path.suffix}")
             where = made if made.is_file() else made / file.relative_to(path)
             where.write_bytes(whole[:length])
-            assert [*Foreign(made).problems()], (file, length)
+            assert [*ForeignCheckpoint(made).problems()], (file, length)
             cut += 1
     assert cut
 
@@ -95,7 +95,7 @@ def test_a_save_of_orbax_that_was_not_finished_is_reported(written, tmp_path, ki
     """It still has its temporary name, or lacks what its manifest says."""
     path, _ = written(kind)
     made = corpus.copied(path, tmp_path / f"{path.name}.orbax-checkpoint-tmp-17")
-    assert "not finished" in " ".join(map(str, Foreign(made).problems()))
+    assert "not finished" in " ".join(map(str, ForeignCheckpoint(made).problems()))
     place = find(tmp_path)
     assert place is not None
     assert [made] == [each.path for each in place.foreign()]

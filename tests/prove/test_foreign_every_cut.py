@@ -7,7 +7,7 @@ import pytest
 import foreign_corpus as corpus
 from holdfast.errors import StoreError
 from holdfast.foreign import table
-from holdfast.foreign.checkpoint import Foreign
+from holdfast.foreign.checkpoint import ForeignCheckpoint
 
 UNNAMED = {"config.json"}  # nothing of a checkpoint
 NO_CRC = {".metadata"}
@@ -16,7 +16,7 @@ MOST = 3000  # places of one file
 
 def reported(path):
     try:
-        return next(Foreign(path).problems(), None) is not None
+        return next(ForeignCheckpoint(path).problems(), None) is not None
     except StoreError:
         return True  # unreadable, and why
 

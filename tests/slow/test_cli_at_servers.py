@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from command_runs import finished, save
-from holdfast.cli.brought import brought
+from holdfast.cli.sources import open_source
 from holdfast.mirror.place import open_place
 from holdfast.store.store import Store
 from servers import KEY, SECRET, needs_sshd, s3, sftp, sftp_server  # noqa: F401  fixtures
@@ -99,7 +99,7 @@ def test_a_server_that_is_away_for_a_moment_is_asked_again(run, tmp_path, monkey
             monkeypatch.setenv(name, value)
         done("copy", run, server.url("there"))
         told = []
-        with brought(server.url("there"), told.append) as here:
+        with open_source(server.url("there"), told.append) as here:
             checkpoint = here.locate().select()
             server.kill()
             back = threading.Timer(1, server.start)

@@ -3,7 +3,7 @@
 import subprocess
 from functools import cache
 
-from holdfast.cluster.batch import Around
+from holdfast.cluster.batch import ScriptContext
 from holdfast.cluster.lint import lint
 from holdfast.cluster.slurm import local_sbatch
 
@@ -206,7 +206,7 @@ def test_lint_refuses_the_directives_that_sbatch_refuses(slurm, tmp_path, monkey
         script.write_text(f"#!/bin/bash\n{line}\nsleep 1\n")
         answer, why = sbatch_refuses(slurm, script)
         answers.append(answer)
-        found = lint(script.read_text(), Around(sbatch=here))
+        found = lint(script.read_text(), ScriptContext(sbatch=here))
         says = [each.what for each in found if each.rule in ("script-refused", "variable-in-directive")]
         told = any("refuses" in what for what in says) and not answer
         if answer != bool(says) if here().described else told:

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from holdfast import Every, Last, Run, Store, disk
 from holdfast.errors import Stopped, StoreError, UsageError
-from holdfast.mirror.records import Origin
+from holdfast.mirror.records import ResumeOrigin
 from holdfast.run import mirror_start
 from holdfast.run.mirror_place import MirrorPlace
 from mirrored import (
@@ -353,7 +353,7 @@ def test_a_place_left_out_that_a_later_attempt_has_claimed_is_left_alone(tmp_pat
     away, said = vanished(place), []
     away.__enter__()
     hidden = place.parent.with_name("mnt.away") / place.name
-    claim(hidden, 3, {"host": "elsewhere", "pid": 1}, ended=True, origin=Origin(1, "step-000000003"))
+    claim(hidden, 3, {"host": "elsewhere", "pid": 1}, ended=True, origin=ResumeOrigin(1, "step-000000003"))
     before = copies(hidden)
 
     def pause(run):
@@ -557,7 +557,7 @@ def test_a_place_that_tells_of_another_present_late_is_left_alone(tmp_path, plac
     away = vanished(forked)
     away.__enter__()
     hidden = forked.parent.with_name("other.away") / forked.name
-    claim(hidden, 2, {"host": "elsewhere", "pid": 1}, ended=True, origin=Origin(1, "step-000000001"))
+    claim(hidden, 2, {"host": "elsewhere", "pid": 1}, ended=True, origin=ResumeOrigin(1, "step-000000001"))
     train(tmp_path / "run", 3, [other, forked], without=forked, drain=1.0)
 
     def pause(run):
@@ -576,9 +576,11 @@ def test_a_place_that_refuses_removals_is_told_of_the_end(tmp_path, place, monke
     real = MirrorPlace.next
 
     def next_(self, *args, **options):
-        wish = real(self, *args, **options)
+        request = real(self, *args, **options)
         return (
-            wish._replace(args={**wish.args, "name": "no name"}) if wish is not None and wish.op == "remove" else wish
+            request._replace(args={**request.args, "name": "no name"})
+            if request is not None and request.op == "remove"
+            else request
         )
 
     monkeypatch.setattr(MirrorPlace, "next", next_)

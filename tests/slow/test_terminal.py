@@ -62,8 +62,8 @@ def screen(written):
 
 LOOP = """
 import time
-from holdfast.terminal import Progress, say
-with Progress() as progress:
+from holdfast.terminal import ProgressLine, say
+with ProgressLine() as progress:
     for step in range(1, 31):
         progress.update(step=step, total=30, epoch=step // 10, epochs=4, metrics={"loss": 1 / step})
         PRINTS
@@ -101,10 +101,10 @@ def test_saying_never_raises(spoil):
     """A training loop does not die because nobody listens."""
     script = f"""
 import os, sys
-from holdfast.terminal import Progress, say
+from holdfast.terminal import ProgressLine, say
 {spoil}
 say("unheard")
-with Progress() as progress:
+with ProgressLine() as progress:
     progress.update(step=1)
 sys.stderr = None
 os._exit(0)
@@ -175,15 +175,15 @@ def test_the_streams_come_back():
     """After the block sys.stdout and sys.stderr are what they were, and what somebody else put there stays."""
     script = """
 import io, sys
-from holdfast.terminal import Progress
+from holdfast.terminal import ProgressLine
 out, err = sys.stdout, sys.stderr
-with Progress() as progress:
+with ProgressLine() as progress:
     progress.update(step=1)
     assert sys.stdout is not out and sys.stdout.fileno() == 1 and sys.stdout.isatty()
     progress.close()
     progress.close()
     assert sys.stdout is out and sys.stderr is err
-with Progress() as progress:
+with ProgressLine() as progress:
     sys.stdout = mine = io.StringIO()
 assert sys.stdout is mine and sys.stderr is err
 """

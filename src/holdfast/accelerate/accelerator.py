@@ -22,7 +22,7 @@ _COUNTED = ("iteration", "end_of_dataloader", "remainder")  # by a prepared load
 
 
 def members(target: object) -> Attributes | None:
-    """Return what `target` is made of, if it is an Accelerator.
+    """Return the parts of `target` that are saved one by one, if it is an Accelerator.
 
     Raises:
         UsageError: it has prepared nothing, or trains in a way that Holdfast does not know.
@@ -61,7 +61,8 @@ class Members(Attributes):
         }
 
     def put(self, name: str, value: Any) -> None:
-        """
+        """Refuse every value that the checkpoint would set.
+
         Raises:
             UsageError: always; the members restore themselves.
         """
@@ -90,7 +91,7 @@ class Rest:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore both. Loaders that were prepared later, or are not prepared here, stay as they are."""
+        """Restore both. Loaders that the checkpoint lacks stay as they are."""
         own = self._accelerator
         own.step = state["step"]
         own.gradient_state.sync_gradients = state["sync_gradients"]
@@ -105,7 +106,7 @@ class Rest:
 
 
 def _gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """By the number of the parameter: wrappers change names."""
+    """Return the gradients by the number of the parameter: wrappers change names."""
     return {str(number): each.grad for number, each in enumerate(model.parameters()) if each.grad is not None}
 
 

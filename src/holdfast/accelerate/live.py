@@ -39,9 +39,9 @@ def restore(target: Any, stored: Any) -> None:
     OBJECTS.restore(inside(target), stored)
 
 
-def outvoted(target: Any, stored: Any) -> list[str]:
+def overridden_options(target: Any, stored: Any) -> list[str]:
     adapter = adapter_for(inside(target))
-    return [] if adapter is None else list(adapter.outvoted(inside(target), stored))
+    return [] if adapter is None else list(adapter.overridden_options(inside(target), stored))
 
 
 def override(target: Any, changes: Mapping[str, Any], others: Iterable[object] = ()) -> list[str]:
@@ -50,5 +50,5 @@ def override(target: Any, changes: Mapping[str, Any], others: Iterable[object] =
 
 
 def parameter_count(target: object) -> None:
-    """None: no model."""
+    """Return None: it is not a model."""
     del target

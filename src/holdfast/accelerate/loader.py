@@ -70,8 +70,8 @@ def _untried() -> Unproven | None:
     return require("accelerate", NAMES["accelerate"])
 
 
-class _Fetch(NamedTuple):
-    """What was so just before a batch was fetched from the loader inside."""
+class _FetchState(NamedTuple):
+    """The state just before a batch was fetched from the loader inside."""
 
     number: int  # of the batches fetched before it in this epoch
     position: FeedPosition
@@ -91,7 +91,7 @@ class PreparedFeed(Feed):
         dispatches = isinstance(loader, DataLoaderDispatcher) and not loader.split_batches
         self._each = loader.state.num_processes if dispatches else 1  # batches of the loader inside for one outside
         self._batches: Iterator[Any] = iter(())
-        self._notes: deque[_Fetch] = deque()
+        self._notes: deque[_FetchState] = deque()
         self._again: deque[Any] = deque()  # fetched again, and not yet taken by accelerate
         self._given = self._fetched = 0
         self._began: Any = None  # the state of the samplers' generator before it drew this epoch's order
@@ -103,7 +103,8 @@ class PreparedFeed(Feed):
         return bool(self._loader.gradient_state.sync_gradients)
 
     def require(self, objects: Iterable[object]) -> None:
-        """
+        """Require the loader's Accelerator among the tracked objects.
+
         Raises:
             UsageError: the Accelerator is not in the state.
         """
@@ -178,7 +179,7 @@ class PreparedFeed(Feed):
 
     @contextmanager
     def _begins_here(self) -> Iterator[None]:
-        """In this block accelerate begins its iteration: with our batches, and synchronised already."""
+        """Within this block accelerate begins its iteration. It takes our batches, and does not synchronise again."""
         loader, inside = self._loader, vars(self._loader.base_dataloader)
         kinds = getattr(loader, "rng_types", None)
         inside["__iter__"] = self._taken
@@ -196,15 +197,15 @@ class PreparedFeed(Feed):
 
     def _fetch(self, random: dict[str, Any] | None = None) -> Any:
         before = rng.capture() if random is None else random
-        self._notes.append(_Fetch(self._fetched, dict(self._inner.position(self._fetched)), before))
+        self._notes.append(_FetchState(self._fetched, dict(self._inner.position(self._fetched)), before))
         batch = next(self._batches, _END)
         self._fetched += batch is not _END
         return batch
 
     def _ended(self) -> Iterator[Any]:
-        """Nothing remains of this epoch, and accelerate's own iteration would begin it once more.
+        """End an epoch of which no batch remains; accelerate's own iteration would begin it once more.
 
-        Its counts change when the loop asks for a batch: until then the state must be the restored one.
+        Its counts change only when the loop asks for a batch: until then the state must be the restored one.
         """
         yield from ()
         self._loader.iteration, self._loader.end_of_dataloader = self._epoch + 1, True

@@ -11,11 +11,11 @@ from pathlib import Path
 from .. import disk, scan
 from ..store.format import MANIFEST
 from .program import emptied
-from .take import Look, blocks, mode
+from .take import FileState, blocks, mode
 
 
 def put_back(
-    checkpoint: Path | None, work: Path, present: Mapping[Path, Look], aside: Path, *, keep_older: bool
+    checkpoint: Path | None, work: Path, present: Mapping[Path, FileState], aside: Path, *, keep_older: bool
 ) -> list[str]:
     """Make the files `present` in `work` those of the checkpoint, byte for byte; None: make them disappear.
 
@@ -52,7 +52,7 @@ def _places(work: Path, paths: Iterable[Path]) -> dict[Path, Path]:
     return places
 
 
-def _written_ns(path: Path, copy: Path, present: Mapping[Path, Look]) -> int:
+def _written_ns(path: Path, copy: Path, present: Mapping[Path, FileState]) -> int:
     """Return when the file was written; if it is gone, when it was copied into the store, a moment later."""
     return present[path].mtime_ns if path in present else copy.stat().st_mtime_ns
 

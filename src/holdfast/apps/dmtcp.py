@@ -16,7 +16,7 @@ from pathlib import Path
 from .. import scan
 from ..errors import UsageError
 from .program import ProgramCheckpoint, ProgramExit, Verdict, emptied
-from .take import Look, look, looks, take
+from .take import FileState, look, looks, take
 
 INTERVAL_S = 900
 ASK = 'while kill -0 "$1"; do dmtcp_command --coord-port "$(cat "$0")" --kcheckpoint; sleep 0.5; done 2>/dev/null'
@@ -29,7 +29,7 @@ class Dmtcp:
 
     def __init__(self, _work: Path, room: Path) -> None:
         self._images = room / "images"
-        self._asked: dict[Path, Look] | None = None  # the images when it was told to stop
+        self._asked: dict[Path, FileState] | None = None  # the images when it was told to stop
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
         """Return `dmtcp_launch ... COMMAND`, or `dmtcp_restart` of all images.

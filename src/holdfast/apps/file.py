@@ -17,7 +17,7 @@ from ..errors import UsageError
 from ..terminal import say
 from .back import put_back
 from .program import ProgramCheckpoint, ProgramExit, Verdict
-from .take import Look, fresh, looks
+from .take import FileState, fresh, looks
 
 CHECKPOINT, COMMAND, PID = "{checkpoint}", "{command}", "{pid}"
 _WILD = re.compile(r"[*?\[]")
@@ -84,7 +84,7 @@ class AppFile:
         self._app, self._work, self._room = app, work, room
         place = room.parent  # the supervisor's directory: its store is not part of a checkpoint
         self._ours = room if work.is_relative_to(place) else place
-        self._before: dict[Path, Look] = {}
+        self._before: dict[Path, FileState] = {}
         self._begun = False
         self.lacks = ""  # which part of `finished` did not hold at the last `verdict`
 
@@ -162,10 +162,10 @@ class AppFile:
             instead = f"the program goes on from {checkpoint.name}" if checkpoint is not None else "it starts afresh"
             say(f"{names}: not what was kept, and now in {aside}; {instead}")
 
-    def _files(self) -> dict[Path, Look]:
+    def _files(self) -> dict[Path, FileState]:
         """Return the files of a new checkpoint. If the program reads its own, unchanged files belong to it, too."""
         others = {} if self._app.reads_its_own else self._before
-        chosen: dict[Path, Look] = {}
+        chosen: dict[Path, FileState] = {}
         for pattern in self._app.checkpoint:
             found = sorted(fresh(self._matching([pattern]), others).items(), key=_age)
             chosen |= found[-1:] if self._app.newest else found
@@ -186,7 +186,7 @@ def _is_run(folder: Path) -> bool:
     return found or scan.is_file(folder / "supervisor.jsonl")
 
 
-def _age(file: tuple[Path, Look]) -> tuple[int, Path]:
+def _age(file: tuple[Path, FileState]) -> tuple[int, Path]:
     return file[1].mtime_ns, file[0]
 
 

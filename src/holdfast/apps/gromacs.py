@@ -18,7 +18,7 @@ from .. import disk, scan
 from ..errors import UsageError
 from . import words
 from .program import ProgramCheckpoint, ProgramExit, Verdict
-from .take import Look, fresh, looks
+from .take import FileState, fresh, looks
 
 EARLY = re.compile(r"Received the \S* ?\w+ signal, stopping|Run time exceeded \S+ hours, will terminate")
 REFUSED = re.compile(
@@ -36,7 +36,7 @@ class Gromacs:
         self._work = work
         self._stem = work / "state"
         self._structure: Path | None = work / "confout.gro"
-        self._before: dict[Path, Look] = {}
+        self._before: dict[Path, FileState] = {}
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
         """Return the command with `-cpi FILE -append` and `-maxh` where these apply."""

@@ -17,7 +17,7 @@ from .. import disk, scan
 from ..errors import UsageError
 from . import words
 from .program import ProgramCheckpoint, ProgramExit, Verdict
-from .take import Look, fresh, looks
+from .take import FileState, fresh, looks
 
 OVER = "Total wall time:"
 EARLY = "Wall time limit reached"
@@ -41,7 +41,7 @@ class Lammps:
         self._text = ""  # the text of the script and of what it includes
         self._globs: list[str] = []
         self._log = work / "log.lammps"
-        self._before: dict[Path, Look] = {}
+        self._before: dict[Path, FileState] = {}
 
     def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
         """Return the command with `-var rst FILE`.

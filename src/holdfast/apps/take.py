@@ -14,7 +14,7 @@ from .program import ProgramCheckpoint
 _BLOCK_BYTES = 1 << 20
 
 
-class Look(NamedTuple):
+class FileState(NamedTuple):
     """The facts that distinguish a file from an earlier one of the same name."""
 
     inode: int
@@ -22,21 +22,21 @@ class Look(NamedTuple):
     mtime_ns: int
 
 
-def look(path: Path) -> Look | None:
+def look(path: Path) -> FileState | None:
     """Return the present state of a plain file; None if there is none."""
     try:
         facts = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return Look(facts.st_ino, facts.st_size, facts.st_mtime_ns) if stat.S_ISREG(facts.st_mode) else None
+    return FileState(facts.st_ino, facts.st_size, facts.st_mtime_ns) if stat.S_ISREG(facts.st_mode) else None
 
 
-def looks(files: Iterable[Path]) -> dict[Path, Look]:
+def looks(files: Iterable[Path]) -> dict[Path, FileState]:
     """Return the state of each of `files` that exists."""
     return {path: seen for path in files if (seen := look(path)) is not None}
 
 
-def fresh(files: Iterable[Path], before: Mapping[Path, Look]) -> dict[Path, Look]:
+def fresh(files: Iterable[Path], before: Mapping[Path, FileState]) -> dict[Path, FileState]:
     """Return the state of each of `files` that exists and is not as it was `before`."""
     return {path: seen for path, seen in looks(files).items() if seen != before.get(path)}
 

@@ -88,7 +88,7 @@ class Board:
         # TensorBoard reads files in the order of their names, whatever the clocks show
         when = max(int(now), *(int(file.name.split(".")[3]) + 1 for file in files), 0)
         file = self.directory / _NAME.format(when=when, attempt=log.attempt)
-        modes.heed(self.directory, of=self.run if self._shared else None)
+        modes.inherit_mode(self.directory, of=self.run if self._shared else None)
         disk.make_dirs(self.directory)
         disk.write(file, [events.header(now), events.start(now, first), *map(_scalars, lines)])
         self._file = file
@@ -133,7 +133,7 @@ def _whole_lines(path: Path, start: int) -> bytes:
         with open(disk.open_plain(path), "rb") as file:
             file.seek(start)
             data = file.read()
-    except OSError:  # it is just being moved to history/: the next look finds it there
+    except OSError:  # it is just being moved to history/: the next update finds it there
         return b""
     return data[: data.rfind(b"\n") + 1]
 

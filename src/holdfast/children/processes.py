@@ -34,11 +34,11 @@ def members(group: int) -> list[int]:
 
 
 def catch(pids: Iterable[int], number: int) -> bool:
-    """Whether one of the processes has a handler of its own for the signal."""
+    """Whether one of the processes has installed a handler for the signal."""
     return any(_has(pid, "SigCgt", number) for pid in pids)
 
 
-def heed(pids: Iterable[int], number: int) -> bool:
+def handle_signal(pids: Iterable[int], number: int) -> bool:
     """Whether one of the processes does not ignore the signal.
 
     If it received the signal and still runs, it is handling it.

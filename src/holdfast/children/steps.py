@@ -42,7 +42,8 @@ class Claimed:
     """A run's slot."""
 
     def __init__(self, path: Path, rank: int, world: int) -> None:
-        """
+        """Take a free slot in the supervisor's memory.
+
         Raises:
             OSError: the memory cannot be opened, is not what it should be, or has no free slot.
         """
@@ -72,7 +73,7 @@ class Claimed:
         self._count = words[_COUNT] = count + 1  # last: a reader that sees it finds the others written
 
     def listens(self, number: int) -> None:
-        """Note the signal upon which this process writes its stacks."""
+        """Note the signal at which this process writes its stacks."""
         self._words[_SIGNAL] = number
 
     def debugged(self) -> None:
@@ -80,14 +81,14 @@ class Claimed:
         self._words[_DEBUGGED] = 1
 
 
-class Seen(NamedTuple):
-    """One slot, as a look found it."""
+class SlotView(NamedTuple):
+    """One slot, as it was read."""
 
     slot: int
     pid: int
     rank: int
     world: int
-    signal: int  # upon which it writes its stacks; 0: none
+    signal: int  # at which it writes its stacks; 0: none
     debugged: bool
     step: int
     beats: int  # phases that have begun
@@ -95,11 +96,12 @@ class Seen(NamedTuple):
     ended: list[tuple[int, float]]  # phases that have ended since the last look, with their seconds
 
 
-class Memory:
+class StepMemory:
     """The supervisor's side."""
 
     def __init__(self) -> None:
-        """
+        """Create the memory in which runs write their steps.
+
         Raises:
             OSError: the system has no such memory, or none left.
         """
@@ -109,21 +111,21 @@ class Memory:
 
     @property
     def path(self) -> Path:
-        """How another process opens it."""
+        """The path by which another process opens it."""
         return Path(f"/proc/{os.getpid()}/fd/{self._descriptor}")
 
     def clear(self) -> None:
-        """Free all slots: none of the processes that claimed them is left."""
+        """Free all slots. Call it when no process that claimed one is left."""
         for slot in range(SLOTS):
             if self._words[slot * _WORDS + _PID]:
                 self._words[slot * _WORDS + _PID] = 0
         self._counts.clear()
 
     def close(self) -> None:
-        """No process can open it any more."""
+        """Close the memory: from then on no process can open it."""
         os.close(self._descriptor)
 
-    def look(self) -> list[Seen]:
+    def look(self) -> list[SlotView]:
         """Return the claimed slots."""
         found = []
         for slot in range(SLOTS):
@@ -132,14 +134,14 @@ class Memory:
                 found.append(self._seen(slot, words))
         return found
 
-    def _seen(self, slot: int, words: memoryview) -> Seen:
+    def _seen(self, slot: int, words: memoryview) -> SlotView:
         count, before = words[_COUNT], self._counts.get(slot, 0)
         first = max(before - 1 if before <= count else 0, count - _RING_WORDS // 2, 0)  # a writer may be at the others
         marks = [words[_RING + number % _RING_WORDS] for number in range(first, count)]
         self._counts[slot] = count
         spans = pairwise(marks)
         ended = [(one & 7, ((two >> 3) - (one >> 3)) / 1e9) for one, two in spans if two > one]
-        return Seen(
+        return SlotView(
             slot,
             words[_PID],
             words[_RANK],
@@ -154,7 +156,8 @@ class Memory:
 
 
 def _lock(descriptor: int) -> None:
-    """
+    """Lock the file for this process.
+
     Raises:
         OSError: another process has held the lock for too long: it may be stopped.
     """

@@ -26,8 +26,9 @@ from . import processes
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 _ROUND_MS = 20
 ALONE = 0x80
-# What our caller ignores was meant for our caller. Shells start what ends with `&` deaf to Ctrl-C and Ctrl-\, and those
-# of the terminal never reach the command, which is in a group of its own. SIGHUP stays ignored: nohup asks for that.
+# These signals get their default action again, even if our caller ignores them. A shell ignores Ctrl-C and Ctrl-\ for a
+# command that ends with `&`. The terminal's own signals never reach the command, which is in a separate group. SIGHUP
+# stays ignored: nohup asks for that.
 STAYS_IGNORED = {signal.SIGHUP}
 _UNCHANGED = {signal.SIGKILL, signal.SIGSTOP}
 _prctl: Any = getattr(ctypes.CDLL(None), "prctl", lambda *_: -1)
@@ -120,7 +121,9 @@ def _start(
 
 
 def _forget(kept: Collection[int]) -> None:
-    """Close what our starter keeps for itself: its ends of other commands' pipes close when it ends, not when we do."""
+    """Close the descriptors that belong to our starter: the other ends of its pipes must close when it ends, not when
+    we end.
+    """
     with suppress(OSError):
         for number in map(int, os.listdir("/proc/self/fd")):
             if number > 2 and number not in kept:

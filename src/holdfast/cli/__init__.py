@@ -97,7 +97,7 @@ class Commands(click.Group):
 
 def told(line: str, code: int) -> int:
     """Print the message on stderr, without passwords in addresses; return the exit code."""
-    from .shown import safe, without_passwords  # what is shown of runs is not imported for help
+    from .formatting import safe, without_passwords  # imported late: help does not need it
 
     click.echo(f"holdfast: {safe(without_passwords(line))}", err=True)
     return code

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import owner
 from ..journal import Event, Log
-from ..mirror.records import Claim, Seen
+from ..mirror.records import Claim, PlaceState
 
 
 def attempts(logs: Iterable[Log]) -> list[dict[str, Any]]:
@@ -20,8 +20,10 @@ def attempts(logs: Iterable[Log]) -> list[dict[str, Any]]:
     return [_summary(log) for log in logs]
 
 
-def attempts_at(seen: Seen) -> list[dict[str, Any]]:
-    """Return one summary for each attempt that claimed a place, oldest first; what is not noted there is None."""
+def attempts_at(seen: PlaceState) -> list[dict[str, Any]]:
+    """Return one summary for each attempt that claimed a place, oldest first. A fact that the place does not hold is
+    None.
+    """
     saved = Counter(copy.attempt for copy in seen.copies)
     return [_claimed(claim, saved[claim.attempt]) for claim in seen.claims]
 

@@ -10,7 +10,7 @@ import click
 from .. import journal, owner, scan
 from ..errors import Damaged, NotFound, UsageError
 from ..legible import size
-from ..mirror.adding import Attempt
+from ..mirror.adding import AttemptFacts
 from ..mirror.place import shown
 from ..run.mirror_lineage import origin_of
 from ..store import claiming
@@ -19,9 +19,9 @@ from ..store.checkpoint import Checkpoint
 from ..store.claiming import Elsewhere
 from ..store.format import run_json
 from . import options
-from .brought import Here, There, brought, parted
-from .shown import progress, report
-from .targets import Item, Target, target
+from .formatting import progress, report
+from .sources import LocalSource, RemoteSource, open_source, parted
+from .targets import CopyTarget, Item, target
 
 
 @click.command()
@@ -38,7 +38,7 @@ def command(src: str, dst: str, everything: bool, as_json: bool) -> int:
     path, step = parted(src)
     if everything and step is not None:
         raise UsageError(f"{shown(src)}: --all copies every step; leave @{step} out")
-    with progress() as tell, brought(path, tell) as here:
+    with progress() as tell, open_source(path, tell) as here:
         chosen = here.locate().readable() if everything else [here.locate().select(step)]
         if not chosen:
             raise NotFound(f"{here.shown}: no whole checkpoint")
@@ -53,14 +53,16 @@ def command(src: str, dst: str, everything: bool, as_json: bool) -> int:
     return Damaged.exit_code if any(each["damaged"] for each in facts["checkpoints"]) else 0
 
 
-def _last_attempt(here: Here, chosen: Sequence[Checkpoint]) -> int:
-    claims = here.seen.claims if isinstance(here, There) else []
+def _last_attempt(here: LocalSource, chosen: Sequence[Checkpoint]) -> int:
+    claims = here.seen.claims if isinstance(here, RemoteSource) else []
     return max(*(each.head.attempt for each in chosen), *(claim.attempt for claim in claims), 0)
 
 
-def _run_json(here: Here, known: Elsewhere) -> str:
-    """Return the text of run.json; a copy of a checkpoint alone has none, but its manifest has the run's id."""
-    if isinstance(here, There):
+def _run_json(here: LocalSource, known: Elsewhere) -> str:
+    """Return the text of run.json. A copied single checkpoint has no such file; the run's id is then taken from its
+    manifest.
+    """
+    if isinstance(here, RemoteSource):
         return here.seen.run_json
     root = here.locate().root
     if root is not None and scan.is_file(root / "run.json") and read_run(root) == known.run:
@@ -68,19 +70,19 @@ def _run_json(here: Here, known: Elsewhere) -> str:
     return run_json(str(known.run), owner.me(), None).decode()
 
 
-def _items(here: Here, chosen: Sequence[Checkpoint], known: Elsewhere) -> Iterator[Item]:
+def _items(here: LocalSource, chosen: Sequence[Checkpoint], known: Elsewhere) -> Iterator[Item]:
     saved = _attempts(here)
     for checkpoint in chosen:
         if checkpoint.head.run != known.run:
             raise UsageError(f"{checkpoint.path}: of another run than {chosen[-1].path}; copy it to another place")
         number = here.attempt_of(checkpoint)
-        yield Item(here, checkpoint, saved.get(number, Attempt(number, None, ended=True)))
+        yield Item(here, checkpoint, saved.get(number, AttemptFacts(number, None, ended=True)))
 
 
-def _attempts(here: Here) -> dict[int, Attempt]:
+def _attempts(here: LocalSource) -> dict[int, AttemptFacts]:
     """Return what the source knows of the attempts that saved its checkpoints."""
-    if isinstance(here, There):
-        return {each.attempt: Attempt(each.attempt, each.origin, each.ended) for each in here.seen.claims}
+    if isinstance(here, RemoteSource):
+        return {each.attempt: AttemptFacts(each.attempt, each.origin, each.ended) for each in here.seen.claims}
     root = here.locate().root
     if root is None:
         return {}
@@ -88,12 +90,13 @@ def _attempts(here: Here) -> dict[int, Attempt]:
     logs = [log for log in journal.logs(root) if log.restored is not None]
     before = dict(zip((log.attempt for log in logs), [None, *logs], strict=False))
     return {
-        log.attempt: Attempt(log.attempt, origin_of(log, before[log.attempt]), log.attempt not in alive) for log in logs
+        log.attempt: AttemptFacts(log.attempt, origin_of(log, before[log.attempt]), log.attempt not in alive)
+        for log in logs
     }
 
 
-def _copied(item: Item, to: Target, *, damage_is_told: bool) -> dict[str, Any]:
-    """Copy a checkpoint, unless it is there; return what became of it."""
+def _copied(item: Item, to: CopyTarget, *, damage_is_told: bool) -> dict[str, Any]:
+    """Copy a checkpoint unless it is there already; return the result for the user."""
     facts = {"name": item.name, "size_bytes": item.checkpoint.size_bytes, "verified": None, "damaged": None}
     there = to.digest(item)
     if there == item.digest:

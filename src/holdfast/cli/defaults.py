@@ -20,7 +20,7 @@ from typing import Any
 from .. import scan
 from ..errors import UsageError
 
-FILES = {"holdfast.toml": (), "pyproject.toml": ("tool", "holdfast")}  # the first that has such a table counts
+FILES = {"holdfast.toml": (), "pyproject.toml": ("tool", "holdfast")}  # the first file with such a table is used
 
 
 def defaults(command: str, known: Sequence[str]) -> dict[str, Any]:

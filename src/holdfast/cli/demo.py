@@ -15,7 +15,7 @@ from ..errors import UsageError
 from ..legible import counted
 from . import options
 from .drill import drilled
-from .shown import echo, echo_json
+from .formatting import echo, echo_json
 
 SCRIPT = Path(__file__).with_name("demo_training.py")
 COMMAND = (sys.executable, "-P", "-m", f"{__package__}.{SCRIPT.stem}")  # -P: the directory it is called in stays out

@@ -16,7 +16,7 @@ def main() -> None:
     model = {"w": rng.normal(size=(8, HIDDEN)) / 3, "b": np.zeros(HIDDEN), "out": rng.normal(size=(HIDDEN, 1)) / 8}
     speed = {name: np.zeros_like(value) for name, value in model.items()}
 
-    state = {"model": model, "speed": speed, "rng": rng}  # (*) all that changes while training
+    state = {"model": model, "speed": speed, "rng": rng}  # (*) everything that training changes
     with Run("runs/demo", state, keep=Last(3), every=Every(steps=10)) as run:  # (*)
         for epoch in run.epochs(EPOCHS):  # (*)
             for _ in run.batches(range(BATCHES)):  # (*)

@@ -13,8 +13,8 @@ from ..inspect.diff import Difference, by_name, compare
 from ..store.checkpoint import Checkpoint
 from ..store.locate import again
 from . import options, spelled, told
-from .brought import brought, parted
-from .shown import limited, progress, report
+from .formatting import limited, progress, report
+from .sources import open_source, parted
 
 MOST = 30  # differences, unless --all
 TROUBLE = 2  # as diff(1): 1 means different
@@ -36,8 +36,8 @@ def command(a: str, b: str, exempt: tuple[str, ...], quick: bool, everything: bo
         (path_a, step_a), (path_b, step_b) = parted(a), parted(b)
         with (
             progress() as tell,
-            brought(path_a, tell, foreign=True) as in_a,
-            brought(path_b, tell, foreign=True) as in_b,
+            open_source(path_a, tell, foreign=True) as in_a,
+            open_source(path_b, tell, foreign=True) as in_b,
         ):
 
             def compared() -> tuple[Checkpoint, Checkpoint, list[Difference]]:

@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 from .. import scan
-from ..doctor import copies, files, mess, scheduler, versions
+from ..doctor import copies, files, scheduler, stale_files, versions
 from ..doctor import run as runs
 from ..doctor.check import Check, problem, warning
-from ..doctor.mess import REMOVE, Mess
+from ..doctor.stale_files import REMOVE, StaleFile
 from ..errors import NotFound
 from ..run import settings
 from ..run.settings import PURGE_DAYS
@@ -19,7 +19,7 @@ from ..store.claiming import strangers
 from ..store.locate import is_mirror, run_of
 from ..supervise import leftovers
 from . import measured, options
-from .shown import echo, echo_json
+from .formatting import echo, echo_json
 
 
 @click.command()
@@ -62,26 +62,26 @@ def examine(run: str | None, partition: str | None, days: float | None = None) -
         yield from runs.examine(known, found)
         yield from runs.rights(known.run)
         yield from runs.ageing(known.run, days)
-        for each in _messes(known.directory):
+        for each in _stale_files(known.directory):
             yield (problem if each.stops else warning)("mess", f"{each.path}: {each.what}", each.todo)
 
 
-def _messes(directory: Path) -> list[Mess]:
-    """Return what helps nobody; nothing in a run that may be going on."""
+def _stale_files(directory: Path) -> list[StaleFile]:
+    """Return leftovers in the run; nothing if the run may be active."""
     if is_mirror(directory):
         return copies.find(directory)
     found = [_left(path) for path in leftovers.find(directory)]
     root = _root(directory)
-    return [] if root is not None and strangers(root) else [*(mess.find(root) if root else ()), *found]
+    return [] if root is not None and strangers(root) else [*(stale_files.find(root) if root else ()), *found]
 
 
 def _root(directory: Path) -> Path | None:
-    """Return the run's directory that `directory` is or stands for; None if it is none, or there is no run yet."""
+    """Return the run's directory for `directory`; None if there is no run yet."""
     try:
         return run_of(options.located(str(directory)))
     except NotFound:
         return directory if scan.is_dir(directory / "attempts") else None
 
 
-def _left(path: Path) -> Mess:
-    return Mess(path, "left by a `holdfast run` or `submit` that was killed", REMOVE)
+def _left(path: Path) -> StaleFile:
+    return StaleFile(path, "left by a `holdfast run` or `submit` that was killed", REMOVE)

@@ -14,8 +14,8 @@ from ..drill.plan import SIGNALS
 from ..drill.table import COLUMNS, lines, row
 from ..errors import ChildError, UsageError
 from . import options
+from .formatting import echo, echo_json, safe, table
 from .init import mended
-from .shown import echo, echo_json, safe, table
 
 
 class _Signals(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
@@ -92,13 +92,13 @@ def command(as_json: bool, fix: bool, write: bool, command: tuple[str, ...], **c
 
 
 def drilled(command: Sequence[str], options: drill.DrillOptions, *, as_json: bool) -> drill.DrillReport:
-    """Drill the command, tell how far it is, and return the findings.
+    """Drill the command, show its progress, and return the findings.
 
     Raises:
         ChildError: the command failed by itself; what it printed was shown.
     """
     try:
-        with terminal.Progress() as progress:
+        with terminal.ProgressLine() as progress:
             return drill.drill(
                 command,
                 options,

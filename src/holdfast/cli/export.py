@@ -10,17 +10,17 @@ import click
 
 from .. import disk, scan
 from ..errors import NoSpace, UsageError
-from ..foreign.checkpoint import Foreign
+from ..foreign.checkpoint import ForeignCheckpoint
 from ..inspect import tensors
 from ..inspect.pt import pt
-from ..inspect.tensors import Chosen, Tensor
+from ..inspect.tensors import ChosenTensors, Tensor
 from ..legible import counted, size
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
 from ..store.locate import again
 from . import options
-from .brought import brought
-from .shown import progress, report
+from .formatting import progress, report
+from .sources import open_source
 
 
 @click.command()
@@ -52,13 +52,13 @@ def command(
     if write is None:
         raise UsageError(f"{output}: the ending says the format; it is one of {', '.join(FORMATS)}")
     _require_free(target, force=force)
-    with progress() as tell, brought(run, tell, foreign=True) as here:
+    with progress() as tell, open_source(run, tell, foreign=True) as here:
 
-        def written() -> tuple[Checkpoint, Chosen]:
+        def written() -> tuple[Checkpoint, ChosenTensors]:
             found = here.locate().select(step)
             here.bring(found, ())
             checkpoint = options.as_rank(found, rank)
-            if isinstance(checkpoint, Foreign):
+            if isinstance(checkpoint, ForeignCheckpoint):
                 checkpoint.require_whole()
             chosen = tensors.chosen(checkpoint, None if everything else part or checkpoint.main_part)
             tensors.require_known(chosen.tensors)
@@ -81,7 +81,7 @@ def command(
 
 
 def _named(checkpoint: Checkpoint) -> dict[str, str]:
-    step = checkpoint.content.step if isinstance(checkpoint, Foreign) else checkpoint.step
+    step = checkpoint.content.step if isinstance(checkpoint, ForeignCheckpoint) else checkpoint.step
     return {"holdfast": checkpoint.name} | ({} if step is None else {"step": str(step)})
 
 
@@ -95,7 +95,8 @@ def _require_free(target: Path, *, force: bool) -> None:
 
 
 def _require_space(target: Path, found: Sequence[Tensor]) -> None:
-    """
+    """Require free space for the exported tensors.
+
     Raises:
         NoSpace: what would be written does not fit. A view that repeats a few bytes without end is found out here.
     """
@@ -112,7 +113,7 @@ FORMATS: dict[str, Callable[[Sequence[Tensor], Mapping[str, str]], Iterable[Any]
     ".pt": lambda found, _: pt(found),
 }
 
-# file ending -> what becomes of a tied tensor
+# file ending -> how a tied tensor is written
 TIES = {
     ".safetensors": "left out of the file; safetensors.torch.load_model ties it again",
     ".npz": "written for each name",

@@ -14,7 +14,7 @@ from ..store.locate import locate, run_of
 from ..supervise import status
 from ..supervise.place import JOURNAL
 from . import options
-from .shown import report
+from .formatting import report
 
 
 @click.command()
@@ -42,7 +42,7 @@ def _change(run: str, *, held: bool, as_json: bool) -> None:
     """Write or remove the file `hold`, and report that. A second call changes nothing."""
     root = _directory(run)
     there = scan.exists(root / HOLD)
-    modes.heed(root, of=root / JOURNAL if scan.is_file(root / JOURNAL) else None)
+    modes.inherit_mode(root, of=root / JOURNAL if scan.is_file(root / JOURNAL) else None)
     if held != there:
         disk.write(root / HOLD, []) if held else disk.remove_file(root / HOLD)
         disk.sync_dir(root)

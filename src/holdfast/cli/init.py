@@ -13,7 +13,7 @@ from .. import drill, terminal
 from ..errors import UsageError
 from ..legible import counted
 from . import options
-from .shown import echo, echo_json
+from .formatting import echo, echo_json
 
 if TYPE_CHECKING:
     from ..drill.fix.repair import Repair
@@ -43,7 +43,7 @@ def command(as_json: bool, write: bool, command: tuple[str, ...], **chosen: Any)
 
 
 def mended(command: Sequence[str], chosen: drill.DrillOptions, *, as_json: bool, new: bool, write: bool) -> int:
-    """Repair the command's script and tell it; return the exit code.
+    """Repair the command's script, and print the result; return the exit code.
 
     Raises:
         UsageError: libcst is not installed.
@@ -54,7 +54,7 @@ def mended(command: Sequence[str], chosen: drill.DrillOptions, *, as_json: bool,
         if error.name != "libcst":
             raise
         raise UsageError('a script is changed with libcst: pip install "holdfast[fix]"') from error
-    with terminal.Progress() as progress:
+    with terminal.ProgressLine() as progress:
         found = repair(
             command,
             chosen,

@@ -12,11 +12,11 @@ import click
 
 from .. import scan
 from ..cluster import batch, lint, slurm
-from ..cluster.batch import Around
+from ..cluster.batch import ScriptContext
 from ..cluster.sbatch_options import Local
 from ..errors import NotFound, UsageError
 from . import measured, options
-from .shown import echo, report
+from .formatting import echo, report
 
 LOSES_WORK = 11
 _CODES = {"style": 0, "may lose work": 1, "loses work": LOSES_WORK}
@@ -67,10 +67,10 @@ def findings(script: Path, run: str | None, local: Callable[[], Local]) -> list[
     text = script.read_bytes().decode("utf-8", errors="replace")
     if "\0" in text or ("#SBATCH" not in text and batch.interpreter(text) not in batch.SHELLS | batch.C_SHELLS):
         raise UsageError("not a batch script; its first line should be #!/bin/bash")
-    read = batch.read(text, Around())
+    read = batch.read(text, ScriptContext())
     place = Path(read.chdir or ".")
     directory = run or read.directory
-    around = Around(
+    around = ScriptContext(
         exists=lambda folder: _exists(place / folder),
         read=lambda name: _text(place / name) or _text(script.parent / name),
         save_s=measured.save_s(place / directory) if directory else None,

@@ -13,17 +13,17 @@ import click
 
 from .. import journal, scan
 from ..cluster.hold import HOLD
-from ..foreign.checkpoint import Folder
+from ..foreign.checkpoint import ForeignFolder
 from ..inspect import mirrors
 from ..journal import Log
 from ..legible import counted, duration, size
 from ..store.checkpoint import Checkpoint
+from ..store.checkpoint_index import CheckpointIndex
 from ..store.locate import Location, best_of, fault
-from ..store.shelf import Shelf
 from . import options, others
 from .attempts import attempts, attempts_at
-from .brought import Here, There, brought
-from .shown import age_s, echo, echo_json, moment, numbers, progress, section, table
+from .formatting import age_s, echo, echo_json, moment, numbers, progress, section, table
+from .sources import LocalSource, RemoteSource, open_source
 
 COLUMNS = ("NAME", "STEP", "EPOCH", "TIME (UTC)", "AGE", "SIZE", "ON DISK", "METRICS", "MARKS", "PARENT", "NOTE")
 _QUARANTINED = re.compile(r"(step-\d{9,18}(?:-end)?)-(.+)")
@@ -39,7 +39,7 @@ def command(run: str, as_json: bool) -> None:
 
     Of a place this lists the copies there. Below them come those that no start uses, and the attempts that claimed it.
     """
-    with progress() as tell, brought(run, tell, foreign=True) as here:
+    with progress() as tell, open_source(run, tell, foreign=True) as here:
         facts = _listed(here)
         tell("")
         if as_json:
@@ -51,9 +51,9 @@ def command(run: str, as_json: bool) -> None:
             _print(facts)
 
 
-def _listed(here: Here) -> dict[str, Any]:
-    place, there = here.locate(), here if isinstance(here, There) else None
-    if isinstance(place, Folder):
+def _listed(here: LocalSource) -> dict[str, Any]:
+    place, there = here.locate(), here if isinstance(here, RemoteSource) else None
+    if isinstance(place, ForeignFolder):
         return {"path": str(place.path), "format": "foreign", "checkpoints": [*map(others.row, place.foreign())]}
     root = None if place.single else place.root
     logs = journal.logs(root) if root else []
@@ -79,7 +79,7 @@ def checkpoints(place: Location, *, apart: bool) -> list[dict[str, Any]]:
     """
     found = [(checkpoint, fault(checkpoint)) for checkpoint in place.checkpoints()]
     whole = [checkpoint for checkpoint, why in found if why is None]
-    pins = Shelf(place.root).pins() if place.root else set()
+    pins = CheckpointIndex(place.root).pins() if place.root else set()
     newest = None if place.single or not whole else whole[-1]
     best = None if place.single else best_of(whole)
     rows = []
@@ -138,7 +138,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def quarantine(root: Path, logs: Iterable[Log]) -> list[dict[str, str]]:
-    """Return what was moved aside, and why: in full from the journal, else the word in its name."""
+    """Return the quarantined checkpoints, each with its reason: the journal's, or else the word in its name."""
     told = {e.get("name"): e.get("why") for log in logs for e in log.events if e["event"] == "quarantined"}
     found = []
     for path in scan.glob(root, "quarantine/*"):
@@ -172,7 +172,7 @@ def _row(row: dict[str, Any]) -> list[object]:
     marks += [f"of {row['ranks']} ranks"] if row["ranks"] > 1 else []
     marks += [f"shares files of {name}" for name in row["shares_with"]]
     marks += [f"at {place}" for place in row["at"]]
-    marks += [f"signed by {row['signed'][:15]}"] if row["signed"] else []  # as much as tells keys apart
+    marks += [f"signed by {row['signed'][:15]}"] if row["signed"] else []  # long enough to distinguish keys
     return [
         row["name"] if row["directory"] == row["name"] else f"{row['name']} ({row['directory']})",
         row["step"],

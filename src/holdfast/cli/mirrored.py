@@ -1,4 +1,4 @@
-"""Mirrored: what the places of a run hold of its checkpoints."""
+"""Mirrored: which checkpoints of a run each of its places holds."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from ..store import source
 from ..store.format import MANIFEST
 from ..store.locate import Location
 from . import spelled
-from .brought import Here, Tell, There, line
+from .sources import LocalSource, RemoteSource, Tell, line
 
 
-class Held(NamedTuple):
-    """What one place holds."""
+class PlaceCheckpoints(NamedTuple):
+    """The checkpoints at one place."""
 
     place: str
     copies: list[str]  # names, oldest first
-    others: list[str]  # of these, those that the run's directory has under another manifest
+    others: list[str]  # of these, those whose manifest differs from that in the run's directory
     lacking: list[str]  # checkpoints of the run's directory that are newer than all that the place has
-    error: str | None  # why nobody knows
+    error: str | None  # why this is not known
 
 
-def mirrored(here: Here, tell: Tell) -> list[Held]:
+def mirrored(here: LocalSource, tell: Tell) -> list[PlaceCheckpoints]:
     """Look at the places to which the run in this directory was copied, according to its journals."""
     place = here.locate()
-    if place.root is None or place.single or isinstance(here, There):
+    if place.root is None or place.single or isinstance(here, RemoteSource):
         return []
     found = []
     try:
         named = [each.place for each in mirrors.of_run(journal.logs(place.root))]
     except OSError as error:
-        return [Held("places of this run", [], [], [], f"a journal cannot be read: {spelled(error)}")]
+        return [PlaceCheckpoints("places of this run", [], [], [], f"a journal cannot be read: {spelled(error)}")]
     for shown in named:
         tell(f"looking at {shown}")
         found.append(_held(shown, place))
     return found
 
 
-def _held(shown: str, place: Location) -> Held:
+def _held(shown: str, place: Location) -> PlaceCheckpoints:
     try:
         with closing(open_place(shown)) as opened:
             seen = Remote(opened).look()
     except (HoldfastError, OSError) as error:
-        return Held(shown, [], [], [], str(error))
+        return PlaceCheckpoints(shown, [], [], [], str(error))
     there = {copy.name: copy.digest for copy in line(seen)}
     mine = {}
     for each in place.readable():
@@ -60,14 +60,14 @@ def _held(shown: str, place: Location) -> Held:
     names = [*mine]
     newest = max((number for number, name in enumerate(names) if there.get(name) == mine[name]), default=-1)
     others = [name for name in there if name in mine and mine[name] != there[name]]
-    return Held(shown, [*there], others, names[newest + 1 :], None)
+    return PlaceCheckpoints(shown, [*there], others, names[newest + 1 :], None)
 
 
-def facts_of(held: Held) -> dict[str, Any]:
+def facts_of(held: PlaceCheckpoints) -> dict[str, Any]:
     return held._asdict()
 
 
-def lines_of(found: Iterable[Held]) -> Iterator[str]:
+def lines_of(found: Iterable[PlaceCheckpoints]) -> Iterator[str]:
     for held in found:
         if held.error is not None:
             yield f"{held.place}  nobody knows: {held.error}"

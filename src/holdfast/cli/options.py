@@ -38,7 +38,8 @@ def typed(ctx: click.Context, *without: str) -> list[str]:
 
 
 def no_address(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """
+    """Require a local path for RUN.
+
     Raises:
         UsageError: RUN is the address of a place, and the command takes none.
     """

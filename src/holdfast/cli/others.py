@@ -1,4 +1,4 @@
-"""Others: what `ls` and `show` say of checkpoints that other programs wrote."""
+"""Others: the facts that `ls` and `show` print about checkpoints of other programs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import Damaged, StoreError
-from ..foreign.checkpoint import Foreign
+from ..foreign.checkpoint import ForeignCheckpoint
 from ..legible import counted, duration, size
 from ..store.format import utc
-from .shown import age_s, json_line, moment
+from .formatting import age_s, json_line, moment
 
 COLUMNS = ("NAME", "FORMAT", "STEP", "EPOCH", "TIME (UTC)", "AGE", "SIZE", "TENSORS")
 _MOST = 12  # of a fact's members
 
 
-def row(checkpoint: Foreign) -> dict[str, Any]:
+def row(checkpoint: ForeignCheckpoint) -> dict[str, Any]:
     """Return the facts of one checkpoint for `ls`; if it is damaged, the first reason."""
     created = utc(checkpoint.path.stat().st_mtime)
     known = {"name": checkpoint.name, "created": created, "age_s": age_s(created), "size_bytes": checkpoint.size_bytes}
@@ -37,7 +37,7 @@ def cells(each: dict[str, Any]) -> list[object]:
     return [each["name"], *numbers, moment(each["created"]), duration(each["age_s"]), size(each["size_bytes"]), last]
 
 
-def facts(checkpoint: Foreign) -> dict[str, Any]:
+def facts(checkpoint: ForeignCheckpoint) -> dict[str, Any]:
     """Return what `show` says besides leaves and tree."""
     found = checkpoint.content
     return {
@@ -53,7 +53,7 @@ def facts(checkpoint: Foreign) -> dict[str, Any]:
     }
 
 
-def origin(checkpoint: Foreign) -> Iterator[tuple[str, str]]:
+def origin(checkpoint: ForeignCheckpoint) -> Iterator[tuple[str, str]]:
     """Yield a title and a text for each line."""
     known, created = facts(checkpoint), checkpoint.manifest.created
     yield "format", known["format"]

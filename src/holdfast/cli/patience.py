@@ -1,4 +1,4 @@
-"""Patience: asks a place again that does not answer in the midst of a command's work."""
+"""Patience: repeats a request to a place that does not answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def patiently(act: Callable[[], T], tell: Callable[[str], None]) -> T:
     Raises:
         Silent: the place did not answer for a minute.
     """
-    import tenacity  # a command that finds what it needs here does without
+    import tenacity  # imported late: most commands ask no place
 
     again = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(Silent),

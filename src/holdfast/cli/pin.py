@@ -7,7 +7,7 @@ import click
 from ..store.locate import run_of
 from ..store.store import Store
 from . import options
-from .shown import report
+from .formatting import report
 
 
 @click.command()

@@ -16,9 +16,9 @@ from ..store.checkpoint import Checkpoint
 from ..store.locate import fault, run_of
 from ..store.store import Store
 from . import options
+from .formatting import echo, echo_json, table
 from .keep import GRAMMAR, parse_keep
 from .ls import files
-from .shown import echo, echo_json, table
 
 
 @click.command()
@@ -74,7 +74,7 @@ def _require_measured(rule: Rule, store: Store) -> None:
 
 
 def _freed(gone: Iterable[Iterable[os.stat_result]]) -> int:
-    """Return the bytes of the files without any name left."""
+    """Return the size of the files that have no name any more."""
     names = Counter((facts.st_ino, facts.st_dev, facts.st_nlink, facts.st_size) for each in gone for facts in each)
     return sum(size_bytes for (*_, links, size_bytes), count in names.items() if links <= count)
 

@@ -23,7 +23,7 @@ from ..supervise.supervise import SupervisorOptions, supervise
 from ..supervise.watching import HangOptions, require_a_place
 from ..terminal import say, warn
 from . import options
-from .shown import json_line, safe
+from .formatting import json_line, safe
 
 NO_DRILL = (
     "a drill compares the states of a Run, and a program under --app has none. Run it alone, then again through kills, "
@@ -111,7 +111,7 @@ def _hangs(chosen: dict[str, Any]) -> HangOptions:
 
 
 def _is_over(directory: Path | None) -> bool:
-    """Whether the work of the array is done, once the task before this one has ended."""
+    """Wait for the array's task before this one; return whether the array's work is done."""
     if directory is None:
         raise UsageError("--chain needs --run DIR, which all tasks of the array share")
     await_turn(directory, job())

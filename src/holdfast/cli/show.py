@@ -9,7 +9,7 @@ import click
 
 from .. import journal
 from ..errors import UsageError
-from ..foreign.checkpoint import Foreign
+from ..foreign.checkpoint import ForeignCheckpoint
 from ..legible import counted, duration, size
 from ..state import nodes
 from ..store import divided
@@ -18,8 +18,8 @@ from ..store.format import MOST_NAMES, Manifest
 from ..store.locate import run_of
 from ..store.stored import Stored, StoredPieces, is_piece
 from . import options, others
-from .brought import There, brought
-from .shown import age_s, echo, json_line, limited, moment, more, numbers, progress, report, section
+from .formatting import age_s, echo, json_line, limited, moment, more, numbers, progress, report, section
+from .sources import RemoteSource, open_source
 
 MOST = 12  # leaves of each part, and values, unless --all
 MOST_LETTERS = 160  # of a value, unless --all
@@ -38,9 +38,9 @@ OWN = {"run.vars": "vars", "position": "position"}  # title -> the part of the s
 @options.as_json
 def command(run: str, step: int | str | None, rank: int | None, metrics: bool, everything: bool, as_json: bool) -> None:
     """Show a checkpoint of RUN: where it came from, its leaves, run.vars and position. No tensor is read."""
-    with progress() as tell, brought(run, tell, foreign=True) as here:
+    with progress() as tell, open_source(run, tell, foreign=True) as here:
         if metrics:
-            if isinstance(here, There):
+            if isinstance(here, RemoteSource):
                 raise UsageError(f"{here.shown}: a place has no metrics log; name the run's directory")
             for event in journal.metrics(run_of(here.locate())):
                 echo(json_line(event) if as_json else _logged(event))
@@ -56,7 +56,7 @@ def command(run: str, step: int | str | None, rank: int | None, metrics: bool, e
 
 def facts(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return everything in a manifest but digests and places; of another program's checkpoint, what is known."""
-    if isinstance(checkpoint, Foreign):
+    if isinstance(checkpoint, ForeignCheckpoint):
         own = {"path": str(checkpoint.path), "name": checkpoint.name, **others.facts(checkpoint)}
         return own | _held(checkpoint)
     m, tree = checkpoint.manifest, checkpoint.tree
@@ -101,7 +101,7 @@ def _leaf(leaf: Stored) -> dict[str, Any]:
 def _lines(checkpoint: Checkpoint, *, everything: bool) -> Iterator[str]:
     m, tree = checkpoint.manifest, checkpoint.tree
     yield str(checkpoint.path)
-    for name, text in others.origin(checkpoint) if isinstance(checkpoint, Foreign) else _origin(m):
+    for name, text in others.origin(checkpoint) if isinstance(checkpoint, ForeignCheckpoint) else _origin(m):
         yield f"  {name:<16}{text}"
     yield from _leaves(checkpoint.leaves(), None if everything else MOST)
     held = {leaf.shard for leaf in m.leaves.values()} | {each.part for each in m.ranks or ()}

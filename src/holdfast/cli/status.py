@@ -17,7 +17,7 @@ from ..supervise import status
 from ..supervise.status import Status
 from ..terminal import warn
 from . import options
-from .shown import echo, echo_json, section, table
+from .formatting import echo, echo_json, section, table
 
 COLUMNS = ("RUN", "STATE", "STEP", "STEPS/S", "SAVED", "JOB", "ENDS IN", "STARTS", "NEXT")
 WATCH_S = 5.0
@@ -122,7 +122,7 @@ def _start(start: Start) -> str:
 
 
 def _left(end_s: float) -> str:
-    return duration(max(0.0, end_s - time.time()))  # Slurm takes some seconds for an end
+    return duration(max(0.0, end_s - time.time()))  # Slurm reports an end some seconds late
 
 
 def _ago(then_s: float | None) -> str:

@@ -17,8 +17,8 @@ import click
 
 from .. import disk, scan
 from ..cluster import job_leader, lint, sbatch, script, slurm, sweep
-from ..cluster.ask import Absent, Silent
-from ..cluster.batch import Around
+from ..cluster.ask import Absent, SchedulerSilent
+from ..cluster.batch import ScriptContext
 from ..cluster.hold import HOLD, not_started
 from ..cluster.job_leader import SCRIPT, run_of
 from ..cluster.sbatch import Option
@@ -28,9 +28,9 @@ from ..interval import enough_s
 from ..provenance import redact
 from ..supervise import submission
 from ..terminal import say
-from . import checked, measured, options
 from . import lint as told
-from .shown import report, safe
+from . import measured, options, preflight
+from .formatting import report, safe
 from .submit_words import Passing, SubmitArguments
 
 # These are passed on to `holdfast run`.
@@ -100,7 +100,7 @@ def command(ctx: click.Context, /, again: str | None, dry_run: bool, as_json: bo
         _continue(Path(again), words, dry_run=dry_run, as_json=as_json)
         return
     base = Path(next((option.value or "." for option in words.sbatch if option.name == "chdir"), "."))
-    checked.this_cluster(words.sbatch)
+    preflight.this_cluster(words.sbatch)
     lines = _lines(chosen["commands"])
     if not words.command and not lines:
         raise UsageError("what shall be run? holdfast submit [options] -- command ...")
@@ -108,20 +108,20 @@ def command(ctx: click.Context, /, again: str | None, dry_run: bool, as_json: bo
         raise UsageError("--commands FILE takes the place of the command after --; give one of them")
     order = _order(words, base, lines, chosen)
     text = script.script(order)
-    checked.set_up(order.setup)
+    preflight.set_up(order.setup)
     if order.array is not None:
         tasks = sweep.tasks(order.array)
-        checked.array(tasks, chosen["commands"])
+        preflight.array(tasks, chosen["commands"])
         if not lines:
-            checked.tells_tasks_apart(order.command, tasks)
-    checked.launched_once(order, lines)
-    checked.directory(order.directory)
+            preflight.tells_tasks_apart(order.command, tasks)
+    preflight.launched_once(order, lines)
+    preflight.directory(order.directory)
     if dry_run:
         click.echo(text, nl=False)
         return
     for each in [order.command] if order.command else map(shlex.split, lines):
-        checked.command(order, each, base)
-    checked.staged(order.stage)
+        preflight.command(order, each, base)
+    preflight.staged(order.stage)
     _submit_new(order, base, lines, named=chosen["directory"], as_json=as_json)
 
 
@@ -186,19 +186,19 @@ def _submit_new(order: JobRequest, base: Path, lines: Sequence[str], *, named: s
             disk.replace_with(wanted / submission.LINES, copied)
         _warn(file, text)
         job = slurm.submit([submission.full_path(wanted)])
-    except Silent as error:
+    except SchedulerSilent as error:
         raise _perhaps(error, wanted) from error
     except Absent:
         raise
-    except (ClusterError, NoSpace, OSError):  # the next try is not to find a submission there
+    except (ClusterError, NoSpace, OSError):  # otherwise the next try would find a submission there
         submission.give_back(wanted)
         raise
     submission.note(wanted, job, redact(order.command or ["--commands", *lines[:3]]))
     _say(job, file, text, as_json=as_json)
 
 
-def _perhaps(error: Silent, directory: Path) -> ClusterError:
-    """Return the error for an sbatch that did not answer: whoever just tries again may have two jobs."""
+def _perhaps(error: SchedulerSilent, directory: Path) -> ClusterError:
+    """Return the error for an sbatch that did not answer: another try might submit a second job."""
     place = shlex.quote(str(directory))
     return ClusterError(
         f"{error}; it may have been submitted all the same: look with holdfast status {place}; "
@@ -207,9 +207,10 @@ def _perhaps(error: Silent, directory: Path) -> ClusterError:
 
 
 def _require_unchanged(ctx: click.Context, directory: Path, chosen: Mapping[str, Any]) -> None:
-    """
+    """Refuse options that --continue cannot change.
+
     Raises:
-        UsageError: an option was given that --continue does not heed, because it is in the script.
+        UsageError: an option was given that --continue ignores, because it is in the script.
     """
     typed = ctx.get_parameter_source
     name = next((each for each in chosen if typed(each) is click.core.ParameterSource.COMMANDLINE), None)
@@ -228,13 +229,13 @@ def _continue(directory: Path, words: SubmitArguments, *, dry_run: bool, as_json
     if words.command:
         raise UsageError(f"--continue {directory} submits the command that is there; leave out the one after --")
     text, file = submission.script_of(directory), directory / SCRIPT
-    checked.this_cluster([*words.typed, *sbatch.directives(text).options])
+    preflight.this_cluster([*words.typed, *sbatch.directives(text).options])
     tasks = submission.tasks_of(text)
     left: str | None = None
     if tasks is None:
         submission.require_unfinished(directory)
     else:
-        now = submission.standing(directory, tasks)
+        now = submission.sweep_progress(directory, tasks)
         if not now.left:
             raise UsageError(
                 f"{directory}: {len(now.done)} tasks are done, {len(now.queued)} in the queue, none is left"
@@ -256,7 +257,7 @@ def _continue(directory: Path, words: SubmitArguments, *, dry_run: bool, as_json
     disk.replace_with(file, [text.encode("utf-8", "surrogateescape")])
     try:
         job = slurm.submit([*([f"--array={left}"] if left else []), submission.full_path(directory)])
-    except Silent as error:
+    except SchedulerSilent as error:
         raise _perhaps(error, directory) from error
     except ClusterError:
         disk.replace_with(file, [before.encode("utf-8", "surrogateescape")])
@@ -266,7 +267,7 @@ def _continue(directory: Path, words: SubmitArguments, *, dry_run: bool, as_json
 
 
 def _warn(file: Path, text: str) -> None:
-    for finding in lint.lint(text, Around(sbatch=slurm.local_sbatch)):
+    for finding in lint.lint(text, ScriptContext(sbatch=slurm.local_sbatch)):
         first, second = told.lines({"file": str(file), **finding._asdict()})
         click.echo(f"holdfast: warning: {safe(first)}\n{safe(second)}", err=True)
 

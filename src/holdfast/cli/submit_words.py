@@ -19,7 +19,7 @@ class SubmitArguments(NamedTuple):
     ours: list[str]
     sbatch: list[Option]
     command: list[str]
-    typed: Sequence[Option] = ()  # those of `sbatch` that stand on the command line, and not in a file
+    typed: Sequence[Option] = ()  # options of `sbatch` from the command line, not from a file
 
 
 class Passing(click.Command):

@@ -1,4 +1,4 @@
-"""Targets: where `holdfast copy` brings checkpoints: a run's directory on this machine, or a place."""
+"""Targets: the destinations of `holdfast copy`: a run's directory on this machine, or a place."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from ..errors import Damaged, NoSpace, NotFound, UsageError
 from ..legible import size
 from ..mirror import sending
 from ..mirror.adding import Adding
-from ..mirror.adding import Attempt as Saved
+from ..mirror.adding import AttemptFacts as Saved
 from ..mirror.place import open_place
 from ..mirror.sending import identity
 from ..store import attempt as attempts
 from ..store import claiming, source
 from ..store.attempt import Attempt
 from ..store.checkpoint import Checkpoint
+from ..store.checkpoint_index import CheckpointIndex
 from ..store.claiming import Elsewhere
 from ..store.committing import writing
 from ..store.format import MANIFEST
 from ..store.locate import require_run
-from ..store.shelf import Shelf
-from .brought import Here, Tell, There, is_place
 from .patience import patiently
+from .sources import LocalSource, RemoteSource, Tell, is_place
 
 
 class Item(NamedTuple):
     """A checkpoint that is to be copied."""
 
-    here: Here  # where it comes from
+    here: LocalSource  # where it comes from
     checkpoint: Checkpoint
     saved: Saved  # by that attempt
 
@@ -45,7 +45,7 @@ class Item(NamedTuple):
         return identity(source.whole(self.checkpoint.path / MANIFEST))
 
 
-class Target(Protocol):
+class CopyTarget(Protocol):
     shown: str
 
     def digest(self, item: Item) -> str | None:
@@ -58,7 +58,7 @@ class Target(Protocol):
 
 
 class Directory:
-    """A run's directory. This process is an attempt of the run from its first copy on."""
+    """A run's directory. With its first copy this process becomes an attempt of the run."""
 
     def __init__(self, root: Path, known: Elsewhere, tell: Tell) -> None:
         self.shown, self._root, self._known, self._tell = str(root), root, known, tell
@@ -101,14 +101,14 @@ class Directory:
 
     def _point(self) -> None:
         """Renew the links for people, as a save does."""
-        shelf = Shelf(self._root)
-        for link, find in (("latest", shelf.latest), ("best", lambda: shelf.best(None))):
+        index = CheckpointIndex(self._root)
+        for link, find in (("latest", index.latest), ("best", lambda: index.best(None))):
             with suppress(OSError, Damaged, NotFound):
                 attempts.point(self._attempt, link, find().path.name)
 
 
-class Copies:
-    """A place, with copies as those of a run's mirror."""
+class PlaceTarget:
+    """A place. Copies have the same layout as those of a run's mirror."""
 
     def __init__(self, adding: Adding, tell: Tell) -> None:
         self.shown, self._adding, self._tell = adding.place.shown, adding, tell
@@ -126,15 +126,15 @@ class Copies:
 
 
 @contextmanager
-def target(text: str, run_json: str, known: Elsewhere, tell: Tell) -> Iterator[Target]:
-    """Yield what `text` names, which holds nothing, or checkpoints of the same run.
+def target(text: str, run_json: str, known: Elsewhere, tell: Tell) -> Iterator[CopyTarget]:
+    """Yield the target that `text` names. It must be empty, or hold checkpoints of the same run.
 
     Raises:
         UsageError: it holds something else, or a living attempt owns it.
     """
     if is_place(text):
         with closing(open_place(text)) as place:
-            yield Copies(Adding(place, run_json), tell)
+            yield PlaceTarget(Adding(place, run_json), tell)
         return
     root = Path(text).absolute()
     _require_free(root, text, known)
@@ -164,7 +164,7 @@ def _require_space(root: Path, need: int) -> None:
 def _fill(partial: Path, item: Item, tell: Tell) -> None:
     """Write a checkpoint's files, each byte compared with its digest on the way; the manifest comes last."""
     progress = _counted(item, tell, "copying")
-    if isinstance(item.here, There):
+    if isinstance(item.here, RemoteSource):
         remote = item.here.remote
         patiently(lambda: remote.fetch(item.saved.number, item.name, partial, progress=progress), tell)
         return

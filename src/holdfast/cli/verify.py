@@ -9,7 +9,7 @@ import click
 
 from .. import scan
 from ..errors import Damaged, NotFound, StoreError, Unreadable, Untrusted
-from ..foreign.checkpoint import Folder
+from ..foreign.checkpoint import ForeignFolder
 from ..legible import size
 from ..store.checkpoint import Checkpoint, Problem
 from ..store.format import MANIFEST
@@ -17,9 +17,9 @@ from ..store.locate import Location
 from ..store.problems import of_whole
 from ..store.signing import Key, public_key
 from . import options, spelled
-from .brought import Here, Tell, brought
+from .formatting import progress, report
 from .mirrored import facts_of, lines_of, mirrored
-from .shown import progress, report
+from .sources import LocalSource, Tell, open_source
 
 _WORST_FIRST = (Damaged.exit_code, Unreadable.exit_code, StoreError.exit_code)
 
@@ -37,7 +37,7 @@ def command(run: str, step: int | str | None, cold: bool, key: str | None, as_js
     Of a run with mirrors it also says which checkpoints each place holds. Of a place it reads the copies.
     """
     wanted = None if key is None else public_key(key)
-    with progress() as tell, brought(run, tell, foreign=True) as here:
+    with progress() as tell, open_source(run, tell, foreign=True) as here:
         results = _results(here, step, tell, wanted, cold=cold)
         if not results:
             raise NotFound(f"{here.shown}: no committed checkpoint")
@@ -50,7 +50,7 @@ def command(run: str, step: int | str | None, cold: bool, key: str | None, as_js
     return next((code for code in _WORST_FIRST if code in codes), 0)
 
 
-def _results(here: Here, step: int | str | None, tell: Tell, key: Key | None, *, cold: bool) -> list[Result]:
+def _results(here: LocalSource, step: int | str | None, tell: Tell, key: Key | None, *, cold: bool) -> list[Result]:
     place, results = here.locate(), []
     for _ in range(5):  # a run that saves and prunes meanwhile may remove all that was listed
         chosen = [*place.checkpoints(), *here.others()] if step is None else [_single(place, step)]
@@ -68,7 +68,7 @@ def _single(place: Location, step: int | str) -> Checkpoint:
     """Return one checkpoint, even if its manifest is damaged: the user asks for exactly that."""
     found = (
         {}
-        if place.single or isinstance(place, Folder)
+        if place.single or isinstance(place, ForeignFolder)
         else {checkpoint.path.name: checkpoint for checkpoint in place.checkpoints()}
     )
     named = [checkpoint for name, checkpoint in found.items() if step in (name, int(name.split("-")[1]))]
@@ -76,7 +76,7 @@ def _single(place: Location, step: int | str) -> Checkpoint:
 
 
 class Result(NamedTuple):
-    """What was found of one checkpoint."""
+    """The result for one checkpoint."""
 
     facts: dict[str, Any]
     exit_code: int
@@ -115,7 +115,7 @@ def verified(
 
 
 def _is_untrusted(checkpoint: Checkpoint) -> bool:
-    """Whether the key that was asked for has not signed it."""
+    """Whether the required key has not signed it."""
     try:
         _ = checkpoint.head
     except Untrusted:

@@ -29,7 +29,7 @@ class Absent(ClusterError):
     """The command is not installed, or not in this container."""
 
 
-class Silent(ClusterError):
+class SchedulerSilent(ClusterError):
     """The scheduler could not be reached; a retry may succeed."""
 
 
@@ -52,7 +52,7 @@ def ask(
     """
     answer = Asked(command, limit_s, environment, reads=True).answer(text, limit_s)
     if answer.code and _AWAY.search(answer.err):
-        raise Silent(f"{command[0]}: {_words(answer)}")
+        raise SchedulerSilent(f"{command[0]}: {_words(answer)}")
     return answer
 
 
@@ -79,8 +79,7 @@ def agreed(answer: CommandResult, what: str) -> CommandResult:
 class Asked:
     """A command that was started. `look` returns its result, of at most 64 KiB, and ends it after `limit_s`.
 
-    No thread waits for it. A loader's worker may be forked at any time; without a thread it inherits no lock that is
-    held.
+    No thread waits for it: a loader's worker may be forked at any time, and would inherit a lock that a thread holds.
     """
 
     def __init__(
@@ -125,7 +124,7 @@ class Asked:
             out, err = self._child.communicate(text.encode(), wait_s)
         except subprocess.TimeoutExpired as late:
             if self._child.poll() is None:
-                raise Silent(f"{self._name} did not answer within {self._limit_s:g} s") from None
+                raise SchedulerSilent(f"{self._name} did not answer within {self._limit_s:g} s") from None
             out, err = late.output or b"", late.stderr or b""  # a process that it has left holds them open
         finally:
             self.close()

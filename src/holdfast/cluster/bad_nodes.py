@@ -1,4 +1,4 @@
-"""Bad nodes: keeps a job from the nodes where its starts died by the node's own fault.
+"""Bad nodes: excludes nodes from a job if its starts died there because of the node.
 
 `exclusion` asks Slurm; everything else is pure. The events are those of a supervisor's journal.
 """
@@ -21,24 +21,24 @@ from .cause import BAD_NODE
 
 WITHIN_S = 1800.0  # between two deaths on one node
 LASTS_S = 86400.0
-MOST = 3  # nodes at a time: where more seem bad something else is, as a file server
-TRIES = 2  # of one job, to be kept from a node where it is again: somebody may have taken that back
-_FOR = {"excluded": "job", "submitted": "successor"}  # kind of event -> the field with the job that is kept from nodes
+MOST = 3  # nodes at a time: if more seem bad, the cause is elsewhere, for example a file server
+TRIES = 2  # exclusions of one node for one job, which came back to it: an administrator may have removed the first one
+_FOR = {"excluded": "job", "submitted": "successor"}  # kind of event -> the field with the job whose nodes are excluded
 _EXITED = re.compile(r"^srun: error: ([\w.-]+): tasks? [\d,-]+: Exited with", re.MULTILINE)
 
 
 class Death(NamedTuple):
-    """A start that died by the fault of its node."""
+    """A start that died because of its node."""
 
     node: str
     at_s: float  # Unix seconds
 
 
 class Exclusion(NamedTuple):
-    """What Slurm is to be told of the nodes that a job is kept from."""
+    """The excluded nodes of a job, as Slurm is told."""
 
     until_s: Mapping[str, float]  # of those that we exclude
-    names: Sequence[str]  # these, and those that the user excludes
+    names: Sequence[str]  # these, and those that the user excluded
     changed: bool
 
 
@@ -54,7 +54,7 @@ def hears(job: Job | None) -> bool:
 
 
 def at_fault(job: Job | None, tail: str) -> str:
-    """Return the node on which a start died; of several the one whose tasks alone ended with an error, else ""."""
+    """Return the node on which a start died. Of several nodes: the only one with failed tasks, else ""."""
     exited = {*_EXITED.findall(tail)} if job is not None and job.nodes > 1 else {here(job)}
     return exited.pop() if len(exited) == 1 else ""
 
@@ -62,8 +62,8 @@ def at_fault(job: Job | None, tail: str) -> str:
 def deaths(events: Iterable[Event]) -> list[Death]:
     """Return the deaths that a journal shows.
 
-    A node was lost where the scheduler has started the job again, and the supervisor before, which hears its signals,
-    knew of no reason.
+    A node counts as lost if the scheduler restarted the job, and the supervisor before received no signal that explains
+    it.
     """
     found, begin, known = [], Event(), True
     for event in events:
@@ -105,7 +105,7 @@ def ours(events: Iterable[Event], job: str) -> Counter[str]:
     found, now = Counter[str](), dict[str, float]()
     for event in events:
         kind, nodes = str(event["event"]), _mapping(event.get("nodes"))
-        if kind in {"not_excluded", "not_requeued"}:  # Slurm refused: what the list has is the user's
+        if kind in {"not_excluded", "not_requeued"}:  # Slurm refused: the list holds only the user's nodes
             now = {}
         elif kind == "begin":
             found.update(dict.fromkeys(now, 0))
@@ -119,7 +119,7 @@ def ours(events: Iterable[Event], job: str) -> Counter[str]:
 
 
 def told(events: Sequence[Event], now_s: float) -> dict[str, float]:
-    """Return the nodes that the job is kept from now, and until when."""
+    """Return the nodes that are excluded for the job now, and until when."""
     kinds = {"excluded", "not_excluded", "not_requeued"}
     last = next((event for event in reversed(events) if event["event"] in kinds), {"event": ""})
     nodes = _mapping(last.get("nodes")) if last["event"] == "excluded" else {}
@@ -127,7 +127,7 @@ def told(events: Sequence[Event], now_s: float) -> dict[str, float]:
 
 
 def exclusion(job: Job, events: Sequence[Event], died: Iterable[Death], now_s: float) -> Exclusion:
-    """Return the nodes that the job's next start is to be kept from, by what Slurm knows of job and partition.
+    """Return the nodes to exclude for the job's next start, given Slurm's record of the job and its partition.
 
     Raises:
         ClusterError: Slurm does not tell, or nobody can know which nodes the job may get.

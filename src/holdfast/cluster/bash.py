@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from .bash_words import Token, plain, tokens
 
-__all__ = ["Parsed", "ShellCommand", "Within", "commands", "parse", "plain"]
+__all__ = ["Enclosing", "Parsed", "ShellCommand", "commands", "parse", "plain"]
 
 _HEADS = {"then", "elif", "else", "do", "!", "time"}  # another command may begin after them
 _OPENING = {"if": "if", "while": "loop", "until": "loop", "for": "loop", "select": "loop"}
@@ -15,7 +15,7 @@ _BLOCKS = {"for", "select", "case", "function"}  # only the first word of these 
 _PART = {"then": 1, "elif": 1, "else": 2, ";;": 1, ";&": 1, ";;&": 1}  # parts of an `if`: odd ones are its branches
 
 
-class Within(NamedTuple):
+class Enclosing(NamedTuple):
     """A compound command around a command, and the part of it that holds the command."""
 
     kind: str  # "if", "loop", "case", "{" or "("
@@ -27,13 +27,13 @@ class ShellCommand(NamedTuple):
     """One simple command."""
 
     line: int
-    words: tuple[str, ...]  # quotes removed, expansions as they are written
+    words: tuple[str, ...]  # without quotes; expansions are not evaluated
     background: bool = False
     function: str | None = None  # the function whose body contains it
     piped: bool = False  # it, or what contains it, is part of a pipeline
     joined: bool = False  # && or || stands before or after it
     prefix: str = ""  # "!" or "time" before it
-    within: tuple[Within, ...] = ()  # from the outermost
+    within: tuple[Enclosing, ...] = ()  # from the outermost
     start: int = 0  # its place in the text, with assignments and redirections
     end: int = 0
     places: tuple[int, ...] = ()  # where each word begins
@@ -56,7 +56,7 @@ def parse(text: str) -> Parsed:
     """Return the simple commands of a script, in the order in which they are written."""
     found = list(tokens(text))
     lines = frozenset(token.line for token in found if token.kind == "comment")
-    return Parsed(_Reader([token for token in found if token.kind != "comment"]).read(), lines)
+    return Parsed(_Parser([token for token in found if token.kind != "comment"]).read(), lines)
 
 
 def commands(text: str) -> list[ShellCommand]:
@@ -66,14 +66,14 @@ def commands(text: str) -> list[ShellCommand]:
 class _Frame(NamedTuple):
     """What the reader returns to when a compound command ends."""
 
-    within: Within
+    within: Enclosing
     function: str | None
     list_start: int
     pipe_start: int
     piped: bool
 
 
-class _Reader:
+class _Parser:
     """Walks the tokens and tracks the surrounding groups, functions, loops, branches, lists and pipelines."""
 
     def __init__(self, tokens: list[Token]) -> None:
@@ -145,7 +145,7 @@ class _Reader:
 
     def _open(self, kind: str, *, keep: bool = False) -> None:
         self.opened += 1
-        within = Within(kind, self.opened, 0)
+        within = Enclosing(kind, self.opened, 0)
         self.frames.append(_Frame(within, self.function, self.list_start, self.pipe_start, self.piped))
         if kind in ("(", "{"):
             self.function, self.defined = self.defined or self.function, None

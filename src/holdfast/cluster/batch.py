@@ -20,14 +20,14 @@ _C_BLOCK = re.compile(r"^[ \t]*(?:foreach|while|switch|case|else if|if\b.*\bthen
 _DEEPEST = 3  # nesting of functions that call one another
 
 
-class Around(NamedTuple):
+class ScriptContext(NamedTuple):
     """Facts besides the script that a rule may use."""
 
     exists: Callable[[str], bool | None] = lambda _: None  # whether a folder exists, seen from the job; None: unknown
     read: Callable[[str], str | None] = lambda _: None  # the text of a file that the script starts
-    save_s: float | None = None  # how long a save took when it was measured
+    save_s: float | None = None  # measured seconds of a save
     user: str = "user"
-    sbatch: Callable[[], Local] = Local  # asked only about what our table does not know
+    sbatch: Callable[[], Local] = Local  # used only for options that our table lacks
 
 
 class Trap(NamedTuple):
@@ -47,7 +47,7 @@ class Script:
     last: int  # line after which another directive may stand
     signal: sbatch.Signal | None
     commands: Sequence[ShellCommand]  # none, unless a shell reads the script
-    around: Around
+    around: ScriptContext
 
     def option(self, *names: str) -> sbatch.Option | None:
         """Return the last of these options."""
@@ -147,13 +147,13 @@ class Script:
         return self.body[self.body.index(command) + 1 :] if command is not None else []
 
     def after(self, command: ShellCommand) -> ShellCommand | None:
-        """Return the first command that may run after this one; the end of the script is none."""
+        """Return the first command that may run after this one; None at the end of the script."""
         return next(
             (each for each in self.all_after(command) if each.words[0] != "exit" and not exclusive(command, each)), None
         )
 
 
-def read(text: str, around: Around) -> Script:
+def read(text: str, around: ScriptContext) -> Script:
     """Parse the script `text`. Of one that no shell reads, only the directives are looked at."""
     found = sbatch.directives(text)
     in_c_shell = interpreter(text) in C_SHELLS

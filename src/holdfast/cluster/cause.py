@@ -21,7 +21,7 @@ _SAYS_ALL: dict[str, Cause] = {"TIMEOUT": "time limit", "PREEMPTED": "preempted"
 
 
 class Heard(NamedTuple):
-    """What told this process to stop, and when."""
+    """The signal or deadline that told this process to stop, and when."""
 
     what: str  # "SIGTERM", "SIGUSR1", ..., or "deadline"
     at_s: float  # Unix seconds

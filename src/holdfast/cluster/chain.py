@@ -31,7 +31,7 @@ def is_over(directory: Path, job: Job | None) -> bool:
 def end(directory: Path, job: Job | None) -> str | None:
     """Mark the work as done and cancel the tasks that wait; a task that starts anyway sees the mark.
 
-    Return what failed of this, or None. The work is done in any case.
+    Return the error if one of these steps failed, else None. The work is done in any case.
     """
     if job is None or job.array is None:
         return None

@@ -29,13 +29,13 @@ TASK_DIRECTORY = "task-"  # and the task's number: where a sweep's task keeps it
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 
-class _Announced(msgspec.Struct, frozen=True):
+class _LeaderFile(msgspec.Struct, frozen=True):
     directory: str  # quoted as in a URL, because its name may contain bytes that are no text
     restart_count: int
     owner: dict[str, Any]
 
 
-_ANNOUNCED = msgspec.json.Decoder(_Announced)  # made here for the reason that `format` has
+_ANNOUNCED = msgspec.json.Decoder(_LeaderFile)  # made here for the reason that `format` has
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def announced(directory: Path) -> Iterator[dict[str, str]]:
     here = job()
     place = _place() if here is not None and speaks(here) and supervisor() is None else None
     if place is not None and here is not None:
-        facts = _Announced(_quoted(directory), here.restart_count, owner.me())
+        facts = _LeaderFile(_quoted(directory), here.restart_count, owner.me())
         with suppress(OSError):
             disk.make_dirs(place.parent)
             disk.replace_with(place, [legible.json_bytes(facts) + b"\n"])
@@ -59,7 +59,7 @@ def announced(directory: Path) -> Iterator[dict[str, str]]:
         if place is not None:
             with suppress(OSError):
                 disk.remove_file(place)
-                disk.remove_dir(place.parent)  # only if it is empty
+                disk.remove_dir(place.parent)  # removes it only if it is empty
 
 
 def supervisor(environment: Mapping[str, str] = os.environ) -> Path | None:
@@ -112,15 +112,17 @@ def take_refused(directory: Path) -> str:
 
 
 def script_of(directory: Path) -> Path | None:
-    """Return the script that `holdfast submit` wrote for a supervisor's directory, or for the sweep that it is of."""
+    """Return the script that `holdfast submit` wrote for a supervisor's directory, or for its sweep."""
     places = (directory, sweep_of(directory))
     return next((place / SCRIPT for place in places if place is not None and scan.is_file(place / SCRIPT)), None)
 
 
 def sweep_of(directory: Path) -> Path | None:
-    """Return the directory of the sweep of which this is a task's; beside any other may lie a script of the user."""
+    """Return the sweep's directory if `directory` belongs to one of its tasks, else None: a script beside any other
+    directory may be the user's.
+    """
     name = directory.absolute().name
-    parent = directory.parent if name == directory.name else directory.absolute().parent  # of "." it is no parent
+    parent = directory.parent if name == directory.name else directory.absolute().parent  # the name of "." is empty
     task = name.startswith(TASK_DIRECTORY) and name.removeprefix(TASK_DIRECTORY).isdecimal()
     return parent if task and scan.is_file(parent / SCRIPT) else None
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from . import lint_again, lint_directives, lint_places, lint_signals, lint_traps, lint_work
-from .batch import Around, read
-from .lint_fix import Edit, Fix
+from .batch import ScriptContext, read
+from .lint_fix import Edit, LintFix
 from .lint_rule import Rule, Severity
 
 # Such a comment, anywhere in the script, switches rules off.
@@ -35,10 +35,10 @@ class Finding(NamedTuple):
     severity: Severity
     what: str
     fix: str
-    edits: tuple[Edit, ...]  # what mends it; none where something has to be restructured
+    edits: tuple[Edit, ...]  # the repair; None if the script has to be restructured
 
 
-def lint(text: str, around: Around = Around()) -> list[Finding]:  # noqa: B008  a frozen value
+def lint(text: str, around: ScriptContext = ScriptContext()) -> list[Finding]:  # noqa: B008  a frozen value
     """Return the script's faults, sorted by line."""
     script = read(text, around)
     allowed = {name.strip() for match in ALLOWED.finditer(text) for name in match[1].split(",")}
@@ -50,5 +50,5 @@ def lint(text: str, around: Around = Around()) -> list[Finding]:  # noqa: B008  
     return sorted(found)
 
 
-def _finding(rule: Rule, line: int, what: str, fix: Fix) -> Finding:
+def _finding(rule: Rule, line: int, what: str, fix: LintFix) -> Finding:
     return Finding(line, rule.name, rule.severity, what, fix.text, fix.edits)

@@ -1,4 +1,4 @@
-"""Lint's rules about a job's next start: whether it comes, and what it finds."""
+"""Lint's rules about a job's next start: whether it happens, and what it finds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from . import sbatch, work
 from .bash import ShellCommand
 from .batch import Script, Trap
-from .lint_fix import Edit, Fix, replace_in_line
+from .lint_fix import Edit, LintFix, replace_in_line
 from .lint_rule import Fault, Rule
 from .lint_work import in_pieces
 from .variables import filled
@@ -20,7 +20,7 @@ _BY_STATUS = "the job starts again by the program's status alone: after each cra
 _COUNTED = re.compile(r"\(\(|\blet\b|-l[te]\b|-g[te]\b|RESTART_COUNT")
 _OWN = re.compile(r"\$\{?(0|BASH_SOURCE|SLURM_JOB_NAME)|(^|\/)(job|run|submit|script|batch)|resub|chain|restart")
 _ALWAYS = "the job starts again also when the work is done, and after each crash: for ever"
-_COUNT = Fix("ask first whether the work is done, and count the starts; or use: exec holdfast run -- ...")
+_COUNT = LintFix("ask first whether the work is done, and count the starts; or use: exec holdfast run -- ...")
 
 
 def requeue_refused(script: Script) -> Iterator[Fault]:
@@ -28,7 +28,7 @@ def requeue_refused(script: Script) -> Iterator[Fault]:
     said = script.option("requeue", "no-requeue")
     for command in script.requeues if said and said.name == "no-requeue" else ():
         line = script.text.split("\n")[said.line - 1] if said else ""
-        fix = Fix("write --requeue in place of --no-requeue", _replaced(script, said.line if said else 1, line))
+        fix = LintFix("write --requeue in place of --no-requeue", _replaced(script, said.line if said else 1, line))
         yield Fault(command.line, "`scontrol requeue` is refused: the job was submitted with --no-requeue", fix)
 
 
@@ -39,18 +39,18 @@ def _replaced(script: Script, number: int, line: str) -> tuple[Edit, ...]:
 
 
 def requeue_after_cancel(script: Script) -> Iterator[Fault]:
-    """Scancel sends SIGTERM: who requeues at SIGTERM cannot be cancelled."""
+    """Scancel sends SIGTERM: a job that requeues itself at SIGTERM cannot be cancelled."""
     for trap in script.traps:
         if "TERM" in trap.signals and _starts_always(script, trap):
             yield Fault(
                 trap.line,
                 "this trap requeues at every SIGTERM, also at that of scancel: the job cannot be cancelled",
-                Fix("trap USR1 in place of TERM, and ask for it: #SBATCH --signal=B:USR1@300"),
+                LintFix("trap USR1 in place of TERM, and ask for it: #SBATCH --signal=B:USR1@300"),
             )
 
 
 def _starts_always(script: Script, trap: Trap) -> bool:
-    """Whether the handler starts the job again, whatever has happened."""
+    """Whether the handler always starts the job again, whatever has happened."""
     return any(_starts_again(each) and not each.joined and not _branched(each) for each in script.handler(trap))
 
 
@@ -83,14 +83,14 @@ def requeue_always(script: Script) -> Iterator[Fault]:
 
 
 def resubmit_too_late(script: Script) -> Iterator[Fault]:
-    """What stands behind the long program is not reached when the time is over."""
+    """Commands after the long program do not run when the time limit ends the job."""
     chief = script.work
     for command in script.all_after(chief) if chief and not _in_time(script, chief) else ():
         if command.words[0] == "sbatch" and (command.joined or command.within) and chief and not chief.loop:
             yield Fault(
                 command.line,
                 f"this is not reached at the time limit: {work.name(chief)} is still at work then",
-                Fix("submit the successor before it: sbatch --dependency=afterany:$SLURM_JOB_ID ..."),
+                LintFix("submit the successor before it: sbatch --dependency=afterany:$SLURM_JOB_ID ..."),
             )
 
 
@@ -100,7 +100,7 @@ def _in_time(script: Script, chief: ShellCommand) -> bool:
 
 
 def chain_breaks(script: Script) -> Iterator[Fault]:
-    """A job that ran out of time does not fulfil afterok."""
+    """A job that ran out of time does not satisfy afterok."""
     for command in script.body:
         own = next((word for word in command.words if re.search(r"afterok:\$\{?SLURM_JOB", word)), None)
         if command.words[0] == "sbatch" and own:
@@ -108,7 +108,7 @@ def chain_breaks(script: Script) -> Iterator[Fault]:
             yield Fault(
                 command.line,
                 "afterok is not fulfilled when this job runs out of time: the next one waits for ever",
-                Fix("write afterany", (Edit(place, place + 7, "afterany"),) if place >= 0 else ()),
+                LintFix("write afterany", (Edit(place, place + 7, "afterany"),) if place >= 0 else ()),
             )
     waits, chief = script.option("dependency"), script.work
     goes_on = chief and any(re.search(r"resum|restart|hotstart|-cpi|ckpt|checkpoint", word) for word in chief.words)
@@ -116,7 +116,7 @@ def chain_breaks(script: Script) -> Iterator[Fault]:
         yield Fault(
             waits.line,
             "afterok is not fulfilled when the job before runs out of time: this one waits for ever",
-            Fix("write afterany", replace_in_line(script, waits.line, "afterok", "afterany")),
+            LintFix("write afterany", replace_in_line(script, waits.line, "afterok", "afterany")),
         )
 
 
@@ -125,7 +125,7 @@ def _starts_again(command: ShellCommand) -> bool:
 
 
 def fixed_resume(script: Script) -> Iterator[Fault]:
-    """A start that goes on from one named checkpoint loses what was saved since."""
+    """A start that always resumes from one named checkpoint loses everything that was saved later."""
     chief, known = script.work, script.known
     if chief is None or not _comes_back(script):
         return
@@ -138,12 +138,12 @@ def fixed_resume(script: Script) -> Iterator[Fault]:
             yield Fault(
                 chief.line,
                 f"each start goes on from {os.path.basename(value)}: what was saved after it is not used",
-                Fix("let the program take the newest checkpoint"),
+                LintFix("let the program take the newest checkpoint"),
             )
 
 
 def no_resume(script: Script) -> Iterator[Fault]:
-    """A job that starts again begins anew, unless its command goes on from what was saved."""
+    """A restarted job begins from scratch, unless its command resumes from a checkpoint."""
     chief = script.work
     if chief is None or sbatch.limit_s(script.options) <= work.SHORT_S or in_pieces(script, chief):
         return
@@ -155,12 +155,12 @@ def no_resume(script: Script) -> Iterator[Fault]:
         yield Fault(
             chief.line,
             f"{anew or ('mdrun without -cpi' if mdrun else words[0])} begins anew at each start of this job",
-            Fix("add -cpi state.cpt -append" if mdrun and not anew else "go on from the newest checkpoint"),
+            LintFix("add -cpi state.cpt -append" if mdrun and not anew else "go on from the newest checkpoint"),
         )
     for command in script.body:
         if command.words[0] == "decomposePar" and "-force" in command.words:
             what = "decomposePar -force removes what the last start has written into the processors' folders"
-            yield Fault(command.line, what, Fix("decompose once: [ -d processor0 ] || decomposePar"))
+            yield Fault(command.line, what, LintFix("decompose once: [ -d processor0 ] || decomposePar"))
 
 
 def _comes_back(script: Script) -> bool:
@@ -181,7 +181,7 @@ def endless_loop(script: Script) -> Iterator[Fault]:
             yield Fault(
                 command.line,
                 f"{work.name(command)} is started again after each failure, for ever",
-                Fix("count the starts, or use: exec holdfast run --retries 3 -- ..."),
+                LintFix("count the starts, or use: exec holdfast run --retries 3 -- ..."),
             )
 
 
@@ -194,16 +194,16 @@ def stops_too_late(script: Script) -> Iterator[Fault]:
     kills = re.search(r"timeout .*(-s|--signal)[ =]?(KILL|9|SIGKILL)", " ".join(words))
     if chief and re.fullmatch(r"\d+(\.\d+)?", hours) and float(hours) * 3600 >= limit_s:
         what = f"-maxh {hours} is not before the time limit of {limit_s / 3600:g} hours: it never acts"
-        yield Fault(chief.line, what, Fix(f"write -maxh {limit_s / 3600 * 0.98:.3g}"))
+        yield Fault(chief.line, what, LintFix(f"write -maxh {limit_s / 3600 * 0.98:.3g}"))
     elif chief and ends_s is not None and ends_s >= limit_s:
         what = "`timeout` is not before the job's time limit: it never acts"
-        yield Fault(chief.line, what, Fix("let it end a few minutes before the limit"))
+        yield Fault(chief.line, what, LintFix("let it end a few minutes before the limit"))
     elif chief and ends_s is not None and ends_s < limit_s / 10 < float("inf") and not chief.loop:
         what = f"`timeout` ends the program after {ends_s:.0f} s of a job of {limit_s / 3600:g} hours"
-        yield Fault(chief.line, what, Fix("give it a unit: timeout 23h"))
+        yield Fault(chief.line, what, LintFix("give it a unit: timeout 23h"))
     elif chief and kills:
         what = "`timeout` sends SIGKILL: the program cannot save"
-        yield Fault(chief.line, what, Fix("let it send TERM, and KILL later: timeout -k 300 ..."))
+        yield Fault(chief.line, what, LintFix("let it send TERM, and KILL later: timeout -k 300 ..."))
 
 
 def _timeout_s(words: Sequence[str]) -> float | None:
@@ -228,7 +228,7 @@ def pipe_hides_status(script: Script) -> Iterator[Fault]:
         yield Fault(
             chief.line,
             f"the status asked for is that of tee: a failure of {work.name(chief)} goes unseen",
-            Fix("write before it: set -o pipefail"),
+            LintFix("write before it: set -o pipefail"),
         )
 
 

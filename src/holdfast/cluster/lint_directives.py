@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from ..interval import needed_s
 from . import sbatch, sbatch_options
 from .batch import Script
-from .lint_fix import Edit, Fix, directive, replace_in_line, revalue, without_line
+from .lint_fix import Edit, LintFix, directive, replace_in_line, revalue, without_line
 from .lint_rule import Fault, Rule
 
 _PREEMPTS = re.compile(r"preempt|scav|low_?prio|backfill|\bspot", re.IGNORECASE)
@@ -21,7 +21,7 @@ _MEMORY = (("mem", "mem-per-cpu"), ("mem", "mem-per-gpu"), ("mem-per-cpu", "mem-
 _SEVERAL = ("signal", "mail-type", "comment")  # signal has a rule of its own; mail-types add up
 _CONDA = re.compile(r"^\S+ activate\b|(conda|forge|mamba)\S*/activate\b")
 _MISWRITTEN = re.compile(r"(?:[ \t]+#|# +)SBATCH(?=\s+--?[a-zA-Z])|#(?!SBATCH)S[ABCHT]{4,6}(?=\s+--?[a-zA-Z])")
-_NO_SUCH = Fix("take it out, unless your Slurm or a plugin knows it")
+_NO_SUCH = LintFix("take it out, unless your Slurm or a plugin knows it")
 _LETTER = {"output": "o", "error": "e"}
 
 
@@ -66,11 +66,11 @@ def log_folder_missing(script: Script) -> Iterator[Fault]:
         exists = script.around.exists(folder)
         if "%" in folder:
             what = f"no folder {folder}/ exists: the job fails without a word in Slurm {sbatch_options.VERSION}"
-            fix = Fix("use % in the file's name only")
+            fix = LintFix("use % in the file's name only")
         elif exists is False or (late and exists is None):
             what = f"without the folder {folder}/ the job fails without a word in Slurm {sbatch_options.VERSION}"
             what += "; mkdir in the script comes too late" if late else ""
-            fix = Fix(f"mkdir -p {folder} before sbatch")
+            fix = LintFix(f"mkdir -p {folder} before sbatch")
         else:
             continue
         if not script.here.since(23, 2):
@@ -126,12 +126,14 @@ def variable_in_directive(script: Script) -> Iterator[Fault]:
         yield Fault(
             option.line,
             f"sbatch does not replace {match[0]} in a #SBATCH line: --{option.name} is taken as it is written",
-            Fix(f"write %{pattern}" if pattern else "write the value out, or give it on sbatch's command line", edits),
+            LintFix(
+                f"write %{pattern}" if pattern else "write the value out, or give it on sbatch's command line", edits
+            ),
         )
 
 
 def contradiction(script: Script) -> Iterator[Fault]:
-    """Of an option that is given twice the last one counts."""
+    """If an option is given twice, the last one counts."""
     counted = {option.name: option for option in script.options}
     for option in script.options:
         last = counted[option.name]
@@ -139,13 +141,13 @@ def contradiction(script: Script) -> Iterator[Fault]:
             yield Fault(
                 option.line,
                 f"{option} does nothing: line {last.line} gives another value, and the last one counts",
-                Fix("keep one of the two lines"),
+                LintFix("keep one of the two lines"),
             )
     yield from _more_nodes_than_tasks(script)
     first, second = script.option("requeue"), script.option("no-requeue")
     if first and second:
         told = f"{first} and {second} contradict each other: the one in line {max(first.line, second.line)} counts"
-        yield Fault(min(first.line, second.line), told, Fix("keep one of the two"))
+        yield Fault(min(first.line, second.line), told, LintFix("keep one of the two"))
 
 
 def _more_nodes_than_tasks(script: Script) -> Iterator[Fault]:
@@ -155,10 +157,10 @@ def _more_nodes_than_tasks(script: Script) -> Iterator[Fault]:
     nodes, tasks, each = (int(value) if value.isdecimal() else 0 for value in counts.values())
     if nodes > tasks > 0:
         told = f"{tasks} tasks cannot run on {nodes} nodes: Slurm takes {tasks}"
-        yield Fault(script.line_of("nodes"), told, Fix(f"write --nodes={tasks}, or ask for more tasks"))
+        yield Fault(script.line_of("nodes"), told, LintFix(f"write --nodes={tasks}, or ask for more tasks"))
     elif nodes and each and tasks > nodes * each:
         told = f"{nodes} nodes with {each} tasks each do not hold --ntasks={tasks}: sbatch refuses the script"
-        yield Fault(script.line_of("ntasks"), told, Fix(f"write --ntasks={nodes * each}"))
+        yield Fault(script.line_of("ntasks"), told, LintFix(f"write --ntasks={nodes * each}"))
 
 
 def directive_in_comment(script: Script) -> Iterator[Fault]:
@@ -171,7 +173,7 @@ def directive_in_comment(script: Script) -> Iterator[Fault]:
             yield Fault(
                 number,
                 "sbatch ignores this line: it does not begin with #SBATCH",
-                Fix("write #SBATCH", replace_in_line(script, number, match[0], sbatch.DIRECTIVE)),
+                LintFix("write #SBATCH", replace_in_line(script, number, match[0], sbatch.DIRECTIVE)),
             )
         if line.strip() and not line.lstrip().startswith("#"):
             return
@@ -201,24 +203,24 @@ def strict_set_up(script: Script) -> Iterator[Fault]:
             yield Fault(
                 command.line,
                 "with set -u the activation may end the job: its scripts use variables that are not set",
-                Fix("write set +u before it, and set -u after it"),
+                LintFix("write set +u before it, and set -u after it"),
             )
             return
 
 
 def time_below_save(script: Script) -> Iterator[Fault]:
-    """A job that is shorter than one save gets nowhere."""
+    """A job that is shorter than one save makes no progress."""
     limit_s, save_s = sbatch.limit_s(script.options), script.around.save_s
     if save_s is not None and limit_s < needed_s(save_s):
         yield Fault(
             script.line_of("time"),
             f"--time is {limit_s:.0f} s, and a save took {save_s:.0f} s: the job ends before its first save",
-            Fix("ask for more time"),
+            LintFix("ask for more time"),
         )
 
 
 def lead_beyond_limit(script: Script) -> Iterator[Fault]:
-    """A notice that is due before the job starts comes at once."""
+    """A notice that is due before the job starts is sent at once."""
     limit_s, signal = sbatch.limit_s(script.options), script.signal
     if signal is not None and signal.lead_s >= limit_s:
         new = f"{'B:' if signal.batch else ''}{signal.name}@{int(limit_s) // 4}"
@@ -235,11 +237,11 @@ def script_refused(script: Script) -> Iterator[Fault]:
         yield Fault(
             1,
             "sbatch refuses the script: its first line does not name an interpreter",
-            Fix("write #!/bin/bash as the first line", (Edit(0, 0, "#!/bin/bash\n"),)),
+            LintFix("write #!/bin/bash as the first line", (Edit(0, 0, "#!/bin/bash\n"),)),
         )
     if "\r\n" in script.text:
         whole = Edit(0, len(script.text), script.text.replace("\r\n", "\n"))
-        yield Fault(1, "sbatch refuses the script: it has DOS line breaks", Fix("sed -i 's/\\r$//' FILE", (whole,)))
+        yield Fault(1, "sbatch refuses the script: it has DOS line breaks", LintFix("sed -i 's/\\r$//' FILE", (whole,)))
     for line, why in script.refused.items():
         yield from _refused(script, line, why)
     for option in script.options:
@@ -248,7 +250,7 @@ def script_refused(script: Script) -> Iterator[Fault]:
         one, other = (script.option(name) for name in pair)
         if one and other:
             what = f"sbatch refuses the script: --{one.name} and --{other.name} exclude each other"
-            yield Fault(max(one.line, other.line), what, Fix("keep one of the two"))
+            yield Fault(max(one.line, other.line), what, LintFix("keep one of the two"))
 
 
 def _refused(script: Script, line: int, why: str) -> Iterator[Fault]:
@@ -268,15 +270,15 @@ def _misused(script: Script, option: sbatch.Option) -> Iterator[Fault]:
     meant = sbatch_options.meant(option.name)
     if meant is not None:
         edits = replace_in_line(script, option.line, f"--{option.name}", f"--{meant}") if meant else ()
-        fix = Fix(f"write --{meant}", edits) if meant else _NO_SUCH
+        fix = LintFix(f"write --{meant}", edits) if meant else _NO_SUCH
         yield from _unknown(script, option, f"--{option.name}", f"it has no option --{option.name}", fix)
     elif wrong := sbatch_options.refused(option.name, option.value):
         told = str(option) if option.value is not None else f"{option} without a value"
-        yield from _unknown(script, option, told, wrong, Fix("see man sbatch for what it may be"))
+        yield from _unknown(script, option, told, wrong, LintFix("see man sbatch for what it may be"))
 
 
-def _unknown(script: Script, option: sbatch.Option, told: str, wrong: str, fix: Fix) -> Iterator[Fault]:
-    """Report what our table does not know, unless the sbatch of this machine does; only our version's refuses it."""
+def _unknown(script: Script, option: sbatch.Option, told: str, wrong: str, fix: LintFix) -> Iterator[Fault]:
+    """Report an option that our table lacks, unless the sbatch of this machine knows it."""
     here = script.here
     if here.described and not here.names(option.name, option.value):
         yield Fault(option.line, f"sbatch {here.version} refuses the script: {wrong}", fix)
@@ -284,13 +286,13 @@ def _unknown(script: Script, option: sbatch.Option, told: str, wrong: str, fix: 
         yield Fault(option.line, f"{told}{sbatch_options.UNKNOWN}", fix)
 
 
-def _dashed(script: Script, number: int) -> Fix:
+def _dashed(script: Script, number: int) -> LintFix:
     """Return the fix of a line with words that are no options."""
     line = script.text.split("\n")[number - 1]
     match = re.search(r"(?<=\s)(?:-|[\u2013\u2014]+)(?=([A-Za-z][\w-]+))", line)  # and dashes of word processors
     if match and match[1] in sbatch_options.NAMES:
-        return Fix(f"write --{match[1]}", replace_in_line(script, number, match[0] + match[1], f"--{match[1]}"))
-    return Fix('write --option=value, with quotes around a value that has blanks: --comment="a b"')
+        return LintFix(f"write --{match[1]}", replace_in_line(script, number, match[0] + match[1], f"--{match[1]}"))
+    return LintFix('write --option=value, with quotes around a value that has blanks: --comment="a b"')
 
 
 def _made(script: Script) -> set[str]:

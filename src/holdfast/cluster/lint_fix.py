@@ -25,7 +25,7 @@ class Edit(NamedTuple):
     new: str
 
 
-class Fix(NamedTuple):
+class LintFix(NamedTuple):
     """What to do, in words; and the edits that do it, if edits of this file can."""
 
     text: str
@@ -39,30 +39,30 @@ def edited(text: str, edits: Iterable[Edit]) -> str:
     return text
 
 
-def supervise(script: Script, command: ShellCommand) -> Fix:
-    """Let `holdfast run` take the place of the shell to run the command: where nothing else would be lost."""
+def supervise(script: Script, command: ShellCommand) -> LintFix:
+    """Replace the shell by `holdfast run`, which runs the command, if nothing else would be lost."""
     obstacle = _obstacle(script, command)
     if obstacle:
-        return Fix(obstacle)
+        return LintFix(obstacle)
     branches = [each for each in script.body if is_work(each) and not is_exec(each) and exclusive(each, command)]
     alike = [each for each in (command, *branches) if not _obstacle(script, each)]
     places = sorted({each.places[program_at(each)] for each in alike})
     lines = " and ".join(str(line) for line in sorted({each.line for each in alike}))
     text = f"begin line {lines} with: {PREFIX.strip()}" if len(alike) == 1 else f"in lines {lines}: {PREFIX}..."
-    return Fix(text, tuple(Edit(place, place, PREFIX) for place in places))
+    return LintFix(text, tuple(Edit(place, place, PREFIX) for place in places))
 
 
-def replace_shell(script: Script, command: ShellCommand) -> Fix:
+def replace_shell(script: Script, command: ShellCommand) -> LintFix:
     """Write `exec` before a command that runs in the foreground: where nothing else would be lost."""
     obstacle = _obstacle(script, command)
     if obstacle:
-        return Fix(obstacle)
+        return LintFix(obstacle)
     place = command.places[program_at(command)]
-    return Fix(f"begin line {command.line} with: exec", (Edit(place, place, "exec "),))
+    return LintFix(f"begin line {command.line} with: exec", (Edit(place, place, "exec "),))
 
 
 def _obstacle(script: Script, command: ShellCommand) -> str:
-    """Return what to restructure before an `exec` can run the command; empty: nothing is in its way."""
+    """Return what must be restructured before an `exec` can run the command; empty: nothing."""
     if interpreter(script.text) in C_SHELLS:
         return "write the script for bash, and end it with: exec holdfast run -- ..."
     if command.piped:
@@ -84,15 +84,15 @@ def _obstacle(script: Script, command: ShellCommand) -> str:
     return ""
 
 
-def wait_beside(script: Script, command: ShellCommand) -> Fix:
+def wait_beside(script: Script, command: ShellCommand) -> LintFix:
     """Run the command in the background and wait for it, so that a trap can run meanwhile."""
     loop = 'while kill -0 "$pid" 2>/dev/null; do wait "$pid" || true; done'
     text = f"run it with & pid=$!, then: {loop}"
     text_after = script.text[command.end :].lstrip(" \t")
     whole = not (command.piped or command.joined or command.prefix or command.background or is_condition(command))
     if not whole or any("<<" in each for each in command.operators) or text_after[:1] not in ("\n", ";", ""):
-        return Fix(text)
-    return Fix(text, (Edit(command.end, command.end, f' & pid=$!\n{loop}\nwait "$pid"'),))
+        return LintFix(text)
+    return LintFix(text, (Edit(command.end, command.end, f' & pid=$!\n{loop}\nwait "$pid"'),))
 
 
 def is_condition(command: ShellCommand) -> bool:
@@ -103,7 +103,7 @@ def is_condition(command: ShellCommand) -> bool:
     )
 
 
-def wait_on(command: ShellCommand) -> Fix:
+def wait_on(command: ShellCommand) -> LintFix:
     """Repeat a `wait` until the child has ended."""
     alive = f"kill -0 {command.words[1]} 2>/dev/null" if len(command.words) == 2 else '[ -n "$(jobs -pr)" ]'
     what = f"wait {command.words[1]}" if len(command.words) == 2 else "wait"
@@ -111,37 +111,37 @@ def wait_on(command: ShellCommand) -> Fix:
         alive, what = (re.sub(r"(\$\S+)", r'"\1"', each, count=1) for each in (alive, what))
     loop = f"while {alive}; do {what} || true; done"
     alone = len(command.words) <= 2 and not (command.piped or command.joined or command.prefix or command.operators)
-    return Fix(f"write in place of it: {loop}", (Edit(command.start, command.end, loop),) if alone else ())
+    return LintFix(f"write in place of it: {loop}", (Edit(command.start, command.end, loop),) if alone else ())
 
 
-def directive(script: Script, words: str) -> Fix:
+def directive(script: Script, words: str) -> LintFix:
     """Add a directive below the others."""
     lines = script.text.split("\n")[: script.last]
     place = len("\n".join(lines))
-    return Fix(f"write #SBATCH {words}", (Edit(place, place, f"\n#SBATCH {words}"),))
+    return LintFix(f"write #SBATCH {words}", (Edit(place, place, f"\n#SBATCH {words}"),))
 
 
-def revalue(script: Script, name: str, new: str) -> Fix:
-    """Give the last option of that name another value."""
+def revalue(script: Script, name: str, new: str) -> LintFix:
+    """Change the value of the last option of that name."""
     option = script.option(name)
     text = f"write --{name}={new}"
     if option is None or not option.value:
-        return Fix(text)
+        return LintFix(text)
     start, end = _line(script.text, option.line)
     place = script.text.rfind(option.value, start, end)
-    return Fix(text, (Edit(place, place + len(option.value), new),) if place >= 0 else ())
+    return LintFix(text, (Edit(place, place + len(option.value), new),) if place >= 0 else ())
 
 
-def without_line(script: Script, number: int, text: str) -> Fix:
+def without_line(script: Script, number: int, text: str) -> LintFix:
     """Take a line out."""
     start, end = _line(script.text, number)
-    return Fix(text, (Edit(start, min(end + 1, len(script.text)), ""),))
+    return LintFix(text, (Edit(start, min(end + 1, len(script.text)), ""),))
 
 
-def before_line(script: Script, number: int, new: str) -> Fix:
+def before_line(script: Script, number: int, new: str) -> LintFix:
     """Add a line before another one."""
     start, _ = _line(script.text, number)
-    return Fix(f"write before it: {new}", (Edit(start, start, new + "\n"),))
+    return LintFix(f"write before it: {new}", (Edit(start, start, new + "\n"),))
 
 
 def replace_in_line(script: Script, number: int, old: str, new: str) -> tuple[Edit, ...]:

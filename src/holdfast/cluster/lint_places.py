@@ -1,4 +1,4 @@
-"""Lint's rules about where a job saves: on a disk that stays, in a place of its own, and not removed by itself."""
+"""Lint's rules about where a job saves: on a permanent disk, in its own directory, and not removed by the script."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from . import sbatch, work
 from .bash import ShellCommand
 from .batch import Script
-from .lint_fix import Edit, Fix
+from .lint_fix import Edit, LintFix
 from .lint_rule import Fault, Rule
 from .variables import filled
 from .work import program
@@ -18,7 +18,7 @@ _SAVES_TO = re.compile(
     r"--?(?:(ckpt|checkpoint|checkpoints|save|out|output)|"
     r"(?:ckpt|checkpoint|checkpoints|save|out|output|work|run|model)[-_]?(?:dir|path|directory|folder))(?:=(.*))?"
 )
-_PASSING = re.compile(r"lock|tmp|temp|log|stop|done|core|pid|cache", re.IGNORECASE)  # files that nobody goes on from
+_PASSING = re.compile(r"lock|tmp|temp|log|stop|done|core|pid|cache", re.IGNORECASE)  # files from which no start resumes
 _ALWAYS_THERE = re.compile(r"\$\{?(SLURM_SUBMIT_DIR|HOME|SLURM_TMPDIR|TMPDIR)\}?/?$")
 _LOCAL = re.compile(
     r"(/tmp|/dev/shm|/local|/local_?scratch|/scratch/local|/lscratch|\$\(mktemp|"
@@ -28,7 +28,7 @@ _COPIES = ("cp", "rsync", "mv", "tar", "scp", "rclone")
 
 
 def wipes_checkpoint(script: Script) -> Iterator[Fault]:
-    """A start that removes what the last one saved begins anew."""
+    """A start that removes the last one's checkpoints begins from scratch."""
     chief = script.work
     if chief is None:
         return
@@ -41,7 +41,7 @@ def wipes_checkpoint(script: Script) -> Iterator[Fault]:
             yield Fault(
                 command.line,
                 f"each start removes {lost}, with what the last one has saved in it",
-                Fix("remove it by hand before the first submission"),
+                LintFix("remove it by hand before the first submission"),
             )
 
 
@@ -61,12 +61,12 @@ def local_checkpoint(script: Script) -> Iterator[Fault]:
         yield Fault(
             chief.line,
             f"{place} is on the node's own disk: what is saved there is gone when the job ends",
-            Fix("save to shared storage, or copy it there while the job runs"),
+            LintFix("save to shared storage, or copy it there while the job runs"),
         )
 
 
 def copy_back_late(script: Script) -> Iterator[Fault]:
-    """A copy from the node's disk after the work is not reached when the time is over."""
+    """A copy from the node's disk after the work does not happen when the time limit ends the job."""
     chief = script.work
     if chief is None or sbatch.limit_s(script.options) <= work.SHORT_S or work.stops_itself(chief):
         return
@@ -84,13 +84,13 @@ def copy_back_late(script: Script) -> Iterator[Fault]:
             yield Fault(
                 command.line,
                 f"this copy is not reached at the time limit: {work.name(chief)} is still at work then",
-                Fix("save to shared storage, or copy in a trap that runs before the limit (--signal=B:USR1@300)"),
+                LintFix("save to shared storage, or copy in a trap that runs before the limit (--signal=B:USR1@300)"),
             )
             return
 
 
 def shared_run(script: Script) -> Iterator[Fault]:
-    """Programs that save into one directory overwrite what the others have saved."""
+    """Programs that save into one directory overwrite each other's checkpoints."""
     chief = script.work
     several = [each for each in script.body if work.is_work(each) and each.background and not each.loop]
     places = [place for each in several for place in _saved_to(each)]
@@ -104,12 +104,12 @@ def shared_run(script: Script) -> Iterator[Fault]:
         yield Fault(
             chief.line,
             f"{who} save into {twice or alone}: they overwrite one another",
-            Fix("give each its own: " + (f"{alone}-$SLURM_ARRAY_TASK_ID" if alone else "another name for each")),
+            LintFix("give each its own: " + (f"{alone}-$SLURM_ARRAY_TASK_ID" if alone else "another name for each")),
         )
 
 
 def unguarded_cd(script: Script) -> Iterator[Fault]:
-    """When `cd` fails, what follows works in the wrong directory."""
+    """When `cd` fails, the following commands run in the wrong directory."""
     strict = any(each.words[0] == "set" and re.match(r"-\w*e", " ".join(each.words[1:])) for each in script.body)
     strict = strict or bool(re.match(r"#!.*\s-\w*e", script.text))
     previous: ShellCommand | None = None
@@ -121,7 +121,7 @@ def unguarded_cd(script: Script) -> Iterator[Fault]:
             yield Fault(
                 previous.line,
                 f"when this cd fails, the rm of line {command.line} removes what is in another directory",
-                Fix(f"write: {' '.join(previous.words)} || exit 1", guard),
+                LintFix(f"write: {' '.join(previous.words)} || exit 1", guard),
             )
         unsure = command.words[0] == "cd" and not _ALWAYS_THERE.match(command.words[-1])
         previous = command if unsure and len(command.words) > 1 and not command.joined else None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 from .batch import Script
-from .lint_fix import Fix
+from .lint_fix import LintFix
 
 Severity = Literal["loses work", "may lose work", "style"]
 
@@ -16,7 +16,7 @@ class Fault(NamedTuple):
 
     line: int
     what: str
-    fix: Fix
+    fix: LintFix
 
 
 class Rule(NamedTuple):

@@ -10,7 +10,7 @@ from ..interval import LATE_S, enough_s, needed_s
 from . import sbatch, work
 from .bash import ShellCommand
 from .batch import Script, Trap, is_exec, is_holdfast, starts
-from .lint_fix import Fix, before_line, revalue, supervise
+from .lint_fix import LintFix, before_line, revalue, supervise
 from .lint_rule import Fault, Rule
 from .sbatch import Signal
 from .work import program
@@ -46,7 +46,7 @@ def notice_to_no_step(script: Script) -> Iterator[Fault]:
     yield Fault(
         script.line_of("signal"),
         f"--signal={signal.name} goes to srun steps alone, and this script starts none: nobody gets it",
-        revalue(script, "signal", new) if heard else Fix(f"write --signal={new}; {supervise(script, chief).text}"),
+        revalue(script, "signal", new) if heard else LintFix(f"write --signal={new}; {supervise(script, chief).text}"),
     )
 
 
@@ -79,7 +79,7 @@ def signal_twice(script: Script) -> Iterator[Fault]:
         yield Fault(
             given[0].line,
             f"--signal={given[0].value} does nothing: Slurm sends one signal, that of line {given[-1].line}",
-            Fix("keep one --signal line; for srun steps and the batch shell alike, let a trap hand it on"),
+            LintFix("keep one --signal line; for srun steps and the batch shell alike, let a trap hand it on"),
         )
 
 
@@ -91,7 +91,7 @@ def srun_term(script: Script) -> Iterator[Fault]:
     told = chief.background and any(_kills_with_term(script, trap) for trap in script.traps)
     if told or (signal and signal.batch and signal.name == "TERM" and is_exec(chief)):
         new = f"write --signal=TERM@{signal.lead_s if signal else LEAD_S}: without B: it goes past srun to the tasks"
-        yield Fault(chief.line, "srun gets this SIGTERM and kills its tasks at once: they cannot save", Fix(new))
+        yield Fault(chief.line, "srun gets this SIGTERM and kills its tasks at once: they cannot save", LintFix(new))
 
 
 def signal_kills(script: Script) -> Iterator[Fault]:
@@ -103,7 +103,7 @@ def signal_kills(script: Script) -> Iterator[Fault]:
         yield Fault(
             script.line_of("signal"),
             f"{os.path.basename(deaf)} has no handler for SIG{signal.name} and dies of it, {signal.lead_s} s too early",
-            Fix("take --signal out and let the program stop itself, or: exec holdfast run --app NAME -- ..."),
+            LintFix("take --signal out and let the program stop itself, or: exec holdfast run --app NAME -- ..."),
         )
 
 
@@ -137,7 +137,7 @@ def torchrun_signal(script: Script) -> Iterator[Fault]:
             yield Fault(command.line, *_deaf_torchrun(script, signal, command))
 
 
-def _deaf_torchrun(script: Script, signal: Signal, command: ShellCommand) -> tuple[str, Fix]:
+def _deaf_torchrun(script: Script, signal: Signal, command: ShellCommand) -> tuple[str, LintFix]:
     new = f"export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIG{signal.name}"
     what = f"torchrun dies of SIG{signal.name} and tells its processes nothing: it hands on TERM, INT, HUP and QUIT"
     return what, before_line(script, command.line, new)

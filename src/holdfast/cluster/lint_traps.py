@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from . import work
 from .bash import ShellCommand
 from .batch import C_SHELLS, Script, Trap, interpreter, is_exec
-from .lint_fix import Edit, Fix, directive, revalue, wait_beside, wait_on
+from .lint_fix import Edit, LintFix, directive, revalue, wait_beside, wait_on
 from .lint_rule import Fault, Rule
 from .lint_signals import LEAD_S, has_steps
 from .lint_work import in_pieces
@@ -26,7 +26,7 @@ def trap_before_exec(script: Script) -> Iterator[Fault]:
             yield Fault(
                 trap.line,
                 f"this trap never runs: `exec` in line {line} replaces the shell and its traps",
-                Fix("take the trap out and let the program handle the signal, or run it with & and wait for it"),
+                LintFix("take the trap out and let the program handle the signal, or run it with & and wait for it"),
             )
 
 
@@ -37,7 +37,7 @@ def clean_up_before_exec(script: Script) -> Iterator[Fault]:
             yield Fault(
                 trap.line,
                 f"this trap for {trap.signals[0]} never runs: `exec` in line {line} replaces the shell and its traps",
-                Fix("run the program with & and wait for it, without exec"),
+                LintFix("run the program with & and wait for it, without exec"),
             )
 
 
@@ -74,7 +74,7 @@ def _flags(script: Script, trap: Trap) -> bool:
 def trap_unasked(script: Script) -> Iterator[Fault]:
     """Slurm sends USR1 and USR2 only to a job that has asked for them."""
     if re.search(r"^(?!#+ *SBATCH).*(--signal|scancel.*-s)", script.text, re.MULTILINE):
-        return  # asked for on sbatch's command line, or sent by hand
+        return  # requested on sbatch's command line, or sent by hand
     asked = script.signal.name if script.signal else None
     if script.signal and not script.signal.batch and has_steps(script):
         yield from _only_steps(script, script.signal)
@@ -84,7 +84,7 @@ def trap_unasked(script: Script) -> Iterator[Fault]:
                 yield Fault(
                     trap.line,
                     f"a trap for SIG{name}, and no --signal asks Slurm to send it: the trap never runs",
-                    directive(script, f"--signal=B:{name}@{LEAD_S}") if asked is None else Fix(f"trap {asked}"),
+                    directive(script, f"--signal=B:{name}@{LEAD_S}") if asked is None else LintFix(f"trap {asked}"),
                 )
 
 
@@ -110,7 +110,7 @@ def nobody_waits(script: Script) -> Iterator[Fault]:
         yield Fault(
             chief.line,
             f"nobody waits for {work.name(chief)}: it is killed when the script ends",
-            Fix("write wait after it", (Edit(end, end, "\nwait"),) if not chief.within else ()),
+            LintFix("write wait after it", (Edit(end, end, "\nwait"),) if not chief.within else ()),
         )
 
 
@@ -151,7 +151,7 @@ def exit_before_saved(script: Script) -> Iterator[Fault]:
             yield Fault(
                 trap.line,
                 "this trap tells the program to stop and exits: the job ends before the program has saved",
-                Fix("write wait between kill and exit"),
+                LintFix("write wait between kill and exit"),
             )
 
 
@@ -160,7 +160,9 @@ def wrong_shell(script: Script) -> Iterator[Fault]:
     if interpreter(script.text) in C_SHELLS:
         for number, line in enumerate(script.text.split("\n"), 1):
             if re.match(r"\s*trap\s", line):
-                yield Fault(number, "csh has no trap: the signal kills the script", Fix("write the script for bash"))
+                yield Fault(
+                    number, "csh has no trap: the signal kills the script", LintFix("write the script for bash")
+                )
 
 
 def cont_trapped(script: Script) -> Iterator[Fault]:
@@ -170,12 +172,12 @@ def cont_trapped(script: Script) -> Iterator[Fault]:
             yield Fault(
                 trap.line,
                 "a trap for SIGCONT: Slurm sends it with each SIGTERM, and also when a suspended job goes on",
-                Fix("take CONT out of the trap"),
+                LintFix("take CONT out of the trap"),
             )
 
 
 def trap_tells_nobody(script: Script) -> Iterator[Fault]:
-    """A handler that does not hand the signal on lets the program be killed unsaved."""
+    """If the handler does not forward the signal, the program is killed before it saves."""
     chief = script.work
     if chief is None or not chief.background or script.signal is None or not script.signal.batch:
         return
@@ -186,7 +188,7 @@ def trap_tells_nobody(script: Script) -> Iterator[Fault]:
             yield Fault(
                 trap.line,
                 f"this trap does not tell {work.name(chief)}: it is killed before it has saved",
-                Fix('send it the signal and wait: kill -TERM "$pid"; wait "$pid"'),
+                LintFix('send it the signal and wait: kill -TERM "$pid"; wait "$pid"'),
             )
 
 

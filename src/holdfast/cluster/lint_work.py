@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from . import sbatch, work
 from .bash import ShellCommand
 from .batch import Script, is_exec, is_holdfast
-from .lint_fix import Edit, Fix, replace_shell, supervise
+from .lint_fix import Edit, LintFix, replace_shell, supervise
 from .lint_rule import Fault, Rule
 from .work import program
 
@@ -35,12 +35,14 @@ def no_notice(script: Script) -> Iterator[Fault]:
         yield Fault(
             chief.line,
             f"{work.name(chief)} hears of the job's end 30 s before it is killed: that may be too short for a save",
-            Fix("let it save at SIGUSR1, and ask for that: #SBATCH --signal=USR1@300; or: exec holdfast run -- ..."),
+            LintFix(
+                "let it save at SIGUSR1, and ask for that: #SBATCH --signal=USR1@300; or: exec holdfast run -- ..."
+            ),
         )
 
 
 def _unwarned(script: Script) -> ShellCommand | None:
-    """Return the work of a long job that asks for no notice, unless what it loses is little."""
+    """Return the work of a long job that asks for no notice, unless it would lose little."""
     chief = script.work
     if chief is None or is_holdfast(chief) or script.signal or work.stops_itself(chief):
         return None
@@ -52,7 +54,7 @@ def _unwarned(script: Script) -> ShellCommand | None:
 
 
 def in_pieces(script: Script, command: ShellCommand) -> bool:
-    """Whether the work is a loop over pieces, and those that are done are passed over."""
+    """Whether the work is a loop over pieces which skips pieces that are done."""
     passes_over = r"--resume-failed|(^| )(snakemake|cromwell) |nextflow .*-resume"
     if re.search(passes_over, " ".join(command.words)):
         return True
@@ -80,7 +82,7 @@ def holdfast_piped(script: Script) -> Iterator[Fault]:
             yield Fault(
                 command.line,
                 "`holdfast run` in a pipe is killed together with the shell: nothing is saved",
-                Fix("take the pipe out and write: exec holdfast run ... > log 2>&1 (--output keeps it anyway)"),
+                LintFix("take the pipe out and write: exec holdfast run ... > log 2>&1 (--output keeps it anyway)"),
             )
 
 
@@ -96,13 +98,13 @@ def after_exec(script: Script) -> Iterator[Fault]:
             yield Fault(
                 later.line,
                 f"this never runs: `exec` in line {command.line} replaces the shell",
-                Fix("put both into work.sh below the line: trap 'exit 75' TERM; exec that here"),
+                LintFix("put both into work.sh below the line: trap 'exit 75' TERM; exec that here"),
             )
             return
 
 
 def array_shares_run(script: Script) -> Iterator[Fault]:
-    """The tasks of an array need a run each. Without --run each has one of its own."""
+    """Each task of an array needs its own run. Without --run each has one."""
     directory = script.directory
     if script.array is None or script.chained or directory is None or _own(directory):
         return
@@ -113,7 +115,7 @@ def array_shares_run(script: Script) -> Iterator[Fault]:
             yield Fault(
                 command.line,
                 f"all tasks of the array use the run {directory}: all but one are refused",
-                Fix(f"write --run {new}", (Edit(place, place + len(directory), new),) if place >= 0 else ()),
+                LintFix(f"write --run {new}", (Edit(place, place + len(directory), new),) if place >= 0 else ()),
             )
 
 
@@ -130,7 +132,7 @@ def whole_array_requeued(script: Script) -> Iterator[Fault]:
             yield Fault(
                 command.line,
                 f"`scontrol requeue {target}` can start the whole array again: its last task has the array's id",
-                Fix(f"write: scontrol requeue {_TASK}", _requeue_task(script, command, target)),
+                LintFix(f"write: scontrol requeue {_TASK}", _requeue_task(script, command, target)),
             )
 
 
@@ -152,7 +154,7 @@ def chain_goes_on(script: Script) -> Iterator[Fault]:
         yield Fault(
             chained.line,
             f"all tasks of --array={chained.value} start, also when an earlier one has finished the work",
-            Fix("use holdfast submit --chain, which cancels the rest"),
+            LintFix("use holdfast submit --chain, which cancels the rest"),
         )
 
 
@@ -165,7 +167,7 @@ def copy_cut_short(script: Script) -> Iterator[Fault]:
             yield Fault(
                 command.line,
                 "cp --update keeps a copy that an interrupted start has cut short: it is newer than the source",
-                Fix("use rsync --archive, or holdfast submit --stage"),
+                LintFix("use rsync --archive, or holdfast submit --stage"),
             )
 
 

@@ -89,7 +89,7 @@ class Notices:
         self._cloud, self._every_s = cloud, every_s
         self._next_s = time.monotonic()
         self._token = ""
-        self._asking: _Question | None = None
+        self._asking: _HttpRequest | None = None
         self._for_token = False
         self.soon = False
         self.complaint = ""  # the last problem, for diagnosis when no notice comes
@@ -117,10 +117,10 @@ class Notices:
         cloud = self._cloud
         self._for_token = bool(cloud.token_url) and not self._token
         if self._for_token:
-            self._asking = _Question("PUT", cloud.token_url, cloud.token_headers)
+            self._asking = _HttpRequest("PUT", cloud.token_url, cloud.token_headers)
         else:
             token = {cloud.token_header: self._token} if self._token else {}
-            self._asking = _Question("GET", cloud.url, {**cloud.headers, **token})
+            self._asking = _HttpRequest("GET", cloud.url, {**cloud.headers, **token})
 
     def _take(self, answer: _Answer) -> None:
         self.complaint = answer.error
@@ -140,7 +140,7 @@ class _Answer(NamedTuple):
     error: str = ""
 
 
-class _Question:
+class _HttpRequest:
     """One HTTP request on a non-blocking socket. HTTP/1.0: the answer ends when the server closes."""
 
     def __init__(self, method: str, url: str, headers: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Quota: what this user and its groups may still store, as quota(1) tells it. Other tools for quotas are not asked."""
+"""Quota: the disk space that this user and its groups may still use, from quota(1). Other quota tools are not used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LINE = re.compile(r"^ *(\S+)((?: +\d+\*?){6,})")
 
 
 class Quota(NamedTuple):
-    """A limit of 0 is none. A soft limit counts only where there is no hard one."""
+    """One quota. A limit of 0 means unlimited. A soft limit counts only if there is no hard one."""
 
     owner: str  # "user ada", "group lab"
     place: str  # the mount point

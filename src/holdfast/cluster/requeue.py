@@ -17,7 +17,7 @@ from ..errors import ClusterError, StoreError, Superseded
 from ..job import Job
 from ..terminal import warn
 from . import other, sbatch, slurm
-from .ask import Silent, obeyed
+from .ask import SchedulerSilent, obeyed
 from .bad_nodes import Exclusion
 from .cause import Cause, Heard, cause
 from .hold import HOLD
@@ -55,9 +55,9 @@ class Requeue(msgspec.Struct, dict=True):
     places: Sequence[Path] = ()
     limit: int = MOST_REQUEUES
     successor: Path | None = None
-    exclusion: Exclusion | None = None  # the nodes that the next start is kept from
+    exclusion: Exclusion | None = None  # nodes to exclude for the next start
     patience_s: float = PATIENCE_S
-    status: JobStatus | None = None  # what was found out, from here on
+    status: JobStatus | None = None  # results, set while the job is continued
     cause: Cause = "unclear"
     _recorded: bool = False
 
@@ -76,7 +76,7 @@ class Requeue(msgspec.Struct, dict=True):
                 return self._try() if rule is None else self._by_its_rule(rule)
             except Superseded as error:
                 return Continuation("superseded", "requeued", str(error))
-            except Silent as error:
+            except SchedulerSilent as error:
                 if time.monotonic() + wait_s > give_up_s:
                     return self._failed(error)
                 if wait_s == FIRST_WAIT_S:
@@ -183,7 +183,7 @@ class Requeue(msgspec.Struct, dict=True):
         try:
             slurm.requeue(self.job)
             return Continuation("requeued", self.cause, f"{name}: {self.cause}; requeued{self._exclude()}")
-        except Silent:
+        except SchedulerSilent:
             raise
         except ClusterError as error:
             refusal = error
@@ -214,7 +214,7 @@ class Requeue(msgspec.Struct, dict=True):
         """The script as it was submitted; its file may have changed since. Empty if Slurm does not return it."""
         try:
             return slurm.batch_script(self.job)
-        except Silent:
+        except SchedulerSilent:
             raise
         except ClusterError:
             return ""
@@ -225,7 +225,9 @@ class Requeue(msgspec.Struct, dict=True):
         return [f"--dependency=afterany:{self.job.id}", *array, *[f"--exclude={','.join(names)}"] * bool(names)]
 
     def _exclude(self) -> str:
-        """Keep the job from bad nodes, and return how to say it. Slurm allows it once the job is in the queue again."""
+        """Exclude bad nodes for the job, and return the sentence about it. Slurm allows that once the job is in the
+        queue again.
+        """
         if self.exclusion is None or not (self.exclusion.until_s or self.exclusion.changed):
             return ""
         nodes = ", ".join(self.exclusion.until_s)
@@ -234,7 +236,7 @@ class Requeue(msgspec.Struct, dict=True):
                 slurm.exclude(self.job, self.exclusion.names)
                 break
             except ClusterError as error:
-                if not wait_s or not isinstance(error, Silent):
+                if not wait_s or not isinstance(error, SchedulerSilent):
                     self._note("not_excluded", why=str(error))
                     return f", but its ExcNodeList stays as it was: {error}"
             time.sleep(wait_s)

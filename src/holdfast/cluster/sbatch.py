@@ -10,7 +10,7 @@ from ..errors import UsageError
 from . import bash
 from .sbatch_options import ALONE, LONG, NAMES, UNKNOWN, canonical, kind
 
-DIRECTIVE = "#SBATCH"  # whatever follows it is read
+DIRECTIVE = "#SBATCH"  # the rest of the value is not checked
 
 
 class Option(NamedTuple):

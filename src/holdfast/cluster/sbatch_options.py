@@ -1,7 +1,7 @@
 """sbatch's options: their names, which of them take a value, and which values it refuses. Pure.
 
 Source: sbatch of Slurm 22.05, asked with `--test-only` (tests/slow/test_lint_oracle.py); options of later versions.
-What this table does not know, another version may take: the sbatch of this machine is asked (`Local`).
+Another version may accept options that this table lacks: the sbatch of this machine is asked (`Local`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ contiguous help hold ignore-pbs no-requeue overcommit oversubscribe parsable qui
 usage use-min-nodes verbose version wait
 """
 _OPTIONAL = "exclusive get-user-env nice no-kill propagate"
-# Options of other versions, and of plugins that many sites have: whether they take a value is not judged.
+# Options of other versions, and of plugins that many sites have. Whether they take a value is not checked.
 _ELSEWHERE = """
 container-id external extra oom-kill-step resv-ports segment stepmgr tres-bind tres-per-task umask x11
 """
@@ -57,7 +57,7 @@ _TASKS = r"\d+(-\d+(:\d+)?)?"
 
 
 class Local(NamedTuple):
-    """What the sbatch of this machine says of itself; empty where there is none, or it does not answer."""
+    """The version and help of this machine's sbatch; empty if there is none, or if it does not answer."""
 
     version: str = ""  # "25.11.2"
     help: str = ""

@@ -105,7 +105,7 @@ def requeue(job: Job) -> None:
 
 
 def exclude(job: Job, nodes: Iterable[str]) -> None:
-    """Keep a job that waits in the queue from these nodes, and from no others.
+    """Exclude these nodes, and no others, for a job that waits in the queue.
 
     Raises:
         ClusterError: Slurm refused, as it does while the job runs.
@@ -179,7 +179,7 @@ def submit(arguments: Sequence[str], script: str = "") -> str:
 
 
 def local_sbatch() -> Local:
-    """Return what the sbatch of this machine says of itself; an empty answer where there is none, or it is silent."""
+    """Return the version and help of this machine's sbatch; empty if there is none, or if it does not answer."""
     with suppress(ClusterError):
         version = re.search(r"\d+\.\d+\S*", ask(["sbatch", "--version"], limit_s=_SELF_LIMIT_S).out)
         if version:

@@ -20,7 +20,7 @@ class Tasks(NamedTuple):
     """What `--array` asks for. Source: sbatch(1), --array."""
 
     numbers: Sequence[int]
-    at_once: int | None = None  # at most so many run at the same time
+    at_once: int | None = None  # the most that run at the same time
 
     def __str__(self) -> str:
         return folded(self.numbers) + (f"%{self.at_once}" if self.at_once else "")

@@ -1,4 +1,4 @@
-"""Variables: what a batch script's own variables hold, as far as it says so in plain words. Pure."""
+"""Variables: the values of a batch script's variables, where the script assigns plain text. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST = 4000  # characters
 
 
 def assigned(commands: Iterable[ShellCommand]) -> dict[str, str]:
-    """Return the values that are assigned; of several the last."""
+    """Return the assigned values; the last one if a variable is assigned several times."""
     found: dict[str, str] = {}
     for command in commands:
         first, words = command.words[0], command.words

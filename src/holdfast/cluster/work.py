@@ -109,7 +109,7 @@ def is_work(command: ShellCommand) -> bool:
 
 
 def chief(commands: Sequence[ShellCommand]) -> ShellCommand | None:
-    """Return the long one of the programs: of `prep; train; eval` that is `train`. None: there is no program."""
+    """Return the program that probably runs longest: `train` in `prep; train; eval`. None: there is no program."""
     programs = [command for command in commands if is_work(command)]
     waits = any(command.words[0] == "wait" for command in commands)
     return max(enumerate(programs), key=lambda pair: (*_length(pair[1], waits), pair[0]))[1] if programs else None

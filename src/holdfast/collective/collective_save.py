@@ -20,9 +20,9 @@ from ..store.shards import Abandoned, Staged
 from ..store.sharing import Unchanged
 from ..store.store import Hooks
 from .division import DECISIONS, SHEETS, Mine, WritePlan, decided, spares
-from .rank_share import SEALS, RankShare, Written, commit, sealed
+from .rank_share import SEALS, RankShare, WrittenShare, commit, sealed
 
-_KNOWN = (Abandoned, DamagedBefore, DamagedSince)  # passed on besides our own errors
+_KNOWN = (Abandoned, DamagedBefore, DamagedSince)  # raised on all ranks, like our own errors
 
 
 class CollectiveSave:
@@ -58,7 +58,7 @@ class CollectiveSave:
             UsageError: the ranks do not hold pieces of the same leaves.
         """
         plan, unchanged = self._plan(staged)
-        done: list[Written] = []
+        done: list[WrittenShare] = []
 
         def write_share() -> bytes:
             done.append(self.share.write(self.attempt, self.partial, plan, staged, unchanged, hooks.before_each))
@@ -72,7 +72,7 @@ class CollectiveSave:
 
         word = self._collect("commit", write_share, committed)
         created, not_finite = msgspec.json.decode(word, type=tuple[str, list[str]])
-        self.share.remember(self.owner.shelf.checkpoint(self.name).path, created, done[0])
+        self.share.remember(self.owner.index.checkpoint(self.name).path, created, done[0])
         return not_finite
 
     def _plan(self, staged: Staged) -> tuple[WritePlan, Unchanged]:
@@ -102,25 +102,25 @@ class CollectiveSave:
         return mine[0].plan(sheet, decision, spare, self.ranks), found[0]
 
     def _spare(self, mine: Mine, doubtful: Sequence[str]) -> set[str]:
-        """Which of these pieces a lower rank writes. A device mesh does not know the pieces of ranks outside."""
+        """Return which of these pieces a lower rank writes. A device mesh does not list outside ranks."""
         word = self._collect("pieces", lambda: msgspec.msgpack.encode(mine.places(doubtful)), spares)
         return set(msgspec.msgpack.decode(word, type=list[list[str]])[self.ranks.rank])
 
     def apply_rule(self, leave: Callable[[], int]) -> None:
         """Remove what the rule does not keep, after each rank has read back from the disk what it wrote."""
         owner, attempt, plans = self.owner, self.attempt, [PruningPlan([], [])]
-        checkpoint = owner.shelf.checkpoint(self.name)
+        checkpoint = owner.index.checkpoint(self.name)
 
         def rule() -> bytes:
             if owner.keep is not None:
                 spared = {checkpoint.path.name}
-                plans[:] = [pruning.plan(owner.shelf, owner.keep, spared, {*owner.copies.spared(), *owner.protected})]
+                plans[:] = [pruning.plan(owner.index, owner.keep, spared, {*owner.copies.spared(), *owner.protected})]
             names = [each.path.name for each in plans[0].doomed]
             return msgspec.json.encode(names) if len(names) > leave() else b""
 
         def read_back() -> bytes:
             appear(checkpoint.path, is_checkpoint)
-            mine = owner.shelf.at(checkpoint.path, rank=self.ranks.rank)
+            mine = owner.index.at(checkpoint.path, rank=self.ranks.rank)
             pruning.verify(attempt, [mine], owner.sharing, doomed=doomed)
             others = [each for each in plans[0].needed if each.path != checkpoint.path]
             pruning.verify(attempt, others, owner.sharing)
@@ -134,5 +134,5 @@ class CollectiveSave:
 
         word = self._lead("rule", rule)
         if word:
-            doomed = [owner.shelf.checkpoint(name) for name in msgspec.json.decode(word, type=list[str])]
+            doomed = [owner.index.checkpoint(name) for name in msgspec.json.decode(word, type=list[str])]
             self._collect("pruning", read_back, discard)

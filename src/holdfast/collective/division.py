@@ -43,7 +43,7 @@ class RankDifference(msgspec.Struct, frozen=True, array_like=True):
     further: dict[str, tuple[int, int]]  # pieces of leaves that rank 0 lacks: item count of the piece, and of the whole
 
 
-class Claim(msgspec.Struct, frozen=True, array_like=True):
+class SheetReply(msgspec.Struct, frozen=True, array_like=True):
     """A rank's reply to the sheet. Its first part is the same on many ranks."""
 
     difference: bytes
@@ -60,7 +60,7 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
 
 
 # Made here for the reason that `format` has.
-_CLAIMS, _DIFFERENCES = msgspec.msgpack.Decoder(Claim), msgspec.msgpack.Decoder(RankDifference)
+_CLAIMS, _DIFFERENCES = msgspec.msgpack.Decoder(SheetReply), msgspec.msgpack.Decoder(RankDifference)
 SHEETS, DECISIONS = msgspec.msgpack.Decoder(Sheet), msgspec.msgpack.Decoder(Decision)
 
 
@@ -96,7 +96,7 @@ class Mine:
         own = {own_key(rank, key): key for key in self.blocks if rank or key in self.pieces}
         return own | {key: key for key in self.digests}
 
-    def claim(self, sheet: Sheet, rank: int, linked: Collection[str]) -> Claim:
+    def claim(self, sheet: Sheet, rank: int, linked: Collection[str]) -> SheetReply:
         """Return this rank's reply to `sheet`. It can link files with the leaves `linked`.
 
         Raises:
@@ -109,7 +109,7 @@ class Mine:
         spared = [key.removeprefix(begin) for key in linked if key.startswith(begin)]
         sizes = (sum(self.blocks[key].data.nbytes for key in keys) for keys in (written, spared))
         difference = self._difference(sheet, [place for place, same in enumerate(alike) if not same])
-        return Claim(msgspec.msgpack.encode(difference), held, next(sizes) + 512 * len(written) - next(sizes))
+        return SheetReply(msgspec.msgpack.encode(difference), held, next(sizes) + 512 * len(written) - next(sizes))
 
     def _difference(self, sheet: Sheet, differing: list[int]) -> RankDifference:
         for key, mark in self.sheet.divided.items():
@@ -202,7 +202,7 @@ def holders(claimed: Sequence[Sequence[int]], differing: Collection[int]) -> dic
 
 
 def require_covered(mine: Mine, answers: Sequence[tuple[RankDifference, int]]) -> list[str]:
-    """Keys of divided leaves whose pieces have more items than the whole: several ranks have the same piece.
+    """Return the keys of divided leaves whose pieces have more items than the whole: several ranks have the same piece.
 
     Raises:
         UsageError: the pieces of a leaf have fewer items than the whole.

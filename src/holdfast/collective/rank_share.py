@@ -38,7 +38,7 @@ class Seal(msgspec.Struct, frozen=True, array_like=True):
 SEALS = msgspec.msgpack.Decoder(Seal)  # made here for the reason that `format` has
 
 
-class Written(NamedTuple):
+class WrittenShare(NamedTuple):
     """The result of writing one share."""
 
     part: Part
@@ -63,7 +63,7 @@ class RankShare:
         return shards.layout(mine, taken=self._passing, prefix=parts.prefix(self._rank)) + shards.layout(rest)
 
     def unchanged(self, mine: Mine, parent: str | None) -> Unchanged:
-        """Find what this rank has written for the checkpoint `parent` and did not change since."""
+        """Find the leaves that this rank wrote for the checkpoint `parent` and that have not changed since."""
         names = mine.names(self._rank)
         digests = {name: mine.digests[key] for name, key in names.items() if key in mine.digests}
         return self._sharing.unchanged({name: mine.blocks[key] for name, key in names.items()}, parent, digests)
@@ -76,7 +76,7 @@ class RankShare:
         staged: Staged,
         unchanged: Unchanged,
         before_each: Hook,
-    ) -> Written:
+    ) -> WrittenShare:
         """Write all shards, but not the part. Link the files that are `unchanged`, as far as that is possible."""
         links = self._taken_over(attempt, partial, plan, unchanged, before_each)
         linked = {key for link in links for key in link.leaves}
@@ -91,7 +91,7 @@ class RankShare:
         named |= {plan.keys[key]: leaf for key, leaf in leaves.items()}
         named = {plan.keys[key]: named[plan.keys[key]] for key in plan.blocks}
         pieces = {plan.keys[key]: block for key, block in blocks.items() if key not in plan.digests}
-        return Written(
+        return WrittenShare(
             Part(self._rank, files, named, plan.tree, plan.spare),
             named | {key: _elsewhere(staged.leaves[key], plan.digests[key]) for key in plan.elsewhere},
             samples_of(pieces, pieces),
@@ -112,7 +112,7 @@ class RankShare:
             self._sharing.take_over(attempt, links := [], partial)  # link nothing: all files are read back later
         return links
 
-    def remember(self, checkpoint: Path, created: str, written: Written) -> None:
+    def remember(self, checkpoint: Path, created: str, written: WrittenShare) -> None:
         """Note that the checkpoint is committed, so that the next one may link the files that this rank wrote."""
         before = self._sharing.lineage
         self._sharing.remember(checkpoint, created, written.part.files, written.leaves)
@@ -171,7 +171,7 @@ def _written(
     files, leaves = dict[str, File](), dict[str, Leaf]()
     for index, shard in enumerate(layout):
         at = images.get(shard.name)
-        foreseen = at is not None and staged.shards[at] == shard  # then a snapshot holds the file in one piece
+        foreseen = at is not None and staged.shards[at] == shard  # a snapshot then has the file's bytes in one piece
         source, place = (staged, at or 0) if foreseen else (alone, index)
         written = shards.write(path, source, place, before_each)
         files[shard.name] = written.file
@@ -186,7 +186,8 @@ def _passing(layout: Sequence[Shard], files: Mapping[str, File], steady: Collect
 
 
 def _require_same(leaves: Mapping[str, Leaf], plan: WritePlan) -> None:
-    """
+    """Compare the leaves with the digests that the ranks agreed on.
+
     Raises:
         StoreError: a leaf changed after the ranks compared theirs.
     """

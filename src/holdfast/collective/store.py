@@ -63,7 +63,7 @@ class CollectiveStore(Store):
 
         Rank 0 chooses the checkpoint by `choose`. Without `choose` it is the newest one that all ranks can read.
         """
-        ranks, shelf = self.ranks, self.shelf
+        ranks, index = self.ranks, self.index
 
         def one(checkpoint: Checkpoint) -> Any:
             found = []
@@ -74,18 +74,18 @@ class CollectiveStore(Store):
         def led(find: Callable[[], Checkpoint]) -> Checkpoint:
             """Return the checkpoint that rank 0 finds, on every rank."""
             name = ranks.lead("checkpoint", lambda: find().path.name.encode())  # noqa: PLW0108  only rank 0 finds
-            return shelf.checkpoint(name.decode())
+            return index.checkpoint(name.decode())
 
         if choose is not None:
             return one(led(choose))
         if ranks.rank == 0:
             try:
-                return shelf.read_newest(lambda checkpoint: one(led(lambda: checkpoint)))
+                return index.read_newest(lambda checkpoint: one(led(lambda: checkpoint)))
             except (NotFound, Damaged) as error:
                 ranks.lead("checkpoint", giving(error=error))
                 raise
         while True:  # until rank 0 finds no further checkpoint
-            checkpoint = led(shelf.latest)
+            checkpoint = led(index.latest)
             with suppress(NotFound, Damaged):
                 return one(checkpoint)
 
@@ -93,7 +93,7 @@ class CollectiveStore(Store):
         """As `Store.lay_out`, with the files that this rank will probably write."""
         with uncollected():
             flat = tree.flatten(state, weights)
-            staged = Staged(flat.tree, flat.leaves, self._share.foreseen(flat.leaves), kind=self.shelf.kind)
+            staged = Staged(flat.tree, flat.leaves, self._share.foreseen(flat.leaves), kind=self.index.kind)
         return staged if arena is None else staged.snapshot_in(arena)
 
     def _commit(self, staged: Staged, name: Name, facts: Facts, hooks: Hooks) -> Checkpoint:
@@ -108,10 +108,11 @@ class CollectiveStore(Store):
             self.parent = str(name)
             with suppress(DamagedBefore, DamagedSince, DiskError, NotFound) if self.ranks.rank else self.telling():
                 save.apply_rule(hooks.leave)
-        return self.shelf.checkpoint(name)
+        return self.index.checkpoint(name)
 
     def directory(self, **_: Any) -> Any:
-        """
+        """Refuse to save a directory from several ranks.
+
         Raises:
             UsageError: always. Only a single process can save a directory.
         """

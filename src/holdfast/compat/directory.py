@@ -29,7 +29,7 @@ Strategy = Literal["sync_any", "sync_all", "async", "mono"]
 STRATEGIES = ("sync_any", "sync_all", "async", "mono")
 PREPARE = "prepare_checkpoint_directory(), which every rank calls"
 FINISH = "symlink_latest(), which every rank calls"
-SEEN_S = 90.0  # how long another machine may not see a new name; NFS caches names for 60 s: nfs(5), acdirmax
+SEEN_S = 90.0  # so long another machine may not see a new name: NFS caches names for 60 s (nfs(5), acdirmax)
 
 
 class AtomicDirectory:
@@ -78,15 +78,15 @@ class AtomicDirectory:
         self._ranks, self._master = self._meet(checked_name(name), is_master=is_master)
         self.is_master = self._ranks.rank == self._master
         self.name = f"{name}_rank_{my_rank()}" if strategy == "async" else name
-        self._shelf = NumberedDirectories(Path(os.path.abspath(output_directory)), self.name)
-        self.symlink_name = self._shelf.link.name
+        self._index = NumberedDirectories(Path(os.path.abspath(output_directory)), self.name)
+        self.symlink_name = self._index.link.name
         latest = self._master_says("open the directory", self._open)
         self._all_see(f"that {self.symlink_name} names {latest or 'nothing'}", lambda: self._latest() == latest)
 
     def is_checkpoint_directory(self, path_str: str | Path) -> str | None:
         """Return the number of a checkpoint directory of this name, as "3" or "3_force" if it was forced; else None."""
         path = Path(path_str)
-        found = self._shelf.read(path.name) if scan.is_dir(path) else None
+        found = self._index.read(path.name) if scan.is_dir(path) else None
         return found and f"{found.number}{'_force' if found.forced else ''}"
 
     def prepare_checkpoint_directory(self, force_save: bool = False) -> str:
@@ -94,20 +94,20 @@ class AtomicDirectory:
         wishes = self._ranks.agree(PREPARE, b"force" if force_save else b"")
         forced = all(wishes) if self.strategy == "sync_all" else any(wishes)
         name = self._master_says("begin a checkpoint", lambda: self._begin(forced=forced))
-        self._all_see(f"the empty directory {name}", lambda: os.listdir(self._shelf.root / name) == [])
+        self._all_see(f"the empty directory {name}", lambda: os.listdir(self._index.root / name) == [])
         return os.path.join(self.output_directory, name)
 
     def symlink_latest(self, checkpoint_directory: str | Path) -> None:
         """Sync all files in the directory, then make it the latest; then older ones may be removed."""
         with self._ranks.together(FINISH):
             mine = self._mine(checkpoint_directory)
-            settle(self._shelf.root / mine.name)
+            settle(self._index.root / mine.name)
         names = [name.decode() for name in self._ranks.agree("the directory to finish", mine.name.encode())]
         if len(set(names)) > 1:
             raise UsageError(f"every rank must give symlink_latest one directory, and {_told('it', names)}")
         self._master_says("finish a checkpoint", lambda: self._publish(mine))
 
-    atomic_symlink = symlink_latest  # its older name
+    atomic_symlink = symlink_latest  # the constant's old name
 
     def _meet(self, name: str, *, is_master: bool) -> tuple[Ranks, int]:
         """Return the ranks that save together, and the master's number.
@@ -137,42 +137,42 @@ class AtomicDirectory:
 
     def _open(self) -> str:
         """Return the latest checkpoint's name. Make the link absolute: scripts open what `os.readlink` returns."""
-        disk.make_dirs(self._shelf.root)
-        latest = self._shelf.latest()
+        disk.make_dirs(self._index.root)
+        latest = self._index.latest()
         if latest is None:
             return ""
-        if os.readlink(self._shelf.link) != str(self._shelf.root / latest.name):
+        if os.readlink(self._index.link) != str(self._index.root / latest.name):
             try:
-                self._shelf.point(latest, absolute=True)
+                self._index.point(latest, absolute=True)
             except OSError as error:
                 if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                     raise
-                terminal.warn(f"cannot renew {self._shelf.link} ({error}); open it with os.path.realpath")
+                terminal.warn(f"cannot renew {self._index.link} ({error}); open it with os.path.realpath")
         return latest.name
 
     def _begin(self, *, forced: bool) -> str:
-        self._shelf.sweep()
-        self._shelf.relative()
-        made, gone = self._shelf.begin(forced=forced)
+        self._index.sweep()
+        self._index.relative()
+        made, gone = self._index.begin(forced=forced)
         for name in gone:
             terminal.say(f"{name} was begun and never finished; removed it")
         return made.name
 
     def _publish(self, at: Numbered) -> str:
-        self._shelf.point(at)
-        self._shelf.keep(self.keep_last)
+        self._index.point(at)
+        self._index.keep(self.keep_last)
         return at.name
 
     def _latest(self) -> str:
         try:
-            return os.path.basename(os.readlink(self._shelf.link))
+            return os.path.basename(os.readlink(self._index.link))
         except FileNotFoundError:
             return ""
 
     def _mine(self, checkpoint_directory: str | Path) -> Numbered:
         path = Path(os.path.abspath(checkpoint_directory))
-        found = self._shelf.read(path.name)
-        if found is None or path.parent.resolve() != self._shelf.root.resolve():
+        found = self._index.read(path.name)
+        if found is None or path.parent.resolve() != self._index.root.resolve():
             raise UsageError(f"{checkpoint_directory} is not from this saver's prepare_checkpoint_directory()")
         if not scan.is_dir(path):
             raise NotFound(
@@ -194,7 +194,7 @@ class AtomicDirectory:
                     if look():
                         return
             raise StoreError(
-                f"cannot see {what} in {self._shelf.root} on {os.uname().nodename}; all ranks need one shared directory"
+                f"cannot see {what} in {self._index.root} on {os.uname().nodename}; all ranks need one shared directory"
             )
 
 

@@ -20,7 +20,7 @@ _DELETING = ".deleting-"
 class Numbered(NamedTuple):
     name: str
     number: int
-    forced: bool  # whether `keep_last` must not remove it
+    forced: bool  # `keep_last` must not remove it
 
 
 class NumberedDirectories(NamedTuple):

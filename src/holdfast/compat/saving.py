@@ -18,14 +18,14 @@ _BUFFER_BYTES = 1 << 20
 def atomic_torch_save(obj: Any, f: str | Path, **kwargs: Any) -> None:
     """As `torch.save(obj, f, **kwargs)`. When this returns, `f` is the whole new file and survives power loss.
 
-    Until then, and when this is interrupted, `f` is the old file. torch writes the tree of `obj` as pickle; read it
+    Before that, or after an interruption, `f` is the old file. torch writes the tree of `obj` as pickle; read it
     with `torch.load(f, weights_only=True)`, which executes nothing.
     """
-    with disk.replacing(Path(os.path.abspath(f))) as put, io.BufferedWriter(_Sink(put), _BUFFER_BYTES) as sink:
+    with disk.replacing(Path(os.path.abspath(f))) as put, io.BufferedWriter(_WriteFunction(put), _BUFFER_BYTES) as sink:
         torch.save(obj, sink, **kwargs)
 
 
-class _Sink(io.RawIOBase):
+class _WriteFunction(io.RawIOBase):
     """A file object whose `write` calls a function."""
 
     def __init__(self, put: Callable[[memoryview], None]) -> None:

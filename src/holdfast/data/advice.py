@@ -1,4 +1,4 @@
-"""Advice: the line that a message asks its reader to write."""
+"""Advice: the line of code that a message recommends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ DATA = "data"  # in `accept`: where a position cannot be restored, its batches a
 
 
 class Advice(NamedTuple):
-    """One way out of an error, in words. `scenario` names the test that follows it: there the run then resumes."""
+    """One way to solve an error, as text. `scenario` names the test that follows the advice and resumes the run."""
 
     scenario: str
     line: str
@@ -18,7 +18,7 @@ class Advice(NamedTuple):
 
 
 def other_samples() -> Advice:
-    """The way out that is always open to a start whose position in the data cannot be restored."""
+    """The advice that always works if a start cannot restore its position in the data."""
     return Advice(
         "other samples",
         f'To skip as many batches of a new pass and train the rest, not exactly, say Run(..., accept={{"{DATA}"}})',

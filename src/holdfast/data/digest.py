@@ -30,10 +30,10 @@ def digest(batch: Any) -> str:
 
 
 def digest_later(batch: Any) -> Callable[[], str | None]:
-    """Return what computes the digest of `batch` as it is now.
+    """Return a function that returns the digest of `batch` as it is now.
 
-    JAX's arrays cannot change, and they may still be computed: of these it waits until it is asked. It returns None if
-    they are gone by then, donated to a step.
+    JAX's arrays cannot change and may still be being computed, so they are read when the function is called. It returns
+    None if they were donated to a step by then.
     """
     kept = _fixed(batch)
     if kept is None:
@@ -43,14 +43,14 @@ def digest_later(batch: Any) -> Callable[[], str | None]:
     def computed() -> str | None:
         try:
             return digest(kept)
-        except RuntimeError:  # JAX's, of an array that was deleted
+        except RuntimeError:  # JAX raises it for a deleted array
             return None
 
     return computed
 
 
 def _fixed(batch: Any) -> Any:
-    """Return `batch` in containers of our own, if it is JAX's arrays, numbers and text in plain ones; else None."""
+    """Return a copy of the containers in `batch` if they hold only JAX's arrays, numbers and text; else None."""
     kind = type(batch)
     if kind.__module__.partition(".")[0] in _IMMUTABLE or kind in (int, float, str, bool):
         return batch

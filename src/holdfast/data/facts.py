@@ -1,4 +1,4 @@
-"""What feeds of every kind have in common: a position, and the facts of their loader."""
+"""The common part of all feeds: a position, and the facts of their loader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LoaderFacts = Mapping[str, Any]  # what decides the order and the batches of a l
 
 
 class StoredPosition(dict[str, Any]):
-    """A position out of a checkpoint; so are those of its members. What it lacks, its feed did not write."""
+    """A position from a checkpoint, and so are its members. A key that is missing was never written by its feed."""
 
     @classmethod
     def of(cls, stored: FeedPosition) -> StoredPosition:
@@ -39,7 +39,7 @@ def _stored(value: Any) -> Any:
 
 
 def plain(position: Any) -> Any:
-    """Return it without `StoredPosition`, for a feed may hand on what it was given."""
+    """Return it as plain dicts: a feed may save the stored position that it was given."""
     if type(position) in (dict, StoredPosition):
         return {key: plain(value) for key, value in position.items()}
     return [*map(plain, position)] if type(position) is list else position
@@ -82,12 +82,12 @@ class Feed:
 
     @property
     def lives_on(self) -> str:
-        """What of the loader goes on from epoch to epoch and cannot be brought back; empty if there is nothing."""
+        """The part of the loader that continues from epoch to epoch and cannot be restored; empty if there is none."""
         return ""
 
     @property
     def at_rest(self) -> bool:
-        """Whether the state may be saved behind the batch that was handed out last."""
+        """Whether the state may be saved after the last batch that was handed out."""
         return True
 
     @abstractmethod
@@ -99,15 +99,16 @@ class Feed:
         """
 
     def afresh(self, epoch: int, skipped: int) -> Iterator[Any]:
-        """Batches of a new pass without its first ones, where no position can be restored; open() may have failed."""
+        """Batches of a new pass without its first ones; used if no position can be restored. open() may have failed."""
         batches = self.open(epoch, None)
         next(islice(batches, skipped, skipped), None)
         return batches
 
     def position(self, consumed: int) -> FeedPosition:
-        """What resumes after `consumed` batches of the epoch, those before an earlier resume included.
+        """The position from which to resume after `consumed` batches of the epoch, including those before an earlier
+        resume.
 
-        It is asked when that batch's body has run, before the next batch is taken.
+        It is called after the body of that batch, and before the next batch is taken.
         """
         return {"epoch": self._epoch, "batches": consumed}
 

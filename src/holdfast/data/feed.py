@@ -31,7 +31,7 @@ MOVES = frozenset(
     | {"sampler", "seed", "shards", "shuffle"}
 )
 
-NEXT = 4  # so many of a list's next batches are compared, and about as many of all that follow
+NEXT = 4  # the number of a list's next batches that are compared, and about the number of later ones
 
 # The framework of a loader's class -> our module that knows its loaders: feed_for(loader, seed) -> Feed | None.
 FRAMEWORKS = {"torch": "holdfast.torch.loader", "accelerate": "holdfast.accelerate.loader"}
@@ -72,7 +72,7 @@ class SequenceFeed(Feed):
     def __init__(self, batches: Any) -> None:
         super().__init__(batches)
         own = getattr(type(batches), "__getitem__", None)
-        self._is_list = own in {list.__getitem__, tuple.__getitem__}  # to look at others may run code
+        self._is_list = own in {list.__getitem__, tuple.__getitem__}  # len() of other types may run a script's code
         self._changes = self._is_tracked = False
         self._order: list[list[Any]] | None = None  # of the list when the epoch before began
 
@@ -82,7 +82,7 @@ class SequenceFeed(Feed):
 
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         self._epoch, batches = epoch, self._loader
-        if position is not None and not self._is_tracked:  # otherwise the run puts it back as the loop begins
+        if position is not None and not self._is_tracked:  # otherwise the run restores it as the loop begins
             self._compare(epoch, position)
         now = self._some(0) if self._is_list else []
         self._changes = self._changes or (self._order is not None and now != self._order)
@@ -90,7 +90,8 @@ class SequenceFeed(Feed):
         return (batches[number] for number in range(reached(position, epoch), len(batches)))
 
     def _compare(self, epoch: int, position: FeedPosition) -> None:
-        """
+        """Compare the list's next batches with those of the checkpoint.
+
         Raises:
             Mismatch: the list is another one, or nobody can tell.
         """

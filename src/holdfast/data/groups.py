@@ -1,8 +1,8 @@
 """Batches of one group each: images of similar shape, sentences of similar length. Grouped over all ranks at once.
 
 A batch is made of as many samples as all ranks together take in a step, so every rank has the same group in the same
-step, and what was consumed does not depend on how many ranks there were. What is left of a group comes last, as one
-short batch. After a change of the batch's size the samples that are left are grouped anew, in the same order.
+step, and what was consumed does not depend on how many ranks there were. The rest of a group comes last, as one short
+batch. After a change of the batch's size the samples that are left are grouped anew, in the same order.
 """
 
 from __future__ import annotations

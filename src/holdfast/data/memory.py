@@ -1,7 +1,7 @@
-"""Memory: what the attributes of an iterable carry from one pass to the next, such as a count of its epochs.
+"""Memory: the attributes that an iterable changes from one pass to the next, such as a count of its epochs.
 
-An attribute counts if a pass was seen to change it. Its value before the pass is saved with a position inside, its last
-value with the end of one. So a new process begins a pass with what the old one had.
+An attribute belongs to it if a pass was seen to change it. Its value before the pass is saved with a position inside,
+its last value with the end of one. So a new process begins a pass with what the old one had.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _ATOMS = (bool, int, float, str, bytes, type(None))
 _INTS = "int64"  # key of a long list of whole numbers, packed
 
 
-class Memory:
-    """The attributes of the objects that `roots` finds; it is asked when a pass begins, and where it has come to."""
+class PassMemory:
+    """The attributes of the objects that `roots` returns. It is called when a pass begins, and for each position."""
 
     def __init__(self, roots: Callable[[], list[Any]]) -> None:
         self._roots = roots
@@ -46,12 +46,12 @@ class Memory:
         self._alive = self._iterators()
 
     def before(self) -> dict[str, Any]:
-        """Return what the pass in progress began with, of what passes change; empty if they change nothing."""
+        """Return the changing attributes as they were when the present pass began; empty if passes change nothing."""
         self._look()
         return {name: _packed(self._before[name]) for name in sorted(self._changing & self._before.keys())}
 
     def now(self) -> dict[str, Any]:
-        """Return the same as it is now."""
+        """Return the same attributes as they are now."""
         self._look()
         found = self._attributes()
         return {name: _packed(_copy(getattr(*found[name]))) for name in sorted(self._changing & found.keys())}
@@ -67,9 +67,9 @@ class Memory:
                 setattr(target, attribute, value)
 
     def lives_on(self, *, over: bool) -> str:
-        """Return an attribute with an iterator that goes on from pass to pass; empty if there is none.
+        """Return the name of an attribute with an iterator that continues from pass to pass; empty if there is none.
 
-        It was there before the pass, or it is not at its end although the pass is `over`.
+        It existed before the pass, or it is not exhausted although the pass is `over`.
         """
         now = self._iterators()
         alive = {name for name, each in now.items() if self._alive.get(name) is each or (over and _goes_on(each))}
@@ -115,7 +115,7 @@ class Memory:
 
 
 def _goes_on(iterator: Any) -> bool:
-    """Whether it is known not to be at its end: a generator, or torch's over the indices of one."""
+    """Whether it is certainly not exhausted: a generator, or torch's sampler iterator over one."""
     inner = getattr(iterator, "_sampler_iter", iterator)
     return isinstance(inner, GeneratorType) and inner.gi_frame is not None
 
@@ -128,7 +128,7 @@ def _members(path: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def _is_walked(value: Any) -> bool:
-    """Whether a loader may take its batches, or their order, from it; a model has a state of its own."""
+    """Whether a loader may take its batches, or their order, from it. A model has its own state, and does not count."""
     has_state = hasattr(value, "state_dict") or hasattr(value, "__call__")  # noqa: B004  a class's, too
     return hasattr(value, "__dict__") and not isinstance(value, type | ModuleType) and not has_state
 
@@ -161,7 +161,7 @@ def _some(value: Any) -> list[Any]:
 
 def _digest(value: Any) -> Any:
     if isinstance(value, _ATOMS):
-        return repr(value)  # NaN is no other value than before
+        return repr(value)  # NaN counts as equal to NaN
     if isinstance(value, random.Random):
         return hash(value.getstate())
     if isinstance(value, list | tuple | deque | dict | set):

@@ -1,4 +1,4 @@
-"""The order of an epoch, computed place by place: it stores nothing, draws nothing, and starts anywhere at no cost."""
+"""The order of an epoch, computed for each place alone: nothing is stored or drawn, and it can start anywhere."""
 
 from __future__ import annotations
 
@@ -139,10 +139,10 @@ def _drawn(words: list[int]) -> list[int]:
 class _Mixing(NamedTuple):
     """A permutation of the numbers of so many bits: each step of each round can be undone.
 
-    A value that falls outside of the order's length is sent through again until it falls inside (cycle walking): less
-    than once more on average, as the length fills more than half of the numbers.
-    Sources: Kensler, Correlated Multi-Jittered Sampling, 2013 (`permute`), with keys of its own for every round; Black
-    and Rogaway, Ciphers with Arbitrary Finite Domains, 2002, section 4.
+    A value beyond the order's length is permuted again until it is inside (cycle walking). That is less than one more
+    round on average, as the length is more than half of the numbers. Sources: Kensler, Correlated Multi-Jittered
+    Sampling, 2013 (`permute`), with keys of its own for every round; Black and Rogaway, Ciphers with Arbitrary Finite
+    Domains, 2002, section 4.
     """
 
     mask: int

@@ -1,7 +1,7 @@
-"""Promises: whether a loader yields the same batches when it is read again. Its kind says so; nothing is read to see.
+"""Promises: whether a loader yields the same batches when it is read again. Only its type decides; no data is read.
 
-Python's own iterators promise it of what they are made of, lists for one. The code of a class or of a generator may
-work ahead, or depend on what a process did before: nobody promises its replay until a drill has proven it.
+Python's own iterators repeat if the objects inside them do, for example lists. The code of a class or a generator may
+read ahead, or depend on earlier actions of the process. So its replay counts as unproven until a drill has shown it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 import xxhash
 
 _PYTHONS = {"builtins", "itertools", "_io", "_csv", "collections"}  # modules of iterators without a script's code
-_SHOWS = {"tqdm": "iterable"}  # packages of progress bars -> the attribute with what a bar walks
+_SHOWS = {"tqdm": "iterable"}  # packages of progress bars -> the attribute with the iterable inside a bar
 _REPLAY = {"torch": "holdfast.torch.loader"}  # package -> our module with unknown_in(), for its iterators
 
 
 class Unproven(NamedTuple):
-    """What may go on otherwise behind a resume, until a drill has proven it: a loader's code, or a framework."""
+    """A loader's code, or a framework, that may behave differently after a resume. A drill can prove it."""
 
-    code: str  # 32 hex digits, others when it changes
+    code: str  # 32 hex digits that change with it
     kind: str  # its name, for people
-    changed: str = ""  # of a framework: what of it has changed since it was tried; empty: it is a loader's code
+    changed: str = ""  # of a framework: its parts that changed since it was tested; empty: it is a loader's code
 
 
 def unproven(unknown: Any) -> Unproven:
@@ -34,7 +34,7 @@ def unproven(unknown: Any) -> Unproven:
 
 
 def unknown_in(loader: Any) -> Any:
-    """Return the class, or the generator's code, whose replay nobody promises; None if all of `loader` is known."""
+    """Return the class, or the generator's code, whose replay is unproven; None if all of `loader` is known."""
     kind = type(loader)
     if kind is GeneratorType:
         return loader.gi_code
@@ -44,7 +44,7 @@ def unknown_in(loader: Any) -> Any:
         return next(filter(None, map(unknown_in, _inside(loader))), None)
     if home in _SHOWS and hasattr(loader, _SHOWS[home]):
         return unknown_in(iter_of(getattr(loader, _SHOWS[home])))
-    if home == "datasets":  # a stream of Hugging Face's: its order depends on its seed and its epoch alone
+    if home == "datasets":  # a stream of Hugging Face: its order depends only on its seed and epoch
         return None
     if home in _REPLAY and home in sys.modules:
         from importlib import import_module
@@ -64,7 +64,7 @@ def roots_of(loader: Any) -> list[Any]:
 
 
 def iter_of(value: Any) -> Any:
-    """Return what is asked in place of a container: nothing of it is read."""
+    """Return a container's iterator for the check; nothing is read from it."""
     return iter(value) if type(value) in {list, tuple, range} else value
 
 

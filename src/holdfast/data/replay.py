@@ -1,8 +1,8 @@
 """Iterables without a position: a resume reads the consumed batches again, and compares them.
 
-The random numbers are those with which the pass began; before the last of these batches, those of that moment. So a
-loader whose kind promises it (promise.py) yields the same batches. When the digest of the first or of the last one
-differs, the resume is refused.
+The pass is read with the random numbers with which it began. Before the last of these batches, the random numbers of
+that moment are restored. So a loader whose replay is certain (promise.py) yields the same batches. When the digest of
+the first or of the last one differs, the resume is refused.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from . import promise
 from .advice import Advice, other_samples
 from .digest import digest, digest_later
 from .facts import Feed, FeedPosition, reached
-from .memory import Memory
+from .memory import PassMemory
 
 _NOTHING = object()
-_CARRIED, _OVER, _LIVES = "carried", "over", "lives"  # keys of positions in loaders whose replay nobody promises
+_CARRIED, _OVER, _LIVES = "carried", "over", "lives"  # keys of positions in loaders whose replay is unproven
 _NOT_OF_A_PASS = {"epoch", "batches", "last", _CARRIED, _OVER, _LIVES}
 
 
@@ -39,11 +39,11 @@ class ReplayFeed(Feed):
         self._once = isinstance(batches, Iterator)
         self._passes = False  # whether a pass has begun
         self._last: Callable[[], str | None] = lambda: None  # the digest of the batch that was handed out last
-        self._read = 0  # batches taken by a replay that came to none of its positions
+        self._read = 0  # batches taken by a replay that reached none of its positions
         self._memory: dict[str, Any] = {}
         self.unknown = self._unknown()
-        self._attributes = Memory(self._roots)
-        self._over = False  # whether the pass in progress has come to its end
+        self._attributes = PassMemory(self._roots)
+        self._over = False  # whether the pass in progress has ended
 
     def _unknown(self) -> Any:
         return promise.unknown_in(self._loader)

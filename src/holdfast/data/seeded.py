@@ -41,9 +41,9 @@ class Seeded:
     It has to be the outermost wrapper: Seeded(Subset(dataset, ...)). `run.batches` and `holdfast.data.Sampler` send
     the epoch along with each index; an index without one counts as epoch 0, and a warning says so.
 
-    A worker of `run.batches` has no training stream to protect: there the generators keep what the batch's last sample
-    left, which makes what `collate_fn` draws repeatable too. It costs 10 microseconds a sample, and 80 a batch where
-    the generators are put back.
+    A worker of `run.batches` has no training stream to protect. There the generators stay as the batch's last sample
+    left them, so that `collate_fn` draws repeatable numbers, too. It costs 10 microseconds a sample, and 80 a batch
+    where the generators are put back.
     """
 
     def __init__(self, dataset: Any, seed: int) -> None:
@@ -83,7 +83,7 @@ class Seeded:
 
 
 class SeededBatches(Seeded):
-    """The same for a whole batch: one seed for what its samples and its `collate_fn` draw in a worker.
+    """The same for a whole batch: its samples and its `collate_fn` draw from one seed in a worker.
 
     The dataset's own batched read is used. It costs 10 microseconds a batch.
     """
@@ -96,7 +96,7 @@ class SeededBatches(Seeded):
             return [self.dataset[index] for index in indices] if read is None else list(read(indices))
 
 
-_training_here = True  # the generators must be restored; a worker's serve its samples alone
+_training_here = True  # the generators must be restored; in a worker only samples use them
 
 
 def in_worker() -> None:

@@ -1,11 +1,11 @@
 """An epoch's order, split over ranks: which places each rank takes, from any place on, for any number of ranks.
 
 The order is taken in rounds: one sample for each rank, next to each other. So what all ranks together have consumed is
-always the order's beginning, and one number, the same on every rank, says how much of it: the *position*. Whoever goes
-on from there, however many they are, takes the rest in rounds of their own.
+always the order's beginning, and one number, the same on every rank, says how much of it: the *position*. After a
+resume any number of ranks takes the rest, in rounds of the new size.
 
-The last round may be short. Then either each rank gets a sample all the same, taken from the order's beginning once
-more (fewer than one for each rank come twice), or that round is left out (`drop_last`).
+The last round may be short. Then the round is filled with samples from the order's beginning (some samples come twice),
+or it is left out (`drop_last`).
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ _NOTHING = object()
 class StatefulFeed(Feed):
     """An object with state_dict() and load_state_dict(), for example torchdata's StatefulDataLoader.
 
-    `keeper` is what holds the state, where that is not the loader itself: a dataset, for one. A pass begins under the
-    random numbers of the loop, as it would without Holdfast. On a resume they are put back while the loader loads its
-    state and makes its iterator, for what a loader draws there.
+    `keeper` is the object with the state, if that is not the loader itself but, for example, a dataset. A pass begins
+    with the random numbers of the loop, as it would without Holdfast. On a resume these are restored while the loader
+    loads its state and makes its iterator, because a loader may draw some there.
 
     Some begin every pass at the state that was loaded last, as Hugging Face's streams do in the same epoch. A new pass
     that does so is begun again, after no state was loaded: None, or an empty one.
@@ -72,8 +72,8 @@ class StatefulFeed(Feed):
     def _leave(self, position: FeedPosition) -> None:
         """From the state of a completed epoch, advance the loader so that the next iter() begins a new epoch.
 
-        A loader that yields no further batch from that state is there. One that yields a batch had ended the epoch
-        before its state was taken, if the loop did not leave early: that batch is the next epoch's first.
+        If a loader yields no further batch from that state, it is at the end. If it yields one, and the loop did not
+        leave early, the epoch had ended before the state was taken: that batch is the next epoch's first.
         """
         self._load(position["state"])
         if next(iter(self._loader), _NOTHING) is not _NOTHING and position["ended"]:
@@ -83,7 +83,8 @@ class StatefulFeed(Feed):
         self._restore_generator(position)
 
     def _load(self, state: Any) -> None:
-        """
+        """Give the saved state to the loader.
+
         Raises:
             Mismatch: the loader cannot load it; another one has saved it.
         """
@@ -107,7 +108,7 @@ class StatefulFeed(Feed):
                 self._loaded = self._loaded[0], [copy.deepcopy(self._keeper.state_dict())]
             before = None
             yield batch
-        if before is not None:  # it began where it was loaded, and perhaps that was its end
+        if before is not None:  # it began at the loaded state, which may be its end
             rng.restore(before)
             yield from self._from_the_start()
         self._ended = True
@@ -140,7 +141,8 @@ class StatefulFeed(Feed):
         return after is not None and _digest(loaded) != _digest(after[0]) == _digest(self._keeper.state_dict())
 
     def _require_state(self) -> None:
-        """
+        """Require that the loader's state_dict() works.
+
         Raises:
             UsageError: the loader has a state_dict() that does not work, so that no position could be saved.
         """

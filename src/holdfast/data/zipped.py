@@ -1,4 +1,4 @@
-"""Loaders side by side, as one loader."""
+"""Several loaders, as one loader."""
 
 from __future__ import annotations
 

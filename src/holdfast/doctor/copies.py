@@ -11,26 +11,28 @@ from ..mirror.folder import Folder
 from ..mirror.records import NO_MANIFEST, Claim, folder
 from ..mirror.remote import Remote
 from .files import FORGOTTEN_S
-from .mess import REMOVE, Mess
+from .stale_files import REMOVE, StaleFile
 
 
-def find(place: Path) -> list[Mess]:
-    """Return what nobody will complete in the mirror in the folder `place`."""
+def find(place: Path) -> list[StaleFile]:
+    """Return the incomplete copies in the mirror `place` that no process will complete."""
     seen = Remote(Folder(place)).look()
     gone = {claim.attempt for claim in seen.claims if _is_gone(claim)}
     halves = [
-        Mess(place / folder(rest.attempt, rest.name), f"a copy that attempt {rest.attempt} did not complete", REMOVE)
+        StaleFile(
+            place / folder(rest.attempt, rest.name), f"a copy that attempt {rest.attempt} did not complete", REMOVE
+        )
         for rest in seen.rests
         if rest.why == NO_MANIFEST and rest.attempt in gone
     ]
-    return [*halves, *_unfinished(place, [mess.path for mess in halves])]
+    return [*halves, *_unfinished(place, [each.path for each in halves])]
 
 
-def _unfinished(place: Path, within: list[Path]) -> Iterator[Mess]:
+def _unfinished(place: Path, within: list[Path]) -> Iterator[StaleFile]:
     for path in scan.glob(place, "**/.*.new"):
         old = time.time() - path.lstat().st_mtime > FORGOTTEN_S
         if old and not any(path.is_relative_to(half) for half in within):
-            yield Mess(path, "a file that its writer did not complete", REMOVE)
+            yield StaleFile(path, "a file that its writer did not complete", REMOVE)
 
 
 def _is_gone(claim: Claim) -> bool:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from .. import journal, scan, young_daly
 from ..cluster import batch, job_leader
-from ..cluster.batch import Around
+from ..cluster.batch import ScriptContext
 from ..cluster.hold import HOLD
 from ..errors import StoreError
 from ..interval import enough_s, needed_s
@@ -17,16 +17,16 @@ from ..legible import counted, duration
 from ..run import unsound
 from ..run.pace import chosen_in
 from ..run.room import purged
+from ..store.checkpoint_index import CheckpointIndex
 from ..store.locate import locate
 from ..store.refusal import all_barred
-from ..store.shelf import Shelf
 from ..young_daly import Chosen
 from .check import Check, ok, problem, warning
 from .scheduler import Settings
 
 
 def ageing(run: Path, days: float | None) -> Iterator[Check]:
-    """Check what a site's purge will take of a run, if it deletes files after so many days."""
+    """Check which files of a run a site's purge will delete, if it deletes files after so many days."""
     if days is None:
         return
     told = purged(run, days, time.time())
@@ -38,12 +38,12 @@ def ageing(run: Path, days: float | None) -> Iterator[Check]:
 
 
 def rights(run: Path) -> Iterator[Check]:
-    """Check that this user may move and remove what a start and a prune have to, also what other users have made."""
+    """Check that this user may move and remove all that a start and a prune have to, including files of other users."""
     for bar in all_barred(run):
         yield problem("rights", bar.what, bar.todo)
 
 
-class Known(NamedTuple):
+class RunFacts(NamedTuple):
     """The facts about a run that are on the disk."""
 
     directory: Path  # as the user named it
@@ -66,19 +66,22 @@ class Known(NamedTuple):
             return 0
 
 
-def know(directory: Path, save_s: float | None) -> Known:
+def know(directory: Path, save_s: float | None) -> RunFacts:
     """Read the batch script and where the run is."""
     try:
         script = batch.read(
-            (job_leader.script_of(directory) or directory).read_text(encoding="utf-8", errors="replace"), Around()
+            (job_leader.script_of(directory) or directory).read_text(encoding="utf-8", errors="replace"),
+            ScriptContext(),
         )
     except OSError:
         script = None
     run = job_leader.run_of(directory) or directory
-    return Known(directory, run, script, save_s, next(filter(None, map(chosen_in, reversed(journal.logs(run)))), None))
+    return RunFacts(
+        directory, run, script, save_s, next(filter(None, map(chosen_in, reversed(journal.logs(run)))), None)
+    )
 
 
-def examine(known: Known, settings: Settings | None) -> Iterator[Check]:
+def examine(known: RunFacts, settings: Settings | None) -> Iterator[Check]:
     """Check its checkpoints, and the duration of its saves against the time left for them."""
     yield from _checkpoints(known)
     held = next((place for place in (known.directory, known.run) if scan.exists(place / HOLD)), None)
@@ -107,7 +110,7 @@ def examine(known: Known, settings: Settings | None) -> Iterator[Check]:
             yield ok("grace", f"{grace}: enough for a save")
 
 
-def _checkpoints(known: Known) -> Iterator[Check]:
+def _checkpoints(known: RunFacts) -> Iterator[Check]:
     aside = scan.glob(known.run / "quarantine", "step-*")
     if aside:
         yield warning(
@@ -131,6 +134,6 @@ def _checkpoints(known: Known) -> Iterator[Check]:
         yield ok("checkpoints", f"{len(found)}, the newest of step {manifest.step}")
     except (StoreError, OSError) as error:
         yield problem("checkpoints", str(error), f"holdfast verify {known.run}")
-    what, _, todo = unsound.newest(Shelf(known.run)).partition("; ")
+    what, _, todo = unsound.newest(CheckpointIndex(known.run)).partition("; ")
     if what:
         yield problem("weights", what, todo)

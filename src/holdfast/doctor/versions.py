@@ -31,7 +31,7 @@ def examine() -> Iterator[Check]:
 
 
 def _needed() -> dict[str, str]:
-    """Return the lowest versions that the package itself requires, of its extras and of the frameworks."""
+    """Return the lowest versions of extras and frameworks that the package requires."""
     found = {}
     for line in metadata.requires("holdfast") or []:
         match = re.match(r"([\w-]+)>=([\d.]+)", line)

@@ -17,7 +17,7 @@ METERS = ("meter", "metric", "logger", "smoothed", "_time", "progress", "pbar")
 _SHOWN = 6  # variables that are described one by one
 
 
-class Line(NamedTuple):
+class AdviceLine(NamedTuple):
     """What to write, for people, and as changes that a program can make."""
 
     text: str
@@ -92,13 +92,13 @@ def text(found: Sequence[Suspect]) -> str:
 
 def lines(
     found: Sequence[Suspect], variables: Collection[str], state: Collection[str] = (), entered: str | None = None
-) -> list[Line]:
+) -> list[AdviceLine]:
     """Return the lines to write, one for each way of keeping a variable, in the order of `found`.
 
     `variables`: names in run.vars; `state`: names of tracked objects, which are not passed twice; `entered`: the
     function that enters the run, "" for the module, None if unknown.
     """
-    groups: dict[Callable[[Sequence[Suspect], Collection[str]], Line], list[Suspect]] = {}
+    groups: dict[Callable[[Sequence[Suspect], Collection[str]], AdviceLine], list[Suspect]] = {}
     for suspect in found:
         groups.setdefault(_LINES[kind_of(suspect, variables)], []).append(suspect)
     if len(groups) > 1:  # what a library caches is of the least use, and has no line that is typed
@@ -106,7 +106,7 @@ def lines(
     return [_reachable(line(each, state), each, entered) for line, each in groups.items()]
 
 
-def _reachable(line: Line, found: Sequence[Suspect], entered: str | None) -> Line:
+def _reachable(line: AdviceLine, found: Sequence[Suspect], entered: str | None) -> AdviceLine:
     """Return the line with what to do about names that the place of Run does not have."""
     tracks = any(fix.kind in ("track", "fields") for fix in line.fixes)
     places = dict.fromkeys((function_of(each.path), each.root) for each in found)
@@ -130,7 +130,7 @@ def _changed(suspect: Suspect) -> str:
     return f"{suspect.name} (it was {suspect.was.removeprefix('=')}, and began as {now})"
 
 
-def _track(found: Sequence[Suspect], state: Collection[str]) -> Line:
+def _track(found: Sequence[Suspect], state: Collection[str]) -> AdviceLine:
     whole: dict[str, Fix] = {}
     fields: dict[str, list[str]] = {}
     for suspect in found:
@@ -151,7 +151,7 @@ def _track(found: Sequence[Suspect], state: Collection[str]) -> Line:
         fixes.append(Fix("fields", tuple(dict.fromkeys(names)), owner, _free(_word(owner), taken)))
     lacking = sorted({each.about.owner_tracked for each in found if each.about.owner_tracked})
     why = f" (what {', '.join(lacking)} saves of itself leaves them out)" if lacking else ""
-    return Line(f"Track it: Run(path, dict(..., {', '.join(_arguments(fixes))})){why}", tuple(fixes))
+    return AdviceLine(f"Track it: Run(path, dict(..., {', '.join(_arguments(fixes))})){why}", tuple(fixes))
 
 
 def _arguments(fixes: Sequence[Fix]) -> list[str]:
@@ -200,10 +200,10 @@ def _word(expression: str) -> str:
     return word if word.isidentifier() and not iskeyword(word) else f"_{word}"
 
 
-def _rebound(found: Sequence[Suspect], _: Collection[str]) -> Line:
+def _rebound(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
     names = ", ".join(each.name for each in found)
     first = found[0].name
-    return Line(
+    return AdviceLine(
         f"{names} is tracked, and the loop gives the name to a new object, which the run does not hold. Keep it in "
         f"run.vars instead: Run(..., vars=dict({first}={first})), and run.vars.{first} wherever the loop says {first}; "
         "or write the new values into the tracked object",
@@ -211,43 +211,43 @@ def _rebound(found: Sequence[Suspect], _: Collection[str]) -> Line:
     )
 
 
-def _trained(found: Sequence[Suspect], _: Collection[str]) -> Line:
+def _trained(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
     owner = found[0].owner
-    return Line(
+    return AdviceLine(
         f"Which parameters are trained is not saved. Set it from where the run is, in every epoch: for p in "
         f"{owner}.parameters(): p.requires_grad_(epoch >= N)"
     )
 
 
-def _inside(found: Sequence[Suspect], _: Collection[str]) -> Line:
+def _inside(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
     holders = ", ".join(dict.fromkeys(each.owner.partition("._")[0] for each in found))
-    return Line(
+    return AdviceLine(
         f"{holders} keeps that inside, where no line of yours can put it back. Keep in run.vars what it is made from, "
         "and make it anew from that in each pass, as docs/questions.md does for a study and a booster"
     )
 
 
-def _immutable(found: Sequence[Suspect], _: Collection[str]) -> Line:
+def _immutable(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
     root = found[0].root
-    return Line(
+    return AdviceLine(
         f"{root} cannot be changed in place, and the loop's name for it begins anew. Read it from what is tracked in "
         f"each pass: {root} = tree.value, of a holdfast.jax.Tree; or keep it as run.vars.{root}",
         tuple(Fix("vars", (each,)) for each in dict.fromkeys(each.root for each in found) if each.isidentifier()),
     )
 
 
-def _own_vars(found: Sequence[Suspect], _: Collection[str]) -> Line:
+def _own_vars(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
     names = _in_vars(found)
-    return Line(
+    return AdviceLine(
         f"{names} is kept, but the loop uses a variable of its own: write {names} wherever it says {found[0].name}",
         _kept(found),
     )
 
 
-def _vars(found: Sequence[Suspect], _: Collection[str]) -> Line:
+def _vars(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
     first = ", ".join(f"{each.name}=..." for each in found)
     names = _in_vars(found)
-    return Line(
+    return AdviceLine(
         f"Keep what the loop changes in run.vars: Run(..., vars=dict({first})), and {names} wherever the loop says "
         f"{found[0].name}",
         _kept(found),

@@ -9,13 +9,13 @@ from ..run import settings
 from .evidence import SafePoint
 from .kill import ChildExit, Fired, Follow, exits_of
 from .places import LAST, Course
-from .plan import RANK, DrillOptions, Kill, Pace, plan
+from .plan import RANK, DrillOptions, Kill, RunPace, plan
 
 
 class Schedule:
     """The kills of a drill: as many distinct resume points as kills were requested, or as the script has."""
 
-    def __init__(self, course: Course, pace: Pace, options: DrillOptions) -> None:
+    def __init__(self, course: Course, pace: RunPace, options: DrillOptions) -> None:
         self.course, self.pace, self._options = course, pace, options
         self.wanted = min(options.kills, len(course.places))
         self.queue = plan(pace, course, course.choose(self.wanted, options.seed), options)
@@ -48,7 +48,7 @@ class Schedule:
         return None if came is None else next((kill for kill in self._ahead if _is_ahead(kill, came)), None)
 
     def pass_over_last_batches(self) -> None:
-        """Do not resume the run behind an epoch's last batch again: there it goes on from the checkpoint before."""
+        """Do not resume the run after an epoch's last batch again: it would resume from the checkpoint before."""
         self._without.update(place for place in self.course.places if self.course.kind(place) == LAST)
         self.wanted = min(self.wanted, len(self.course.places) - len(self._without))
 
@@ -73,7 +73,7 @@ def move(ended: ChildExit, log: Log | None) -> str:
         return "finished" if last.get("reason") == "drill limit" else "again"
     if ended.exit == 0:
         return "finished"
-    if ended.exit == 75 or last.get("behind"):  # the next start goes on from the checkpoint before
+    if ended.exit == 75 or last.get("behind"):  # the next start resumes from the checkpoint before
         return "again"
     if ended.fired is None:
         return "failed"

@@ -55,7 +55,8 @@ def prove(attempts: Sequence[DrillAttempt], places: Collection[SafePoint]) -> li
 
 
 def require_progress(attempts: Sequence[DrillAttempt]) -> None:
-    """
+    """Require that one of the last attempts made progress.
+
     Raises:
         ChildError: several attempts in a row made no progress, although none was interrupted.
     """

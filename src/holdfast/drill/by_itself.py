@@ -16,7 +16,7 @@ _SEEDS = {
 
 
 def is_known(found: Cause) -> bool:
-    """Whether it states more than that something differed."""
+    """Whether it names a cause, and not only that something differed."""
     return found.name not in (UNKNOWN, "unseeded")
 
 

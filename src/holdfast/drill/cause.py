@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ..run.tracked import RESERVED
 from . import advice
-from .advice import Line
+from .advice import AdviceLine
 from .compare import MetricDifference, Parting
 from .evidence import Trace
 from .report import Fix
@@ -82,7 +82,7 @@ class Cause(NamedTuple):
 
     name: str
     text: str
-    lines: tuple[Line, ...] = ()
+    lines: tuple[AdviceLine, ...] = ()
 
     @property
     def advice(self) -> str:
@@ -195,7 +195,7 @@ def usual(facts: CauseFacts) -> Cause:
     found = next((found for rule in _RULES if (found := rule(facts)) is not None), None) or _by_leaves(facts)
     iterator, index = _own_iterator(facts), _index(facts)
     if iterator is not None and iterator.name != found.name and not facts.loaders and not facts.only_metrics:
-        found = iterator.also(found)  # what it yields decides on all else
+        found = iterator.also(found)  # everything else depends on what it yields
     if index is None or index.name == found.name:
         return found
     shown = not facts.only_metrics and facts.suspects and all(map(advice.is_meter, facts.suspects))
@@ -287,7 +287,7 @@ def _index(facts: CauseFacts) -> Cause | None:
         "enumerate",
         f"{names} counted from its first value again after the resume",
         (
-            Line(
+            AdviceLine(
                 f"Use the index that survives: `for {spelled(facts.counting[0])}, batch in run.enumerate(loader)` in "
                 "the place of enumerate(run.batches(loader))",
                 (Fix("enumerate", tuple(map(spelled, facts.counting))),),
@@ -318,7 +318,7 @@ def _data(facts: CauseFacts) -> Cause | None:
             "augmentation",
             f"the state was equal and the batch was not: what the workers of loader {facts.unseeded} draw at "
             f"random{drawn} is not restored",
-            (Line(f"Wrap the dataset: holdfast.data.Seeded(dataset, seed=0){also}", _seeded(facts)),),
+            (AdviceLine(f"Wrap the dataset: holdfast.data.Seeded(dataset, seed=0){also}", _seeded(facts)),),
         )
     if changes:
         return Cause("dataset", f"the state was equal and the batch was not: {itself}")
@@ -339,7 +339,7 @@ def _own_iterator(facts: CauseFacts) -> Cause | None:
             "iterator",
             f"the loop takes values from {names}, an iterator whose place is not restored",
             (
-                Line(
+                AdviceLine(
                     "Let run.batches walk it (holdfast.data.Zip for two loaders side by side), or compute its value "
                     "from run.step",
                     (Fix("batches", facts.iterators),),
@@ -350,7 +350,7 @@ def _own_iterator(facts: CauseFacts) -> Cause | None:
         "position",
         f"the loop takes its data from {names}, an iterator whose place is not restored",
         (
-            Line(
+            AdviceLine(
                 "Iterate `for batch in run.batches(loader)`, so that the position in the data is restored; track a "
                 "generator of your own that makes data",
                 (Fix("batches", facts.iterators),),

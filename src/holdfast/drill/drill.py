@@ -27,7 +27,7 @@ from .evidence import Trace
 from .kill import ChildExit, Follow
 from .output import Section
 from .places import AGAIN, Course
-from .plan import DrillOptions, Kill, Pace, pace
+from .plan import DrillOptions, Kill, RunPace, pace
 from .report import Divergence, DrillReport, ResumePoint
 from .safepoint import SafePoint
 
@@ -46,7 +46,7 @@ class Drill:
         self._printed: dict[str, list[Section]] = {}  # by run
         self._files: dict[str, files.Contents] = {}  # by run: what the script's own files held at its end
         self.undisturbed: list[str] = []  # what the undisturbed runs printed
-        self.failed: Divergence | None = None  # where a resumed attempt that failed had left their path
+        self.failed: Divergence | None = None  # the first difference of a resumed attempt that failed
         self._opened: dict[str, Path] = {}  # by run: the file in which its processes note the files that they open
 
     def run(self) -> DrillReport:
@@ -108,7 +108,7 @@ class Drill:
             found.notes += _proofs(place / "killed")
         return found
 
-    def _begin(self, reference: Trace, first: Pace) -> DrillReport:
+    def _begin(self, reference: Trace, first: RunPace) -> DrillReport:
         return DrillReport(
             verdict=report.NOT_PROVEN,
             command=self.command,
@@ -123,7 +123,7 @@ class Drill:
 
     # -- the two undisturbed runs ----------------------------------------------------------------------------------
 
-    def _undisturbed(self, root: Path, number: int) -> Pace:
+    def _undisturbed(self, root: Path, number: int) -> RunPace:
         self.say(f"undisturbed run {number} of 2: {' '.join(self.command)}")
         ended = kill.run(self.command, self._environment(root), root, partial(self._look, None, None))
         log = next(reversed(_logs(root)), None)
@@ -206,7 +206,7 @@ class Drill:
         raise ChildError(f"the command did not finish in {often}; the last reached step {attempts[-1].reached}")
 
     def _pass_over(self, found: DrillReport, root: Path, schedule: Schedule, failed: Event) -> SafePoint:
-        """Note that the script fails behind an epoch's last batch. Return where its next attempt resumes."""
+        """Note that the script fails after an epoch's last batch. Return where its next attempt resumes."""
         name = str(failed["checkpoint"])
         schedule.pass_over_last_batches()
         before = kill.resumes_at(root, besides=name)
@@ -274,7 +274,7 @@ class Drill:
             found.verdict, found.divergence = report.OUTPUT_DIFFERS, judge.of_files(unlike, reference, interrupted)
 
     def _start_again(self, found: DrillReport, reference: Trace, root: Path, schedule: Schedule) -> None:
-        """Start the finished command once more, as after a kill behind its loop; compare what it prints and writes."""
+        """Start the finished command once more, as after a kill after its loop; compare what it prints and writes."""
         self.say("the finished run is started once more")
         after = found.attempts[-1].attempt
         ended = kill.run(

@@ -39,7 +39,7 @@ class FileDifference(NamedTuple):
 
 
 def read(paths: Iterable[str]) -> dict[str, FileContent]:
-    """Return what these files hold; those that are gone or cannot be read, and pipes, are left out."""
+    """Return the content of these files, except pipes and files that are gone or cannot be read."""
     found = {}
     for path in map(Path, paths):
         with suppress(OSError, sqlite3.Error):
@@ -72,7 +72,7 @@ Contents = Mapping[str, FileContent]
 
 
 def differences(first: Contents, second: Contents, killed: Contents) -> tuple[list[FileDifference], int]:
-    """Return the files that the killed run left otherwise than an undisturbed one, and how many were compared."""
+    """Return the files that differ after the killed run and an undisturbed one, and how many were compared."""
     found, compared = list[FileDifference](), 0
     for path in sorted(first.keys() & second.keys()):
         a, b, c = first[path], second[path], killed.get(path)
@@ -86,7 +86,9 @@ def differences(first: Contents, second: Contents, killed: Contents) -> tuple[li
 
 
 def _compared(first: FileContent, second: FileContent, killed: FileContent) -> str | None:
-    """Return what is not the same; "": all is; None: two undisturbed runs left it in ways that cannot be compared."""
+    """Return the difference; "": there is none; None: two undisturbed runs differ so much that no comparison is
+    possible.
+    """
     if first.digest == second.digest:
         return "" if killed.digest == second.digest else "its content is not that of an undisturbed run"
     if second.rows:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..run.tracked import RESERVED
 from . import by_itself, cause, compare
-from .advice import Line
+from .advice import AdviceLine
 from .cause import Cause
 from .compare import MetricDifference, Parting
 from .evidence import SafePoint, Trace
@@ -63,7 +63,7 @@ FILE = Cause(
 
 
 def of_files(differences: Sequence[FileDifference], reference: Trace, other: Trace) -> Divergence:
-    """The first file that `other` left otherwise while all tracked state was equal."""
+    """The first file that differs after `other`, while all tracked state was equal."""
     attempt, place = max(other.restored, default=0), reference.states[-1].place
     lost = cause.not_brought_back(cause.gather(reference, other, (place, attempt)))
     return _at(place, attempt, other, str(differences[0]), FILE if lost is None else lost.also(FILE))
@@ -88,14 +88,16 @@ AFTER_THE_LOOP = Cause(
 
 
 def of_a_restart(what: str, reference: Trace, other: Trace) -> Divergence:
-    """What a start of the finished script did otherwise. The run tells the names that only the loop's body sets."""
+    """The differences after a start of the finished script. The run reports names that only the loop's body sets."""
     attempt = max(other.restored, default=0)
     named = [str(event.get("name")).split(", ") for event in other.told if event["kind"] == "after_the_loop"]
     names = tuple(named[-1]) if named else ()
     reads = f", which sets {', '.join(names)}" if names else ""
     lines = (
-        Line("Keep in run.vars what the code behind the loop reads", tuple(Fix("vars", (name,)) for name in names)),
-        Line('or end such a process: Run(..., finished="exit")', (Fix("finished", ("exit",)),)),
+        AdviceLine(
+            "Keep in run.vars what the code behind the loop reads", tuple(Fix("vars", (name,)) for name in names)
+        ),
+        AdviceLine('or end such a process: Run(..., finished="exit")', (Fix("finished", ("exit",)),)),
     )
     reason = AFTER_THE_LOOP._replace(text=AFTER_THE_LOOP.text + reads, lines=lines)
     return _at(reference.states[-1].place, attempt, other, what, reason)
@@ -119,7 +121,7 @@ def why_failed(found: Divergence | None) -> str:
 
 
 def require_something(found: DrillReport, reference: Trace) -> None:
-    """Do not call a run identical of which nothing could be compared: it tracks, logs and prints nothing."""
+    """Do not call a run identical if nothing could be compared: it tracks, logs and prints nothing."""
     keys = [key for seen in reference.states[:1] for key in seen.leaves]
     state = [key for key in keys if not key.removeprefix("tree:").startswith(RESERVED)]
     state += [path for sight in reference.sights.all for path in sight.values if path.startswith(VARS)]

@@ -109,7 +109,7 @@ class ChildTree(children.Child):
 
     @property
     def tail(self) -> str:
-        """The end of its output, on both streams, when `ended` was last read."""
+        """The end of its output, on both streams, as of the last read of `ended`."""
         return output.without_marks(self._tail.decode(errors="replace"))
 
     @property

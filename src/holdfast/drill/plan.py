@@ -26,7 +26,7 @@ _LATER = 4  # safe points from a target to the save that is struck or damaged in
 _SEEN_S = 0.005  # a run leaves a safe point within this time after it was seen there
 
 
-class Pace(NamedTuple):
+class RunPace(NamedTuple):
     """Measurements of an uninterrupted run: its last step, where it saves, how long things take."""
 
     last: int  # its last step
@@ -69,11 +69,11 @@ class DrillOptions(NamedTuple):
     keep: Path | None = None  # where to keep the runs
 
 
-def pace(events: Sequence[Event], total_s: float) -> Pace:
+def pace(events: Sequence[Event], total_s: float) -> RunPace:
     """Return the pace of a run, computed from its journal."""
     steps, saves = ([event for event in events if event["event"] == kind] for kind in ("digests", "saved"))
     last = max((int(event["step"]) for event in steps), default=0)
-    return Pace(
+    return RunPace(
         last=last,
         saves=len({event["step"] for event in saves if 0 < event["step"] < last}),
         step_s=statistics.median([later["time"] - sooner["time"] for sooner, later in pairwise(steps)] or [0.0]),
@@ -83,7 +83,7 @@ def pace(events: Sequence[Event], total_s: float) -> Pace:
     )
 
 
-def plan(pace: Pace, course: Course, targets: Sequence[Target], options: DrillOptions, begin: int = 0) -> list[Kill]:
+def plan(pace: RunPace, course: Course, targets: Sequence[Target], options: DrillOptions, begin: int = 0) -> list[Kill]:
     """Return a kill for each target, in the order of the run; the first of them is number `begin` of the drill."""
     seed = options.seed
     signals = list(islice(cycle(options.signals), begin, begin + len(targets)))
@@ -154,7 +154,7 @@ def _later(course: Course, target: Target, targets: Sequence[Target], seed: int)
     return good[int(fraction(seed, *target.place, "later") * len(good))] if good else None
 
 
-def _delay_s(kill: Kill, pace: Pace, part: float) -> float:
+def _delay_s(kill: Kill, pace: RunPace, part: float) -> float:
     """Return a random moment: of a save, of the step before the stop, or of the two steps after the target."""
     if kill.in_save is not None:
         return part * pace.save_s / 4  # the rest of a save only handles older checkpoints

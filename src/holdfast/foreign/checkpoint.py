@@ -19,7 +19,7 @@ from . import table
 from .content import CRC, Content, model_part
 
 
-class Foreign(Checkpoint):
+class ForeignCheckpoint(Checkpoint):
     """A file or a folder that another program wrote. It is read when somebody asks for what is in it."""
 
     @cached_property
@@ -93,7 +93,7 @@ class Foreign(Checkpoint):
         """All of its bytes are read by `check_layout`."""
 
     def require_whole(self) -> None:
-        """Read every byte that something proves.
+        """Read every byte that has a checksum.
 
         Raises:
             Damaged: it is not what was written.
@@ -120,12 +120,14 @@ class Foreign(Checkpoint):
         return "complete, CRC-32 holds" if self.content.proof == CRC else "complete, not verifiable"
 
 
-class Folder(Location):
+class ForeignFolder(Location):
     """Where checkpoints of other programs are: one, or several beside each other."""
 
-    def foreign(self) -> list[Foreign]:
-        """By step; those of which nobody knows the step come first, by time."""
-        return [Foreign(self.path)] if self.single else sorted(map(Foreign, inside(self.path)), key=_order)
+    def foreign(self) -> list[ForeignCheckpoint]:
+        """The checkpoints by step; those without a known step come first, by time."""
+        if self.single:
+            return [ForeignCheckpoint(self.path)]
+        return sorted(map(ForeignCheckpoint, inside(self.path)), key=_order)
 
     def checkpoints(self) -> list[Checkpoint]:
         return [*self.foreign()]
@@ -137,14 +139,14 @@ class Folder(Location):
         raise NotFound(f"{self.path}: no checkpoint of step {step}; see holdfast ls {self.path}")
 
 
-def _step(checkpoint: Foreign) -> int | None:
+def _step(checkpoint: ForeignCheckpoint) -> int | None:
     try:
         return checkpoint.content.step
     except StoreError:
         return None
 
 
-def _order(checkpoint: Foreign) -> tuple[float, float, str]:
+def _order(checkpoint: ForeignCheckpoint) -> tuple[float, float, str]:
     step = _step(checkpoint)
     return -1 if step is None else step, checkpoint.path.stat().st_mtime, checkpoint.name
 
@@ -152,21 +154,21 @@ def _order(checkpoint: Foreign) -> tuple[float, float, str]:
 def inside(folder: Path) -> list[Path]:
     """The checkpoints of other programs in a folder."""
     paths = (folder / name for name in sorted(table.names_in(folder)))
-    return [path for path in paths if _is_named(path)]
+    return [*filter(_is_named, paths)]
 
 
 def _is_named(path: Path) -> bool:
-    """Whether name and content say so. A folder beside it that is too large, or closed to this user, says nothing."""
+    """Whether name and content say so. A neighbouring folder that is too large or unreadable does not count."""
     try:
         return table.is_foreign(path, named=True)
     except (StoreError, OSError):
         return not scan.is_dir(path)
 
 
-def find(path: Path) -> Folder | None:
+def find(path: Path) -> ForeignFolder | None:
     """Return the checkpoints of other programs at `path`; None if there are none."""
     if table.is_foreign(path):
-        return Folder(path, None, single=True)
+        return ForeignFolder(path, None, single=True)
     if scan.is_dir(path) and inside(path):
-        return Folder(path, None, single=False)
+        return ForeignFolder(path, None, single=False)
     return None

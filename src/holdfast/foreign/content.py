@@ -11,11 +11,11 @@ from ..state import nodes
 from ..store.problems import Problem
 from .leaf import ForeignLeaf
 
-CRC = "CRC-32"  # what proves bytes; other formats have nothing that does
+CRC = "CRC-32"  # how the bytes are checked; other formats have no checksums
 
 
 def nothing() -> Iterator[Problem]:
-    """Yield no problem: nothing in the format proves bytes."""
+    """Yield no problem: the format has no checksums."""
     return iter(())
 
 
@@ -27,14 +27,14 @@ class Content(NamedTuple):
     leaves: Mapping[str, ForeignLeaf]
     files: Sequence[Path]
     facts: Mapping[str, Any] = {}  # to show: versions, what a pickle would import
-    proof: str | None = None  # what proves the bytes
-    flaws: Sequence[Problem] = ()  # what is missing, or contradicts itself
+    proof: str | None = None  # how the bytes are checked
+    flaws: Sequence[Problem] = ()  # missing or contradictory parts
     check: Callable[[], Iterator[Problem]] = nothing  # reads every byte that `proof` proves
     values: str = "read"  # or why the values of its leaves are not read
 
     @property
     def problems(self) -> Iterator[Problem]:
-        """What is wrong, as far as that is known without reading all bytes."""
+        """The problems that are found without reading all bytes."""
         yield from self.flaws
         for leaf in self.leaves.values():
             if lacking := leaf.lacking():

@@ -16,11 +16,11 @@ from ..store.problems import Problem
 from . import pickles, pt, safetensors
 from .content import CRC, Content
 from .known import KNOWN
-from .leaf import Piece, Place
-from .pickles import Name, Object
+from .leaf import Chunk, Place
+from .pickles import Object, PickledName
 from .pt import imports
 from .region import Region, whole
-from .trees import Step, Tree
+from .trees import Step, TreeBuilder
 
 METADATA = ".metadata"
 _ROOM = "torch.distributed.checkpoint."
@@ -49,7 +49,7 @@ def read(folder: Path, _: frozenset[str]) -> Content:
         items = {(each.name, each.at): each for each in _items(folder, value.get("storage_data"), flaws)}
         wanted = _pairs(value.get("state_dict_metadata"))
         paths = {name: _path(each) for name, each in _pairs(value.get("planner_data"))} if _planned(value) else {}
-        tree = Tree(path, KNOWN, pt.no_storage)
+        tree = TreeBuilder(path, KNOWN, pt.no_storage)
         root: dict[str, Any] = {}
         for name, facts in wanted:
             _place(
@@ -120,29 +120,29 @@ def _sizes(value: Any) -> tuple[int, ...]:
 
 
 def _node(
-    tree: Tree, wanted: tuple[str, Any], items: dict[tuple[str, Any], _Item], path: Step, flaws: list[Problem]
+    tree: TreeBuilder, wanted: tuple[str, Any], items: dict[tuple[str, Any], _Item], path: Step, flaws: list[Problem]
 ) -> Any:
     name, facts = wanted
     quotes = tuple(map(quoted, path))
     if not facts.kind.endswith(".TensorStorageMetadata"):
         return _value(tree, items.get((name, None)), quotes, flaws)
     shape, dtype = _sizes(facts.get("size")), facts.get("properties").state[0]
-    if not isinstance(dtype, Name) or dtype.name not in ITEMSIZE:
+    if not isinstance(dtype, PickledName) or dtype.name not in ITEMSIZE:
         raise TypeError("no dtype")
-    pieces: list[Piece] = []
+    pieces: list[Chunk] = []
     for chunk in facts.get("chunks"):
         at, extent = _sizes(chunk.get("offsets")), _sizes(chunk.get("sizes"))
         item = items.get((name, at)) or items.get((name, None))
         if item is None:
             flaws.append(Problem(tree.where, 0, 0, f"{name!r}: nothing says where its piece at {list(at)} lies"))
         else:
-            pieces.append(Piece(at, extent, item.region.path, partial(_tensor, item)))
+            pieces.append(Chunk(at, extent, item.region.path, partial(_tensor, item)))
     if not is_tiled(shape, [Box(each.at, each.shape) for each in pieces]):
         flaws.append(Problem(tree.where, 0, 0, f"{name!r}: its pieces overlap, or leave holes"))
     return tree.leaf(quotes, dtype.name, shape, pieces)
 
 
-def _value(tree: Tree, item: _Item | None, path: Step, flaws: list[Problem]) -> Any:
+def _value(tree: TreeBuilder, item: _Item | None, path: Step, flaws: list[Problem]) -> Any:
     """Read a value that is no tensor: a number, a list, a generator's state."""
     if item is None:
         flaws.append(Problem(tree.where, 0, 0, f"{'/'.join(path)}: nothing says where it lies"))

@@ -14,14 +14,14 @@ from ..state.codec import ITEMSIZE
 from ..state.nodes import quoted
 from ..store.problems import Problem
 from .content import CRC, Content
-from .leaf import Piece, Place
+from .leaf import Chunk, Place
 from .pt import no_storage
 from .region import Region, small
-from .trees import Step, Tree
-from .zips import Zip
+from .trees import Step, TreeBuilder
+from .zips import ZipMembers
 
 _MARK = b"\x89HDF\r\n\x1a\n"
-_END_AT = {0: 40, 1: 44, 2: 28, 3: 28}  # where the superblock of each version says how long the file is
+_END_AT = {0: 40, 1: 44, 2: 28, 3: 28}  # superblock version -> the offset of the file's length
 _WEIGHTS = "model.weights.h5"
 _WITHOUT = "need h5py to be listed: pip install h5py"
 _MOST = 100_000  # datasets
@@ -35,7 +35,7 @@ def read(region: Region) -> Content:
         Damaged: it is cut, or damaged.
     """
     _check_length(region)
-    tree, root = Tree(region.path, {}, no_storage), dict[str, Any]()
+    tree, root = TreeBuilder(region.path, {}, no_storage), dict[str, Any]()
     values = "read"
     try:
         for steps, found in _datasets(region):
@@ -54,7 +54,7 @@ def archive(region: Region) -> Content:
     Raises:
         Damaged: it is cut, or the weights are missing.
     """
-    packed = Zip(region)
+    packed = ZipMembers(region)
     weights = packed.members.get(_WEIGHTS)
     if weights is None:
         raise Damaged(f"{region.path}: no {_WEIGHTS} in it")
@@ -77,7 +77,8 @@ def archive(region: Region) -> Content:
 
 
 def _check_length(region: Region) -> None:
-    """
+    """Compare the file's size with its header.
+
     Raises:
         Damaged: the file is shorter than its first bytes say, or has no such bytes.
     """
@@ -110,11 +111,11 @@ def _datasets(region: Region) -> Iterator[tuple[Step, tuple[str, tuple[int, ...]
 def _described(region: Region, name: str, item: Any) -> tuple[str, tuple[int, ...], Any]:
     dtype, shape = str(item.dtype.name), tuple(int(extent) for extent in item.shape)
     if dtype not in ITEMSIZE or item.dtype.byteorder == ">":
-        return str(item.dtype.str), shape, [Piece((), (), region.path, partial(_unread, region, name))]
+        return str(item.dtype.str), shape, [Chunk((), (), region.path, partial(_unread, region, name))]
     offset, size = item.id.get_offset(), item.size * ITEMSIZE[dtype]
     if offset is not None and item.id.get_storage_size() == size:
         return dtype, shape, region.cut(offset, offset + size)
-    return dtype, shape, [Piece((0,) * len(shape), shape, region.path, partial(_values, region, name))]
+    return dtype, shape, [Chunk((0,) * len(shape), shape, region.path, partial(_values, region, name))]
 
 
 def _unread(region: Region, name: str) -> Place:
@@ -122,7 +123,7 @@ def _unread(region: Region, name: str) -> Place:
 
 
 def _values(region: Region, name: str) -> Place:
-    """Read a dataset that lies in pieces, or packed."""
+    """Read a dataset that is stored in chunks, or compressed."""
     import h5py
 
     with region.window() as window, h5py.File(window, "r") as file:

@@ -1,4 +1,4 @@
-"""Known: what the names in pickles of torch, NumPy and Python stand for. A table of data; none of them is imported."""
+"""Known: the meaning of names in pickles of torch, NumPy and Python. A table of data; none of them is imported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from ..state.codec import ITEMSIZE
 from .pickles import DICT, ORDERED, PERSISTENT, Object
 from .region import Region
-from .trees import Known, Step, Storage, Tree, custom
+from .trees import Known, Step, Storage, TreeBuilder, custom
 
 # Source: torch.storage._dtype_to_storage_type_map
 STORAGES: Mapping[str, str] = {
@@ -35,14 +35,14 @@ STORAGES: Mapping[str, str] = {
 _NUMPY_KINDS: Mapping[str, str] = {"f": "float", "i": "int", "u": "uint", "c": "complex", "b": "bool"}
 
 
-def _tensor(tree: Tree, made: Object, path: Step) -> Any:
+def _tensor(tree: TreeBuilder, made: Object, path: Step) -> Any:
     storage, offset, shape, stride, *rest = made.args
     if _is_lazy(rest[2:]):
         return tree.unknown(made, path)
     return tree.tensor(path, tree.storage(storage), offset, _sizes(shape), _sizes(stride))
 
 
-def _tensor_with_dtype(tree: Tree, made: Object, path: Step) -> Any:
+def _tensor_with_dtype(tree: TreeBuilder, made: Object, path: Step) -> Any:
     storage, offset, shape, stride, _, _, dtype, *rest = made.args
     if _is_lazy(rest):
         return tree.unknown(made, path)
@@ -50,8 +50,8 @@ def _tensor_with_dtype(tree: Tree, made: Object, path: Step) -> Any:
     return tree.tensor(path, found, offset, _sizes(shape), _sizes(stride))
 
 
-def _memory(tree: Tree, made: Object, path: Step) -> Any:
-    """The bytes of a tensor that is not read as one: they count when two files are compared."""
+def _memory(tree: TreeBuilder, made: Object, path: Step) -> Any:
+    """The bytes of a tensor of an unknown kind: they are compared as bytes."""
     try:
         place = tree.storage(made).place
     except (ValueError, TypeError, LookupError):
@@ -60,7 +60,7 @@ def _memory(tree: Tree, made: Object, path: Step) -> Any:
 
 
 def _is_lazy(metadata: Sequence[Any]) -> bool:
-    """Whether the numbers are not those that lie there, but their conjugates or negatives. Source: torch._utils"""
+    """Whether the numbers are the conjugates or negatives of the stored ones. Source: torch._utils"""
     pairs = [pair for each in metadata if isinstance(each, Object) for pair in each.pairs]
     return any(key in ("conj", "neg") and value for key, value in pairs)
 
@@ -73,7 +73,7 @@ def _sizes(value: Any) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def _of_type(tree: Tree, made: Object, path: Step) -> Any:
+def _of_type(tree: TreeBuilder, made: Object, path: Step) -> Any:
     function, kind, args, *_ = made.args
     inner = Object(str(function), tuple(args))
     if str(kind) in ("torch.Tensor", "torch.nn.parameter.Parameter"):
@@ -81,11 +81,11 @@ def _of_type(tree: Tree, made: Object, path: Step) -> Any:
     return custom(str(kind), tree.node(inner, (*path, "value")))
 
 
-def _first(tree: Tree, made: Object, path: Step) -> Any:
+def _first(tree: TreeBuilder, made: Object, path: Step) -> Any:
     return tree.node(made.args[0], path)
 
 
-def _mapping(tree: Tree, made: Object, path: Step) -> Any:
+def _mapping(tree: TreeBuilder, made: Object, path: Step) -> Any:
     tag = DICT if made.kind == DICT else "ordered"
     node = tree.mapping([*_pairs(made), *made.pairs], path, tag)
     if not isinstance(made.state, Object) or not made.state.pairs:
@@ -102,30 +102,30 @@ def _pairs(made: Object) -> list[tuple[Any, Any]]:
     return [(key, value) for key, value in rows]
 
 
-def _defaultdict(tree: Tree, made: Object, path: Step) -> Any:
+def _defaultdict(tree: TreeBuilder, made: Object, path: Step) -> Any:
     factory = str(made.args[0]) if made.args and made.args[0] is not None else None
     return {"defaultdict": [factory, tree.mapping(made.pairs, path, "ordered")["ordered"]]}
 
 
-def _counter(tree: Tree, made: Object, path: Step) -> Any:
+def _counter(tree: TreeBuilder, made: Object, path: Step) -> Any:
     return tree.mapping([*_pairs(made), *made.pairs], path, "counter")
 
 
-def _members(tree: Tree, made: Object, path: Step) -> Any:
+def _members(tree: TreeBuilder, made: Object, path: Step) -> Any:
     nodes = tree.members([*(made.args[0] if made.args else []), *made.items], path)
     return nodes if made.kind == "list" else {made.kind: sorted(nodes, key=msgspec.json.encode)}
 
 
-def _complex(tree: Tree, made: Object, path: Step) -> Any:
+def _complex(tree: TreeBuilder, made: Object, path: Step) -> Any:
     return {"complex": tree.members(made.args, path)}
 
 
-def _deque(tree: Tree, made: Object, path: Step) -> Any:
+def _deque(tree: TreeBuilder, made: Object, path: Step) -> Any:
     first, most = (*made.args, (), None)[:2]
     return {"deque": [most if isinstance(most, int) else None, tree.members([*(first or ()), *made.items], path)]}
 
 
-def _encoded(tree: Tree, made: Object, path: Step) -> Any:
+def _encoded(tree: TreeBuilder, made: Object, path: Step) -> Any:
     return tree.node(_data(made), path)
 
 
@@ -143,16 +143,16 @@ def _not(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} where bytes were expected")
 
 
-def _device(tree: Tree, made: Object, path: Step) -> Any:
+def _device(tree: TreeBuilder, made: Object, path: Step) -> Any:
     del tree, path
     return {"torch.device": ":".join(map(str, made.args))}
 
 
-def _size(tree: Tree, made: Object, path: Step) -> Any:
+def _size(tree: TreeBuilder, made: Object, path: Step) -> Any:
     return {"size": tree.members(_sizes(made), path)}
 
 
-def _array(tree: Tree, made: Object, path: Step) -> Any:
+def _array(tree: TreeBuilder, made: Object, path: Step) -> Any:
     """An array of NumPy: (version, shape, dtype, is in Fortran's order, bytes)."""
     _, shape, dtype, fortran, data = made.state
     name = _numpy_dtype(dtype)
@@ -161,7 +161,7 @@ def _array(tree: Tree, made: Object, path: Step) -> Any:
     return _numpy_leaf(tree, path, (_data(data), name, shape, fortran))
 
 
-def _array_of_buffer(tree: Tree, made: Object, path: Step) -> Any:
+def _array_of_buffer(tree: TreeBuilder, made: Object, path: Step) -> Any:
     data, dtype, shape, order = made.args
     name = _numpy_dtype(dtype)
     if name is None:
@@ -169,7 +169,7 @@ def _array_of_buffer(tree: Tree, made: Object, path: Step) -> Any:
     return _numpy_leaf(tree, path, (_data(data), name, shape, order == "F"))
 
 
-def _numpy_leaf(tree: Tree, path: Step, array: tuple[bytes, str, Any, Any]) -> Any:
+def _numpy_leaf(tree: TreeBuilder, path: Step, array: tuple[bytes, str, Any, Any]) -> Any:
     data, name, shape, fortran = array
     stride = [1] * len(shape)
     for axis in range(len(shape)) if fortran else reversed(range(len(shape))):
@@ -191,7 +191,7 @@ def _numpy_dtype(dtype: Any) -> str | None:
     return name if name in ITEMSIZE else None
 
 
-def _numpy_scalar(tree: Tree, made: Object, path: Step) -> Any:
+def _numpy_scalar(tree: TreeBuilder, made: Object, path: Step) -> Any:
     del path
     name = _numpy_dtype(made.args[0])
     if name is None:
@@ -221,7 +221,7 @@ KNOWN: Mapping[str, Known] = {
     PERSISTENT: _memory,
 }
 
-# What pickles of plain data name besides: nobody need be told of it.
+# Other names in pickles of plain data; they are not reported.
 HARMLESS = frozenset(KNOWN) | {
     "numpy.dtype",
     "numpy.ndarray",

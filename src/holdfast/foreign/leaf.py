@@ -20,10 +20,10 @@ from .region import Region
 REPEATED, REPEATED_BYTES = 16, 1 << 20  # a view may be so many times larger than the bytes under it
 ANY = "tensor"  # the kind of a leaf that no framework owns; it may be compared with every other kind
 
-Place = Region | bytes  # where bytes lie; what a pickle itself contains is in memory
+Place = Region | bytes  # where bytes are: in a file, or in memory if a pickle itself contains them
 
 
-class Piece(NamedTuple):
+class Chunk(NamedTuple):
     """A rectangular part of a leaf, starting at item `at`."""
 
     at: tuple[int, ...]
@@ -38,7 +38,7 @@ class ForeignLeaf:
     attrs: Mapping[str, object] = MappingProxyType({})
 
     def __init__(
-        self, key: str, dtype: str, shape: tuple[int, ...], place: Place | Sequence[Piece], stride: Sequence[int] = ()
+        self, key: str, dtype: str, shape: tuple[int, ...], place: Place | Sequence[Chunk], stride: Sequence[int] = ()
     ) -> None:
         self.key, self.dtype, self.shape, self._place = key, dtype, shape, place
         self.kind = "bytes" if dtype == "bytes" else ANY
@@ -59,7 +59,7 @@ class ForeignLeaf:
         return ForeignLeaf(key, self.dtype, self.shape, self._place, self._stride)
 
     def lacking(self) -> str | None:
-        """Return why its bytes cannot all be there; None if the file has room for them."""
+        """Return why the file is too short for its bytes; None if it is not."""
         if not isinstance(self._place, Region | bytes) or self.dtype not in ITEMSIZE:
             return None
         last = (
@@ -168,7 +168,8 @@ _WORDS: dict[int, Literal["B", "H", "I", "Q"]] = {1: "B", 2: "H", 4: "I", 8: "Q"
 
 
 def _room(size_bytes: int) -> bytearray:
-    """
+    """Allocate memory for a tensor.
+
     Raises:
         StoreError: there is not so much memory.
     """

@@ -1,4 +1,4 @@
-"""Limits: how much of a file is looked at, so that a hostile one costs little memory and time."""
+"""Limits: how much of a file is read, so that a hostile one costs little memory and time."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ from ..store.problems import Problem
 from . import pt
 from .content import Content
 from .known import KNOWN
-from .leaf import Piece, Place
+from .leaf import Chunk, Place
 from .region import Region, small, whole
-from .trees import Step, Tree
+from .trees import Step, TreeBuilder
 
 UNFINISHED = ".orbax-checkpoint-tmp"  # in the name of a folder that is being written
 _OWN = "_CHECKPOINT_METADATA"
@@ -49,7 +49,7 @@ class _Node(msgspec.Struct, frozen=True):
 
 class _Metadata(msgspec.Struct, frozen=True):
     tree_metadata: dict[str, _Node]
-    use_ocdbt: bool | None = None  # older writers do not say; Orbax' reader then asks whether there is a manifest
+    use_ocdbt: bool | None = None  # older writers do not record it; Orbax' reader then looks for a manifest
 
 
 class _Array(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ def read(folder: Path, names: frozenset[str]) -> Content:
 class _Reader:
     def __init__(self, folder: Path) -> None:
         self.root: dict[str, Any] = {}
-        self.tree = Tree(folder, KNOWN, pt.no_storage)
+        self.tree = TreeBuilder(folder, KNOWN, pt.no_storage)
         self.files: list[Path] = []
         self.facts: dict[str, Any] = {}
         self.flaws: list[Problem] = []
@@ -143,7 +143,7 @@ class _Reader:
         if not packed:
             array = self.array(folder / ".".join(steps[own:]))
             shape, dtype = (array.shape, _dtype(array.dtype)) if array else (shape, dtype)
-        place = [Piece((), (), folder, partial(_packed, folder))]
+        place = [Chunk((), (), folder, partial(_packed, folder))]
         node = self.tree.leaf(tuple(map(quoted, steps)), dtype, tuple(shape), place)
         root = self.root
         for part in steps[:-1]:
@@ -151,7 +151,7 @@ class _Reader:
         root[steps[-1] if steps else "value"] = node
 
     def array(self, folder: Path) -> _Array | None:
-        """Read what Zarr says of an array, and look whether each of its pieces is there."""
+        """Read Zarr's metadata of an array, and check that each of its chunks exists."""
         if self.tree.where not in {folder.parent, folder.parent.parent}:
             self.flaw(folder, "outside the checkpoint")
             return None
@@ -191,7 +191,7 @@ class _Reader:
 
 
 def _framed(region: Region, magic: bytes) -> Iterator[str]:
-    """Yield what is wrong with the frames at the beginning of a file: a mark, and how long the frame is with it."""
+    """Yield the faults of the frames at the beginning of a file: each has a mark, and its length with that mark."""
     at = 0
     while at < region.size:
         head = small(region.cut(at, at + 12))

@@ -1,6 +1,6 @@
 """Pickles as data: an interpreter of their opcodes that imports nothing and calls nothing.
 
-What a pickle would call becomes an `Object` with the callee's name. Whoever knows that name may say what it stands for.
+A call in a pickle becomes an `Object` with the callee's name. A caller that knows the name can interpret it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..errors import Damaged, StoreError
 from .limits import OPCODES, PICKLE_BYTES, Bounded
 
 
-class Name(NamedTuple):
+class PickledName(NamedTuple):
     """A class or a function that a pickle names."""
 
     module: str
@@ -24,7 +24,7 @@ class Name(NamedTuple):
 
 
 class Object:
-    """What a call makes: its arguments, and what the pickle put into it afterwards."""
+    """The result of a call: its arguments, and the content that the pickle added afterwards."""
 
     __slots__ = ("args", "items", "kind", "pairs", "state")
 
@@ -43,12 +43,12 @@ class Object:
         return next((value for found, value in reversed(pairs) if type(found) is type(key) and found == key), None)
 
 
-PERSISTENT = "a persistent id"  # the kind of what a pickle refers to outside itself
+PERSISTENT = "a persistent id"  # a reference from a pickle to something outside it
 DICT, ORDERED = "dict", "collections.OrderedDict"
 
 
 def read(file: BinaryIO, where: object) -> Any:
-    """Return what the pickle at the file's place describes; the place is then behind it.
+    """Return the value of the pickle at the file's position, and move the position behind it.
 
     Raises:
         Damaged: it is no whole pickle.
@@ -113,7 +113,7 @@ class _Machine:
         self._stack.append(self._stack[-1])
 
     def add(self, values: list[Any]) -> None:
-        """Append to the list on top, or to what stands for a set or a subclass of list."""
+        """Append to the list on top, or to the object in place of a set or a subclass of list."""
         target = self._stack[-1]
         (target if isinstance(target, list) else target.items).extend(values)
 
@@ -129,13 +129,13 @@ class _Machine:
 
 
 def _made(callee: Any, args: Any, named: Any = None) -> Object:
-    """What a call stands for; of a class that is rebuilt by its base's way, the class."""
+    """Return the object for a call; if a class is rebuilt through its base class, the class."""
     arguments = args if isinstance(args, tuple) else (args,)
     if isinstance(named, Object) and named.pairs:
         arguments += (named,)
-    if not isinstance(callee, Name):
+    if not isinstance(callee, PickledName):
         return Object("what another call returned", (callee, *arguments))
-    if str(callee) in _OF_FIRST and arguments and isinstance(arguments[0], Name):
+    if str(callee) in _OF_FIRST and arguments and isinstance(arguments[0], PickledName):
         return Object(str(arguments[0]))
     return Object(str(callee), arguments)
 
@@ -145,7 +145,7 @@ _OF_FIRST = {"copyreg._reconstructor", "copy_reg._reconstructor", "copyreg.__new
 
 def _inst(machine: _Machine, argument: str) -> None:
     module, _, name = argument.partition(" ")
-    machine.push(_made(Name(module, name), tuple(machine.since_mark())))
+    machine.push(_made(PickledName(module, name), tuple(machine.since_mark())))
 
 
 def _obj(machine: _Machine, _: Any) -> None:
@@ -155,14 +155,14 @@ def _obj(machine: _Machine, _: Any) -> None:
 
 def _global(machine: _Machine, argument: str) -> None:
     module, _, name = argument.partition(" ")
-    machine.push(Name(module, name))
+    machine.push(PickledName(module, name))
 
 
 def _stack_global(machine: _Machine, _: Any) -> None:
     module, name = machine.several(2)
     if not isinstance(module, str) or not isinstance(name, str):
         raise TypeError("a name that is no text")
-    machine.push(Name(module, name))
+    machine.push(PickledName(module, name))
 
 
 def _dict_of(values: list[Any]) -> Object:
@@ -241,7 +241,7 @@ _ACTIONS: Mapping[str, Callable[[_Machine, Any], None]] = {
     "PERSID": lambda machine, argument: machine.push(Object(PERSISTENT, (argument,))),
     "BINPERSID": lambda machine, _: machine.push(Object(PERSISTENT, (machine.pop(),))),
     **{
-        each: lambda machine, argument: machine.push(Name("copyreg", f"extension {argument}"))
+        each: lambda machine, argument: machine.push(PickledName("copyreg", f"extension {argument}"))
         for each in ("EXT1", "EXT2", "EXT4")
     },
 }
@@ -252,8 +252,8 @@ def names(value: Any) -> Iterator[str]:
     rest, seen, told = [value], set[int](), set[str]()
     while rest:
         each = rest.pop()
-        if isinstance(each, Name) or (isinstance(each, Object) and each.kind not in (DICT, PERSISTENT, "set")):
-            name = str(each) if isinstance(each, Name) else each.kind
+        if isinstance(each, PickledName) or (isinstance(each, Object) and each.kind not in (DICT, PERSISTENT, "set")):
+            name = str(each) if isinstance(each, PickledName) else each.kind
             if name not in told:
                 told.add(name)
                 yield name
@@ -264,5 +264,5 @@ def names(value: Any) -> Iterator[str]:
 
 def inside(value: Any) -> list[Any]:
     if not isinstance(value, Object):
-        return [] if isinstance(value, Name) else [*value]
+        return [] if isinstance(value, PickledName) else [*value]
     return [*value.args, *value.items, *(part for pair in value.pairs for part in pair), value.state]

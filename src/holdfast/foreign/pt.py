@@ -11,10 +11,10 @@ from ..store.problems import Problem
 from . import pickles
 from .content import CRC, Content
 from .known import HARMLESS, KNOWN, STORAGES
-from .pickles import PERSISTENT, Name, Object
+from .pickles import PERSISTENT, Object, PickledName
 from .region import Region
-from .trees import Step, Storage, Tree
-from .zips import Zip
+from .trees import Step, Storage, TreeBuilder
+from .zips import ZipMembers
 
 PICKLE = "data.pkl"
 _BEFORE_1_6 = 0x1950A86A20F9469CFC6C  # the first value of an older file; source: torch.serialization.MAGIC_NUMBER
@@ -27,10 +27,10 @@ def read(region: Region, path: Step = ()) -> Content:
         Damaged: it is cut, or a part of it is missing.
         StoreError: it holds more than is read.
     """
-    archive = Zip(region)
+    archive = ZipMembers(region)
     top = _top(archive)
     value = pickles.read(io.BytesIO(archive.read(f"{top}{PICKLE}")), region.path)
-    tree = Tree(region.path, KNOWN, lambda reference: _storage(archive, top, reference))
+    tree = TreeBuilder(region.path, KNOWN, lambda reference: _storage(archive, top, reference))
     script = f"{top}constants.pkl" in archive.members
     root = tree.node(value, path)
 
@@ -61,7 +61,7 @@ def pickled(region: Region, path: Step = ()) -> Content:
         value = pickles.read(file, region.path)
     if type(value) is int and value == _BEFORE_1_6:
         raise StoreError(f"{region.path}: written by torch before 1.6; not read. torch.load and torch.save it anew")
-    tree = Tree(region.path, KNOWN, no_storage)
+    tree = TreeBuilder(region.path, KNOWN, no_storage)
     return Content("pickle", tree.node(value, path), tree.leaves, [region.path], facts=imports(value))
 
 
@@ -71,11 +71,11 @@ def imports(value: Any) -> dict[str, Any]:
     return {"would import": found} if found else {}
 
 
-def is_torch(archive: Zip) -> bool:
+def is_torch(archive: ZipMembers) -> bool:
     return any(name == PICKLE or name.endswith(f"/{PICKLE}") for name in archive.members)
 
 
-def _top(archive: Zip) -> str:
+def _top(archive: ZipMembers) -> str:
     """The folder in the archive: torch names it like the file."""
     found = [name.removesuffix(PICKLE) for name in archive.members if name == PICKLE or name.endswith(f"/{PICKLE}")]
     if not found:
@@ -96,12 +96,12 @@ def reference(made: Any) -> tuple[str, str, int]:
     if not isinstance(made, Object) or made.kind != PERSISTENT:
         raise TypeError("no storage")
     word, kind, key, _, count, *_ = made.args[0]
-    if word != "storage" or not isinstance(kind, Name) or not isinstance(count, int) or count < 0:
+    if word != "storage" or not isinstance(kind, PickledName) or not isinstance(count, int) or count < 0:
         raise TypeError("no storage")
     return str(key), STORAGES[kind.name], count
 
 
-def _storage(archive: Zip, top: str, made: Any) -> Storage:
+def _storage(archive: ZipMembers, top: str, made: Any) -> Storage:
     key, dtype, _ = reference(made)
     member = archive.members.get(f"{top}data/{key}") or archive.members.get(f"{top}tensors/{key}")
     if member is None:

@@ -17,7 +17,7 @@ from . import pt, safetensors
 from .content import CRC, Content
 from .leaf import ForeignLeaf
 from .region import Region, small, whole
-from .trees import Step, Tree
+from .trees import Step, TreeBuilder
 
 _WEIGHTS = ("model", "pytorch_model", "diffusion_pytorch_model", "adapter_model")
 _INDEX = re.compile(rf"({'|'.join(_WEIGHTS)})(\.fp16)?\.(safetensors|bin)\.index\.json")
@@ -60,7 +60,7 @@ def read(folder: Path, names: frozenset[str]) -> Content:
     Raises:
         Damaged: an index is damaged.
     """
-    found = _Found(folder)
+    found = _FolderContent(folder)
     wanted = _weights(folder, names, found.flaws)
     for name in [*wanted][:_MOST_FILES]:
         found.weights(name, single, wanted[name])
@@ -93,7 +93,7 @@ def _weights(folder: Path, names: frozenset[str], flaws: list[Problem]) -> Mappi
                 (wanted.setdefault(file, []) or wanted[file]).append(tensor)  # type: ignore[union-attr]
             return wanted
     shards = sorted({(match[1], match[3], match[4]) for match in map(_SHARD.fullmatch, names) if match})
-    if len(shards) > 1:  # no file says which of them is this folder's model
+    if len(shards) > 1:  # no file tells which of them is this folder's model
         found = [f"{stem}-*-of-{count}.{ending}" for stem, count, ending in shards[:_NAMED]]
         more = ", and others" if len(shards) > _NAMED else ""
         what = (
@@ -122,7 +122,7 @@ def single(region: Region, path: Step = ()) -> Content:
     return pt.read(region, path) if small(region.cut(0, 4)) == b"PK\3\4" else pt.pickled(region, path)
 
 
-class _Found:
+class _FolderContent:
     """What was found in the folder so far."""
 
     def __init__(self, folder: Path) -> None:
@@ -159,7 +159,7 @@ class _Found:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._flaw(path.name, f"no JSON: {error}")
             return
-        self.parts["trainer_state"] = Tree(path, {}, pt.no_storage).node(value, ("trainer_state",))
+        self.parts["trainer_state"] = TreeBuilder(path, {}, pt.no_storage).node(value, ("trainer_state",))
         self.read.append(path.name)
 
     def _content(self, name: str, reader: Callable[[Region], Content]) -> Content | None:

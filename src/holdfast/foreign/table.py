@@ -75,7 +75,7 @@ def read(path: Path) -> Content:
 
 
 def names_in(folder: Path) -> frozenset[str]:
-    """The names in a folder.
+    """Return the names in a folder.
 
     Raises:
         StoreError: there are more than are read.

@@ -17,12 +17,12 @@ from ..state.nodes import quoted, spelled, unused
 from ..state.nodes import value as simple
 from ..state.tree import INLINE_BYTES, MAX_DEPTH
 from ..state.values import NODES
-from .leaf import ForeignLeaf, Piece, Place, c_stride
+from .leaf import Chunk, ForeignLeaf, Place, c_stride
 from .limits import VALUES
-from .pickles import DICT, Name, Object
+from .pickles import DICT, Object, PickledName
 
-_INT_BITS = 1 << 14  # a larger number is no setting, and takes long to print
-_TEXT = 64  # characters that count as much as one value
+_INT_BITS = 1 << 14  # a larger number is not a setting, and is slow to print
+_TEXT = 64  # so many characters count as one value
 Step = tuple[str, ...]
 
 
@@ -34,18 +34,18 @@ class Storage(NamedTuple):
     place: Place
 
 
-Known = Callable[["Tree", Object, Step], Any]  # an object and the path to it -> its node
+Known = Callable[["TreeBuilder", Object, Step], Any]  # an object and the path to it -> its node
 
 
-class Tree:
-    """Makes nodes of values. `known` says what objects stand for; `leaves` collects the tensors."""
+class TreeBuilder:
+    """Makes nodes from values. `known` interprets objects; `leaves` collects the tensors."""
 
     def __init__(self, where: Path, known: Mapping[str, Known], storage: Callable[[Any], Storage]) -> None:
         self.where, self.storage = where, storage
         self.leaves: dict[str, ForeignLeaf] = {}
         self._known, self._left = known, VALUES
         self._within: dict[int, Step] = {}
-        self._same: dict[tuple[Any, ...], str] = {}  # what tells tied tensors -> the key of their leaf
+        self._same: dict[tuple[Any, ...], str] = {}  # identity of tied tensors -> the key of their leaf
 
     def node(self, value: Any, path: Step = ()) -> Any:
         """Return the node of `value`.
@@ -55,7 +55,7 @@ class Tree:
             StoreError: it is larger, or nested deeper, than this reads.
         """
         self._spend(1 + (len(value) // _TEXT if isinstance(value, str | bytes) else 0))
-        if not isinstance(value, list | tuple | dict | Object) or isinstance(value, Name):
+        if not isinstance(value, list | tuple | dict | Object) or isinstance(value, PickledName):
             return self._plain(value, path)
         if id(value) in self._within:
             return custom("what contains it", "/".join(self._within[id(value)]))
@@ -73,7 +73,7 @@ class Tree:
             raise StoreError(f"{self.where}: more than {VALUES:,} values; not read")
 
     def _plain(self, value: Any, path: Step) -> Any:
-        if isinstance(value, Name):
+        if isinstance(value, PickledName):
             is_dtype = value.module == "torch" and value.name in ITEMSIZE
             return {"torch.dtype": value.name} if is_dtype else custom(str(value), None)
         if isinstance(value, bytes | bytearray):
@@ -117,7 +117,7 @@ class Tree:
         return [self.node(each, (*path, str(index))) for index, each in enumerate(values)]
 
     def mapping(self, pairs: Sequence[tuple[Any, Any]], path: Step, tag: str = DICT) -> Any:
-        """Return the node of a mapping; of equal keys the last counts."""
+        """Return the node of a mapping; if keys are equal, the last one counts."""
         if tag == DICT and all(type(key) is str and is_text(key) for key, _ in pairs):
             return {DICT: {key: self.node(each, (*path, quoted(key))) for key, each in dict(pairs).items()}}
         keys: dict[bytes, tuple[Any, Any]] = {}
@@ -132,7 +132,7 @@ class Tree:
         return {"items" if tag == DICT else tag: [*found.values()]}
 
     def unknown(self, value: Object, path: Step) -> Any:
-        """Return a node that names what an unpickler would call, and shows with what."""
+        """Return a node with the name of what an unpickler would call, and the arguments."""
         inner = (*path, "value")
         parts = {"arguments": value.args, "members": value.items, "state": value.state}
         held: dict[str, Any] = {name: part for name, part in parts.items() if part not in ((), [], None)}
@@ -142,7 +142,7 @@ class Tree:
         alone = next(iter(held.values())) if len(held) == 1 else None
         return custom(value.kind, self.node(held if len(held) > 1 else alone, inner))
 
-    def leaf(self, path: Step, dtype: str, shape: tuple[int, ...], place: Place | Sequence[Piece]) -> Any:
+    def leaf(self, path: Step, dtype: str, shape: tuple[int, ...], place: Place | Sequence[Chunk]) -> Any:
         """Add a leaf of items in C order; return its node."""
         key = self._key(path)
         self.leaves[key] = ForeignLeaf(key, dtype, shape, place)
@@ -174,5 +174,5 @@ class Tree:
 
 
 def custom(kind: str, inner: Any) -> Any:
-    """A node for what only the code of another program could make."""
+    """A node for a value that only the code of another program could make."""
     return {"custom": [kind, inner]}

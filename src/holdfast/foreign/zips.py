@@ -1,4 +1,4 @@
-"""Zip files: their members as regions, and what their CRC-32 proves. Hostile ones cost little memory and time."""
+"""Zip files: their members as regions, and checks by their CRC-32. Hostile ones cost little memory and time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Member(NamedTuple):
     is_compressed: bool
 
 
-class Zip:
+class ZipMembers:
     """The members of a zip file. `has_crc`: whether whoever wrote it computed CRC-32; torch can leave that out.
 
     Raises:
@@ -50,7 +50,7 @@ class Zip:
         return data
 
     def damaged(self) -> Iterator[tuple[Member, str]]:
-        """Read every member; yield those whose bytes are not what was written, and why."""
+        """Read every member; yield the damaged ones, and why."""
         if sum(each.size for each in self.members.values() if each.is_compressed) > INFLATED_BYTES:
             raise StoreError(
                 f"{self.region.path}: compressed members of more than {INFLATED_BYTES >> 30} GiB; not read"
@@ -119,7 +119,7 @@ def _start(file: Any, info: zipfile.ZipInfo, region: Region) -> int:
 
 
 class _Directory:
-    """A file of whose end `zipfile` reads the directory; a directory that is too large is refused before."""
+    """A file whose directory, at its end, `zipfile` reads. A directory that is too large is refused before that."""
 
     def __init__(self, file: Any, region: Region) -> None:
         self._file, self._region = file, region

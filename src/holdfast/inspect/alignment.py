@@ -1,4 +1,4 @@
-"""Alignment: which tensors of two checkpoints belong together, when their names begin differently. Pure."""
+"""Alignment: which tensors of two checkpoints belong together although their names begin differently. Pure."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-_MOST_PARTS = 8  # of a name, that may be a part of its beginning
+_MOST_PARTS = 8  # parts of a name that its prefix may have
 _JOINT = re.compile(r"[/.]")
 
 
 class Beginnings(NamedTuple):
-    """What the names of common tensors begin with in each checkpoint: `model/` here, `state_dict/model.` there."""
+    """The prefixes of common tensors' names in each checkpoint: `model/` here, `state_dict/model.` there."""
 
     a: str
     b: str
 
 
 class Alignment(NamedTuple):
-    """Which tensors are compared: their names in a checkpoint, and the name, of a's kind, that a difference gets."""
+    """Which tensors are compared: their names in each checkpoint, and the name that is shown, spelled as in checkpoint
+    a.
+    """
 
     pairs: list[Beginnings]
     a: dict[str, str]
@@ -28,10 +30,10 @@ class Alignment(NamedTuple):
 
 
 def alignment(a: Collection[str], b: Collection[str]) -> Alignment:
-    """Leave out the beginnings without which most names are equal; of several such pairs the shortest.
+    """Remove the pair of prefixes without which most names are equal; of several such pairs the shortest.
 
-    Further pairs follow where all of the other names under two beginnings are the same. Names that have no counterpart
-    are compared, too, if they begin as one of the pairs does.
+    Further pairs follow if all other names under two prefixes are the same. Names without a counterpart are compared,
+    too, if they have a prefix of one of the pairs.
     """
     pairs: list[Beginnings] = []
     left, beside, in_a, in_b = {*a}, {*b}, dict[str, str](), dict[str, str]()

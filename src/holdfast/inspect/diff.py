@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..errors import Damaged, UsageError
-from ..foreign.checkpoint import Foreign
+from ..foreign.checkpoint import ForeignCheckpoint
 from ..state import nodes
 from ..store import reading, streaming
 from ..store.checkpoint import Checkpoint
@@ -30,7 +30,7 @@ from .tensors import Tensor, chosen
 RNG = "holdfast/rng/"
 POSITION = "holdfast/position"
 MOST_LETTERS = 60  # of a value
-_ITSELF = {"device", "parameter"}  # attributes of a leaf that describe where it was, not its content
+_ITSELF = {"device", "parameter"}  # attributes of a leaf's former location, not of its content
 
 
 _OF_RANK = re.compile(r"@\d+/")  # precedes what belongs to one rank only
@@ -71,7 +71,7 @@ def compare(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = (), *, read: b
     """
     exempt = tuple(exempt)
     for checkpoint in (a, b):
-        if isinstance(checkpoint, Foreign):
+        if isinstance(checkpoint, ForeignCheckpoint):
             checkpoint.require_whole()
     leaves = _handles(a), _handles(b)
     for checkpoint, handles in zip((a, b), leaves, strict=True) if read else ():
@@ -90,11 +90,13 @@ def compare(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = (), *, read: b
 
 def by_name(a: Checkpoint, b: Checkpoint) -> Alignment | None:
     """Return which tensors belong together if only those can be compared; None: everything can be."""
-    if not isinstance(a, Foreign) and not isinstance(b, Foreign):
+    if not isinstance(a, ForeignCheckpoint) and not isinstance(b, ForeignCheckpoint):
         return None
     mine, other = _all_tensors(a), _all_tensors(b)
     shared = alignment(mine, other)
-    if not (isinstance(a, Foreign) and isinstance(b, Foreign) and a.content.format == b.content.format):
+    if not (
+        isinstance(a, ForeignCheckpoint) and isinstance(b, ForeignCheckpoint) and a.content.format == b.content.format
+    ):
         return shared
     by_keys, by_names = a.leaves().keys() & b.leaves().keys(), mine.keys() & other.keys()
     return None if shared.pairs == [("", "")] and len(by_keys) >= len(by_names) else shared
@@ -156,7 +158,7 @@ def _sources(found: Iterable[Difference]) -> list[Difference]:
 
 def _positions(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
     mine, other = a.manifest, b.manifest
-    if isinstance(a, Foreign) or (_has_position(a) and _has_position(b)):
+    if isinstance(a, ForeignCheckpoint) or (_has_position(a) and _has_position(b)):
         return  # reported at its place in the tree
     for name in ("step", "phase", "epoch"):
         if getattr(mine, name) != getattr(other, name):
@@ -179,7 +181,7 @@ def _trees(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
 
 
 def _own_nodes(where: str, a: Checkpoint, b: Checkpoint, mine: Any, other: Any) -> Iterator[Difference]:
-    """Return what differs in another rank's tree. What equals rank 0's on both sides is already compared."""
+    """Return the differences in another rank's tree. Parts that equal rank 0's on both sides are already compared."""
     first, second, in_a, in_b = top(a.tree), top(b.tree), top(mine), top(other)
     if first is None or second is None or in_a is None or in_b is None:
         yield from _nodes(where, mine, other)
@@ -225,7 +227,7 @@ def _containers(where: str, a: nodes.Opened, b: nodes.Opened, same: Callable[[],
 def _each(
     a: Mapping[str, Any], b: Mapping[str, Any], pair: Callable[[str, Any, Any], Iterable[Difference]], where: str = ""
 ) -> Iterator[Difference]:
-    """Yield the results of `pair` for each common member, and the members that only one has."""
+    """Yield the results of `pair` for each common member, and the members that only one side has."""
     for part, mine in a.items():
         other = b.get(part, _ABSENT)
         if other is _ABSENT:

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from ..legible import counted
 
 Data = bytes | bytearray | memoryview
-MOST_VALUES = 1 << 19  # that are looked at one by one without NumPy: about a second
+MOST_VALUES = 1 << 19  # compared one by one without NumPy: about a second
 
 
 class Distance(NamedTuple):
@@ -23,7 +23,7 @@ class Distance(NamedTuple):
     signs: int  # pairs of floats whose signs differ: between them lies every tiny number, and steps would say nothing
     nan_in_a: int  # pairs of which only that of a is NaN: such a pair has no difference
     nan_in_b: int
-    looked_at: int  # values compared or passed over as equal; fewer than `of`: the rest was not looked at
+    looked_at: int  # values compared or passed over as equal; fewer than `of`: the rest was not compared
 
     def __str__(self) -> str:
         far = "" if self.largest is None else f", largest difference {self.largest:.3g}"
@@ -109,7 +109,7 @@ def distance(dtype: str, size_bytes: int, pieces: Iterable[tuple[Data, Data]]) -
     itemsize = struct.calcsize(form.code)
     of = looked_at = size_bytes // itemsize
     budget = MOST_VALUES if with_numpy is None else of
-    found = [_Found(0)]
+    found = [_PieceDistance(0)]
     seen = 0
     for a, b in pieces:
         if a != b and budget <= 0:
@@ -127,7 +127,7 @@ def _most(found: Iterable[Any]) -> Any:
     return max((each for each in found if each is not None), default=None)
 
 
-class _Found(NamedTuple):
+class _PieceDistance(NamedTuple):
     """As in `Distance`, of one piece."""
 
     differing: int
@@ -138,13 +138,13 @@ class _Found(NamedTuple):
     nan_in_b: int = 0
 
 
-_Measure = Callable[[memoryview, memoryview], _Found]
+_Measure = Callable[[memoryview, memoryview], _PieceDistance]
 
 
 def _by_hand(form: _Format) -> _Measure:
     top = 1 << (8 * struct.calcsize(form.code) - 1)
 
-    def piece(a: memoryview, b: memoryview) -> _Found:
+    def piece(a: memoryview, b: memoryview) -> _PieceDistance:
         differing, largest, steps, signs = 0, -1.0, -1, 0
         nans = [0, 0]
         for x, y in zip(a.cast(form.code), b.cast(form.code), strict=True):
@@ -163,7 +163,7 @@ def _by_hand(form: _Format) -> _Measure:
                 signs += 1
             else:
                 steps = max(steps, abs(x - y))
-        return _Found(differing, None if largest < 0 else largest, None if steps < 0 else steps, signs, *nans)
+        return _PieceDistance(differing, None if largest < 0 else largest, None if steps < 0 else steps, signs, *nans)
 
     return piece
 
@@ -186,13 +186,13 @@ def _with_numpy(dtype: str, form: _Format) -> _Measure | None:
             return (of.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
         return of.view(f"<f{bits.itemsize}").astype(np.float64)
 
-    def piece(a: memoryview, b: memoryview) -> _Found:
+    def piece(a: memoryview, b: memoryview) -> _PieceDistance:
         x, y = np.frombuffer(a, bits), np.frombuffer(b, bits)
         unequal = x != y
         x, y = x[unequal], y[unequal]
         steps = np.maximum(x, y).astype(np.uint64) - np.minimum(x, y).astype(np.uint64)  # modulo 2**64: never too large
         if form.decode is None:
-            return _Found(len(x), float(int(steps.max())))
+            return _PieceDistance(len(x), float(int(steps.max())))
         with np.errstate(all="ignore"):
             p, q = numbers(x), numbers(y)
             far = np.abs(p - q)
@@ -202,6 +202,6 @@ def _with_numpy(dtype: str, form: _Format) -> _Measure | None:
         largest = float(far[known].max()) if known.any() else None
         most = int(steps[alike].max()) if alike.any() else None
         signs = int(known.sum() - alike.sum())
-        return _Found(len(x), largest, most, signs, int((in_a & ~in_b).sum()), int((in_b & ~in_a).sum()))
+        return _PieceDistance(len(x), largest, most, signs, int((in_a & ~in_b).sum()), int((in_b & ~in_a).sum()))
 
     return piece

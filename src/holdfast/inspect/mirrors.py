@@ -1,4 +1,4 @@
-"""Mirrors: which checkpoints are at which places, by a run's journals, and what the loss of its disk would cost now."""
+"""Mirrors: which checkpoints each place holds, according to a run's journals, and the cost of losing its disk now."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KINDS = ("mirrors", "mirrored", "mirror_removed", "mirror_failed", "mirror_back
 
 
 class MirrorFacts(NamedTuple):
-    """One place, as the run's last attempts have told it."""
+    """One place, according to the journals of the run's last attempts."""
 
     place: str
     checkpoints: list[str]  # names, oldest first
@@ -41,7 +41,7 @@ def of_run(logs: Sequence[Log]) -> list[MirrorFacts]:
 
 
 def at_risk(mirrors: Sequence[MirrorFacts], newest: str | None) -> str:
-    """Return what the loss of the run's disk would cost now; empty for a run without mirrors.
+    """Return, as text, the work that the loss of the run's disk would cost now; empty for a run without mirrors.
 
     `newest`: the name of its newest checkpoint.
     """

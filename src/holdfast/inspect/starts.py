@@ -1,4 +1,4 @@
-"""Starts: how each start of a run ended, and what of its work was lost, from the journals. Pure."""
+"""Starts: how each start of a run ended, and how much of its work was lost, from the journals. Pure."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def of_run(logs: Sequence[Log], supervisor: Sequence[Event] = ()) -> list[Start]
             cause = _seen_from_outside(supervisor, start, until_s) or cause
         if cause == KILLED and after is not None and _was_lost(start, owner.job_of(after.owner), supervisor):
             cause = NODE_LOST
-        if cause != DONE and any(seen_s <= each <= until_s for each in hung):  # the supervisor has ended it for that
+        if cause != DONE and any(seen_s <= each <= until_s for each in hung):  # the supervisor ended it for its hang
             cause = HANG
         found.append(start._replace(cause=cause, why=_error(log.last), spent=seconds_spent(log, supervisor)))
     return found
@@ -175,9 +175,10 @@ def _seen_from_outside(supervisor: Iterable[Event], start: Start, until_s: float
 
 
 def _was_lost(start: Start, after: tuple[str | None, int], supervisor: Sequence[Event]) -> bool:
-    """Whether the scheduler has started the job again, and the supervisor of the start before knew of no reason.
+    """Whether the start's node was lost: the scheduler restarted the job, and the supervisor recorded no reason.
 
-    Before any other end the scheduler signals the supervisor, which notes that. A start without one stays unclear.
+    Before any other end the scheduler signals the supervisor, which records that. Without a supervisor the cause stays
+    unclear.
     """
     again = start.job is not None and after[0] == start.job and after[1] > start.restart
     begun = [event for event in supervisor if event["event"] == "begin"]
@@ -200,7 +201,7 @@ def _stopped(reason: str, start: Start, told: Iterable[Event]) -> str:
 
 
 def _tail(log: Log) -> list[Event]:
-    """Return the last events, the newest first, back to the one that tells how far the program was.
+    """Return the last events, the newest first, back to the one with the program's progress.
 
     A journal may have millions of lines. Those before are of earlier steps.
     """

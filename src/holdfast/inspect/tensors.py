@@ -64,7 +64,7 @@ class Tensor(NamedTuple):
         return streaming.chunks(self.leaf) if self.view is None else _gathered(self.leaf, self.view)
 
 
-class Chosen(NamedTuple):
+class ChosenTensors(NamedTuple):
     tensors: list[Tensor]
     tied: dict[str, str]  # `ties` of them
     left_out: int  # number of values that are not tensors
@@ -75,7 +75,7 @@ class Chosen(NamedTuple):
         return set().union(*(files_of(tensor.leaf) for tensor in self.tensors))
 
 
-def chosen(checkpoint: Checkpoint, part: str | None) -> Chosen:
+def chosen(checkpoint: Checkpoint, part: str | None) -> ChosenTensors:
     """Return the tensors of one part of the state, by their names in it; with None those of all parts, by full path.
 
     Raises:
@@ -94,7 +94,7 @@ def chosen(checkpoint: Checkpoint, part: str | None) -> Chosen:
     return found
 
 
-def _tensors(checkpoint: Checkpoint, node: Any, joint: str) -> Chosen:
+def _tensors(checkpoint: Checkpoint, node: Any, joint: str) -> ChosenTensors:
     tensors: dict[str, Tensor] = {}
     leaves, left_out = nodes.ends(node)
     for path, end in leaves:
@@ -109,7 +109,7 @@ def _tensors(checkpoint: Checkpoint, node: Any, joint: str) -> Chosen:
             raise UsageError(f"two tensors would both be called {name!r}; export one part of the state, or --all")
         dtype, shape = _facts(leaf, view)
         tensors[name] = Tensor(name, dtype, shape, leaf, view)
-    return Chosen([*tensors.values()], ties([*tensors.values()]), left_out)
+    return ChosenTensors([*tensors.values()], ties([*tensors.values()]), left_out)
 
 
 def check(tensors: Sequence[Tensor]) -> None:
@@ -198,7 +198,8 @@ def _starts(base: int, shape: Sequence[int], stride: Sequence[int]) -> Iterator[
 
 
 def require_known(tensors: Sequence[Tensor]) -> None:
-    """
+    """Require dtypes that can be exported.
+
     Raises:
         UsageError: no format that we write has a tensor's dtype.
     """

@@ -18,8 +18,8 @@ from ..pages import Data, Distant
 from ..state.codec import ITEMSIZE, UNSOUND, Blank, Block, LeafReader, Node, Share, checked_size
 from .shards import Shards
 
-_DTYPES = ITEMSIZE.keys() - {"int1", "uint1"}  # of these JAX computes arrays, but makes none from memory
-_SMALL_BYTES = 64 << 10  # a smaller array is copied sooner than described
+_DTYPES = ITEMSIZE.keys() - {"int1", "uint1"}  # dtypes that JAX computes with, but cannot make from memory
+_SMALL_BYTES = 64 << 10  # copying a smaller array is quicker than describing it
 _WEAK: dict[str, Any] = {"i": 0, "f": 0.0, "c": 0j}  # kinds of dtypes that Python's numbers have
 
 

@@ -30,8 +30,8 @@ def unused(target: Tree[Any]) -> str:
     return target.unused()
 
 
-def outvoted(_: Tree[Any], __: Any) -> list[str]:
-    """Return no line: a tree has no options."""
+def overridden_options(_: Tree[Any], __: Any) -> list[str]:
+    """Return []: a tree has no options."""
     return []
 
 

@@ -1,4 +1,4 @@
-"""Outline: what of a pytree is state, under which names, and how the tree is built again with other leaves.
+"""Outline: which parts of a pytree are state, under which names, and how to rebuild the tree with other leaves.
 
 JAX's registry walks containers, dataclasses and modules. Objects that change in place (Flax NNX) are walked here:
 their variables and plain attributes are state, and are set again in the objects themselves.
@@ -76,7 +76,7 @@ class Outline:
         if id(live) in self._objects:  # shared: its first place counts
             return lambda: live
         self._objects[id(live)] = live
-        if hasattr(type(live), "set_raw_value"):  # an nnx.Rngs has any attribute: the stream of that name
+        if hasattr(type(live), "set_raw_value"):  # an nnx.Rngs returns a stream for any attribute name
             put = self._tree(path, live.get_raw_value(), inside=True)
             return lambda: _done(live, live.set_raw_value(put()))
         puts = [

@@ -1,8 +1,8 @@
-"""Places: how an array lies over devices, described for a checkpoint, and found again.
+"""Places: the sharding of an array over devices, described for a checkpoint, and found again.
 
-An unchanged script goes on with the shardings of the save: those that its compiled functions had chosen. They decide
-which program runs, and so the last bits. Where the script itself lays a leaf out in another way than before, on fewer
-devices for one, the script counts.
+An unchanged script continues with the shardings of the save, which its compiled functions had chosen. They decide which
+program runs, and so the last bits. If the script itself now shards a leaf differently, for example over fewer devices,
+the script's sharding is used.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-Described = dict[str, Any] | None  # None: on the default device, as long as no other array demands another one
+Described = dict[str, Any] | None  # None: uncommitted, on the default device
 
 _KINDS = {str(each): each for each in jax.sharding.AxisType}
 
 
 def described(leaf: Any) -> Described:
-    """Return the place of an array as JSON; None for other leaves, too.
+    """Return the place of an array as JSON; None for any other leaf.
 
     Only places over named meshes and on single devices can be found again.
     """
@@ -86,7 +86,7 @@ def table(leaves: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def place_in(found: Mapping[str, Any], name: str) -> Described:
-    """Return what a table says of one leaf."""
+    """Return one leaf's place in a table."""
     number = found["of"].get(name)
     return None if number is None else found["distinct"][number]
 

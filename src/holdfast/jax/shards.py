@@ -45,7 +45,7 @@ class Shards:
                     room[within(run, both)] = _plain(data)[within(box, both)]
 
     def scatter(self, _: int, __: memoryview) -> None:
-        """Refuse: nothing is read into them."""
+        """Refuse: restored arrays are always new."""
         raise TypeError("JAX's arrays cannot be changed in place")
 
 

@@ -46,7 +46,7 @@ class Tree(Generic[T]):
         if isinstance(value, Tree):
             raise UsageError("Tree(tree): give the value itself")
         self._value = value
-        self._first: _First | None = None  # set when a run is entered
+        self._first: _FirstValue | None = None  # set when a run is entered
         self._is_read = False  # since the run was entered or has restored the value
         self._restored: Any = None
 
@@ -85,7 +85,7 @@ class Tree(Generic[T]):
         return {**outline.leaves, FACTS: facts}
 
     def differences(self, stored: Any) -> list[str]:
-        """Return in what a captured tree, read or not, does not fit the value; nothing is changed. For the run."""
+        """Return how a captured tree, read or not, differs from the value; nothing is changed. For the run."""
         if not isinstance(stored, dict) or FACTS not in stored:
             return ["no Tree in the checkpoint, one here"]
         outline = self._outline()[0]
@@ -135,15 +135,15 @@ class Tree(Generic[T]):
             return f"tree.value {said}, and was not read: begin with `state = tree.value`, and assign what steps return"
         return f"tree.value {said}: assign what a step returns (tree.value = state). What never changes is no state"
 
-    def _outline(self) -> tuple[Outline, _First]:
+    def _outline(self) -> tuple[Outline, _FirstValue]:
         outline = Outline(self._value)
         if self._first is None:
-            self._first, self._is_read = _First(outline), False
+            self._first, self._is_read = _FirstValue(outline), False
         return outline, self._first
 
 
-class _First:
-    """What is known of a tree as it was when its run was entered. It keeps no array alive."""
+class _FirstValue:
+    """Facts of a tree from when its run was entered. It keeps no array alive."""
 
     def __init__(self, outline: Outline) -> None:
         self.names, self.treedefs, self.in_place = list(outline.leaves), outline.treedefs, outline.in_place
@@ -169,7 +169,7 @@ def is_array(value: Any) -> bool:
 
 
 def differing(live: Any, stored: Any) -> str:
-    """Return in what a stored leaf, read or not, cannot take the place of a live one; empty if it can."""
+    """Return why a stored leaf, read or not, cannot replace a live one; empty if it can."""
     if not is_array(live):
         return ""
     if not (is_array(stored) or codec.is_stored(stored)):
@@ -229,8 +229,9 @@ def _groups(wanted: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
     return groups
 
 
-def _require_same(first: _First, outline: Outline) -> None:
-    """
+def _require_same(first: _FirstValue, outline: Outline) -> None:
+    """Require the structure that the value had when the run began.
+
     Raises:
         UsageError: the structure has changed, so that a resume could not build the value again; or a leaf is gone.
     """

@@ -1,4 +1,4 @@
-"""A tree's leaves out of another run, or out of a checkpoint of Orbax: what fits is read, the rest is named."""
+"""Reads a tree's leaves from another run, or from a checkpoint of Orbax; names those that do not fit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from . import orbax
 from .tree import FACTS, Tree, differing
 
 
-class Match(NamedTuple):
+class TreeMatch(NamedTuple):
     """Names as the tree has them, except for `unexpected`, which it does not have."""
 
     loaded: list[str]
@@ -24,12 +24,12 @@ def is_model(target: object) -> TypeGuard[Tree[Any]]:
     return isinstance(target, Tree)
 
 
-def match(tree: Tree[Any], stored: Mapping[str, Any], rename: Mapping[str, str]) -> Match:
-    """Return what of `stored` fits the tree once its names are changed; nothing is changed or read."""
+def match(tree: Tree[Any], stored: Mapping[str, Any], rename: Mapping[str, str]) -> TreeMatch:
+    """Return which leaves of `stored` fit the tree after renaming; nothing is changed or read."""
     live, there = tree.leaves(), _renamed(stored, rename)
     both = [name for name in live if name in there]
     mismatched = [name for name in both if differing(live[name], there[name])]
-    return Match(
+    return TreeMatch(
         loaded=[name for name in both if name not in mismatched],
         missing=[name for name in live if name not in there],
         unexpected=[name for name in there if name not in live],
@@ -38,7 +38,7 @@ def match(tree: Tree[Any], stored: Mapping[str, Any], rename: Mapping[str, str])
 
 
 def read_matching(tree: Tree[Any], stored: Mapping[str, Any], rename: Mapping[str, str]) -> None:
-    """Read what fits, laid out like the live leaves; the others stay."""
+    """Read the leaves that fit, sharded like the live ones; the others stay."""
     there = _renamed(stored, rename)
     tree.take({name: there[name] for name in match(tree, stored, rename).loaded})
 

@@ -1,6 +1,6 @@
 """Attributes of the user's own models and layers that a step changes in Python: on torch, and with run_eagerly.
 
-In a compiled step Python runs only while TensorFlow or JAX traces it, and what it counts then is no state.
+In a compiled step Python runs only while TensorFlow or JAX traces it. Attributes that it changes then are not state.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any
 
 import keras
 
-from ..trainers.attributes import Attributes, set_by
+from ..trainers.attributes import PlainAttributes, set_by
 
 _THEIRS = ("keras", "tensorflow", "torch", "builtins")
 
 
 class ModelAttributes:
-    """Those that the methods of the user's classes set."""
+    """The attributes that methods of the user's classes set."""
 
     def __init__(self, model: Any) -> None:
         eager = keras.backend.backend() == "torch" or model.run_eagerly
@@ -32,7 +32,7 @@ class ModelAttributes:
             each.restore(stored.get(name, {}))
 
 
-class _OfLayer(Attributes):
+class _OfLayer(PlainAttributes):
     def _own(self) -> Iterator[tuple[str, Any]]:
         for name, value in super()._own():
             tracked = type(value).__module__.startswith("keras.") and isinstance(value, list | dict | set)

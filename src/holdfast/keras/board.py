@@ -20,7 +20,7 @@ DIRECTORIES = frozenset({"log_dir", "_log_write_dir", "_train_dir", "_val_dir"})
 _FDS = "/proc/self/fd"
 
 
-class Board:
+class BoardFiles:
     def __init__(self, callback: Any) -> None:
         self._callback, self._token, self._events = callback, "", EventFiles()
         self._stored: Mapping[str, int] | None = None  # how many events the checkpoint has, by directory
@@ -30,7 +30,9 @@ class Board:
         return "://" in os.fspath(self._callback.log_dir)
 
     def choose(self, known: Any) -> list[str]:
-        """Go on in the directory of the earlier attempts, if it is there. Return what the next one must know."""
+        """Continue in the directory of the earlier attempts, if it exists. Return the facts that the next attempt
+        needs.
+        """
         callback, self._token = self._callback, uuid.uuid4().hex[:8]
         here = os.fspath(callback.log_dir)
         self._close()
@@ -39,7 +41,7 @@ class Board:
             if was != here and scan.is_dir(was):
                 say(f"TensorBoard goes on in {was}, where this run began, and not in {here}")
                 for name in (callback._train_dir, callback._val_dir, here):
-                    with suppress(OSError):  # somebody else's files are in it
+                    with suppress(OSError):  # it holds other programs' files
                         disk.remove_dir(Path(name))
                 callback.log_dir = callback._log_write_dir = here = was
                 callback._train_dir, callback._val_dir = (os.path.join(was, name) for name in ("train", "validation"))
@@ -74,7 +76,7 @@ class Board:
             disk.remove_file(Path(path))
 
     def leave(self) -> None:
-        """Let nobody write later into files that the next attempt cuts."""
+        """Close the writers: nothing may write later into files that the next attempt truncates."""
         self._callback._close_writers()
 
     def state(self) -> dict[str, int]:
@@ -92,7 +94,7 @@ class Board:
         return {"train": Path(callback._train_dir), "validation": Path(callback._val_dir)}
 
     def _files(self, directory: Path) -> list[Path]:
-        """Those of this run, in the order of its attempts."""
+        """The event files of this run, in the order of its attempts."""
         return sorted(scan.glob(directory, f"events.out.tfevents.*.{self._token}-*.v2"), key=_number)
 
 
@@ -110,7 +112,7 @@ class Named:
 
 
 def _number(path: Path) -> int:
-    """Of the attempt that wrote this file."""
+    """Return the number of the attempt that wrote this file."""
     return int(path.name.removesuffix(".v2").rpartition("-")[2])
 
 

@@ -1,4 +1,4 @@
-"""A call of fit(), seen from a callback: its data, its callbacks, and what has to be so before a run begins."""
+"""A call of fit(), seen from a callback: its data, its callbacks, and the checks before a run begins."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Call(NamedTuple):
 
 
 def the_call(model: Any) -> Call:
-    """The call of fit() in which Keras calls the callback that asks.
+    """Return the call of fit() inside which Keras calls the present callback.
 
     Raises:
         UsageError: there is none.
@@ -41,7 +41,7 @@ def the_call(model: Any) -> Call:
 
 
 def begin_the_others(call: Call, ours: Any) -> None:
-    """Begin the callbacks that stand behind ours in the list: what a run restores must not be reset afterwards."""
+    """Begin the callbacks after ours in the list: they must not reset the restored state afterwards."""
     listed = call.callbacks.callbacks  # Keras is walking it, and calls on_train_begin of each
     place = listed.index(ours)
     later, listed[place + 1 :] = listed[place + 1 :], []
@@ -51,7 +51,8 @@ def begin_the_others(call: Call, ours: Any) -> None:
 
 
 def require_alone(call: Call, ours: type) -> None:
-    """
+    """Require that no other callback or strategy conflicts with ours.
+
     Raises:
         UsageError: another callback, or a strategy, would stand in the way.
     """
@@ -72,11 +73,11 @@ def require_alone(call: Call, ours: type) -> None:
 
 
 def build(call: Call) -> None:
-    """Make the variables that Keras on TensorFlow makes with the first batch only: too late for a restore."""
+    """Make the variables that Keras on TensorFlow would make with the first batch, after the restore."""
     model = call.model
     if keras.backend.backend() == "tensorflow":
         specs = call.iterator._distributed_dataset.element_spec  # noqa: SLF001
-        with suppress(Exception):  # a model that is no function of its batch: a resume wants it to be built
+        with suppress(Exception):  # a model that cannot be built from its batch: a resume requires a built model
             model._symbolic_build(data_batch=specs)  # noqa: SLF001
     built = all(each.built for each in model._flatten_layers())  # noqa: SLF001  else variables are still to come
     if built and isinstance(model.optimizer, keras.optimizers.Optimizer) and not model.optimizer.built:
@@ -84,7 +85,7 @@ def build(call: Call) -> None:
 
 
 def begins_anew(data: Any) -> bool:
-    """Whether a new process would draw other batches of these than the one before in a later epoch."""
+    """Whether a new process would draw different batches from this data in a later epoch than the old process."""
     if isinstance(data, keras.utils.PyDataset):
         plain = keras.utils.PyDataset
         return any(getattr(type(data), name) is not getattr(plain, name) for name in ("on_epoch_begin", "on_epoch_end"))

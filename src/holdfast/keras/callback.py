@@ -46,4 +46,4 @@ class Holdfast(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no 
         self.run = Fitting(call, self, self._path, self._state, self._options, self._untried).run
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Do nothing. That it is here makes Keras call all callbacks in the loop's own thread."""
+        """Do nothing. Because this method exists, Keras calls all callbacks in the loop's own thread."""

@@ -11,18 +11,18 @@ from ..state import rng
 
 
 class Group(NamedTuple):
-    """What one execution takes."""
+    """The batches of one execution."""
 
     first: int  # the number of its first batch in the epoch
-    batches: Any  # what Keras takes the batches from
+    batches: Any  # the iterator from which Keras takes the batches
     last: bool  # whether the epoch is known to end with it
 
 
-class Source:
-    """Where the batches come from. A pass is one walk over the data; with steps_per_epoch epochs share passes."""
+class BatchSource:
+    """A source of batches. A pass is one iteration over the data; with steps_per_epoch several epochs share a pass."""
 
     length: int | None = None  # batches of a pass
-    by_keras = False  # whether a pass is taken by Keras' own function, in TensorFlow, and not batch by batch here
+    by_keras = False  # whether Keras itself iterates, inside TensorFlow
     replays = False  # whether a resume reads the batches again
     unknown: Any = None  # as of a feed
 
@@ -31,16 +31,16 @@ class Source:
         raise NotImplementedError
 
     def place(self, seen: int) -> Any:  # noqa: ARG002
-        """What `begin` needs besides the numbers."""
+        """The position that `begin` needs besides the numbers."""
         return None
 
     def facts(self) -> dict[str, Any]:
-        """What decides which samples a position means."""
+        """The facts that decide which samples a position means."""
         return {}
 
 
 class Batches(Feed):
-    def __init__(self, source: Source, per_epoch: int | None, group: int) -> None:
+    def __init__(self, source: BatchSource, per_epoch: int | None, group: int) -> None:
         super().__init__(source)
         self.replays, self.unknown = source.replays, source.unknown
         self._source, self._per_epoch, self._group = source, per_epoch, group
@@ -63,7 +63,7 @@ class Batches(Feed):
             self._number, self._seen, self._ended = position["pass"], position["seen"], position["ended"]
             self._done = position["done"] if inside else 0
             source.length = source.length or position["length"]
-            with rng.scope(0):  # what is read again to come here draws its own numbers
+            with rng.scope(0):  # batches that are read again draw their own numbers
                 self._pass = source.begin(self._number, self._seen, position["place"])
         if not inside and (self._pass is None or self._is_over()):
             self._number = 0 if self._pass is None else self._number + 1

@@ -1,4 +1,4 @@
-"""Fitting: the run around one call of fit(), and what is put in that call's way."""
+"""Fitting: the run around one call of fit(), and the functions that it wraps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .state import Metrics, Variables, kept_with, optimizers, trackable
 
 
 class Fitting:
-    """Keras calls what this puts in place of its own: the safe points lie behind everybody else's callbacks."""
+    """Replaces functions that Keras calls, so that safe points come after all other callbacks."""
 
     def __init__(
         self,
@@ -161,7 +161,9 @@ class Fitting:
         theirs(epoch, logs)
 
     def _restore_again(self) -> None:
-        """In mid-epoch Keras begins that epoch once more: it resets metrics, and callbacks change what they like."""
+        """Restore the state again: in mid-epoch Keras begins that epoch once more, which resets metrics and calls
+        callbacks.
+        """
         for name, saved in self._saved.items():
             self._own[name].load_state_dict(saved)
 
@@ -185,7 +187,7 @@ class Fitting:
             self._dataset.look()
 
     def _nothing(self) -> Iterator[tuple[int, int, Any]]:
-        """A step that does nothing: all batches were done before, and Keras needs the logs of a step."""
+        """Make a step that does nothing: all batches were done before, and Keras needs the logs of a step."""
         model, logs = self._call.model, dict(self._memory["logs"])
         kept, jax = model.train_function, keras.backend.backend() == "jax"
         model.train_function = (lambda state, _: (logs, state)) if jax else (lambda _: logs)
@@ -231,7 +233,7 @@ def _one_by_one(group: Group) -> Any:
 
 
 def numbers(logs: Mapping[str, Any] | None) -> dict[str, float]:
-    """Those of Keras' logs that are one number."""
+    """Return those of Keras' logs that are single numbers."""
     found = {}
     for name, value in (logs or {}).items():
         with suppress(TypeError, ValueError):  # an array of several

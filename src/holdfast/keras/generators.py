@@ -17,7 +17,7 @@ _GLOBAL = "global_seed_generator"  # the attribute that holds Keras' generator; 
 
 
 def kept(*, tensorflow: bool) -> AbstractContextManager[None]:
-    """In this block runs keep Keras' generator, and with `tensorflow` those of TensorFlow."""
+    """Within this block runs save Keras' generator, and with `tensorflow` those of TensorFlow."""
     sources = {"keras": rng.GeneratorSource(_capture, _restore, _seed)}
     if tensorflow:
         sources["tensorflow"] = rng.GeneratorSource(_capture_tensorflow, _restore_tensorflow, _seed_tensorflow)
@@ -25,7 +25,7 @@ def kept(*, tensorflow: bool) -> AbstractContextManager[None]:
 
 
 def global_seed() -> int | None:
-    """The seed that keras.utils.set_random_seed was given last."""
+    """The last seed given to keras.utils.set_random_seed."""
     seed = global_state.get_global_attribute("global_random_seed")
     return None if seed is None else int(seed)
 
@@ -49,7 +49,7 @@ def _seed(number: int) -> None:
 
 
 def _capture_tensorflow() -> Any:
-    """Two things: what seeds operations outside of functions, and the global tf.random.Generator if one was made."""
+    """Capture the seed of operations outside of functions, and the global tf.random.Generator if there is one."""
     from tensorflow.python.eager import context
     from tensorflow.python.ops import stateful_random_ops
 
@@ -79,7 +79,7 @@ def _restore_tensorflow(state: Any) -> list[str]:
 
 
 def _seed_tensorflow(number: int) -> None:
-    """Operations outside of functions draw from `number`; what seeds functions stays as it is."""
+    """Seed operations outside of functions with `number`; the seed of functions is unchanged."""
     from tensorflow.python.eager import context
 
     drawn = getattr(context.context(), "_rng", None)

@@ -19,7 +19,7 @@ def capture(target: Optimizer) -> Any:
 
 
 def differences(_: Optimizer, __: Any) -> list[str]:
-    """Return no line: `restore` compares, when the optimizer is built."""
+    """Return []: `restore` compares, when the optimizer is built."""
     return []
 
 
@@ -27,7 +27,7 @@ def restore(target: Optimizer, stored: Any) -> None:
     target.load_state_dict(whole(stored))
 
 
-def outvoted(target: Optimizer, stored: Any) -> list[str]:
+def overridden_options(target: Optimizer, stored: Any) -> list[str]:
     """Return a line if the script begins with another learning rate than the run did, which will be used."""
     here, there = target.base_rate, stored.get("base_rate")
     if None in (here, there) or here == there:
@@ -36,7 +36,8 @@ def outvoted(target: Optimizer, stored: Any) -> list[str]:
 
 
 def override(target: Optimizer, changes: Mapping[str, Any], _: Iterable[object]) -> list[str]:
-    """
+    """Set options of the optimizer.
+
     Raises:
         UsageError: the optimizer has no such option that a checkpoint holds; nothing was changed.
     """

@@ -1,6 +1,6 @@
 """Looked at: the arrays of a captured Keras object that are trainable variables or moments.
 
-A save looks at their numbers. Moving statistics, metrics and counters are not looked at.
+A save checks whether their numbers are finite. Moving statistics, metrics and counters are not checked.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the other callbacks of a fit() remember: their attributes that change while it runs, and their files."""
+"""The state of the other callbacks of a fit(): their attributes that change while it runs, and their files."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ..run.tracked import digests
 from ..terminal import warn
 from ..trainers.attributes import filled
 from ..trainers.training import Training, remembered
-from .board import DIRECTORIES, Board
+from .board import DIRECTORIES, BoardFiles
 from .state import trackable
 
 _EVENT = "boards"  # in the journal: where TensorBoard's callbacks write
-_KERAS = "keras:"  # before the names of attributes that are saved by their variables
+_KERAS = "keras:"  # prefix of attributes that are saved by their variables
 _NOT_STATE = frozenset(
     {
         *("_model", "params", "model"),  # of a callback
@@ -32,11 +32,11 @@ _NOT_STATE = frozenset(
 )
 
 
-class Attributes:
-    """Those attributes of an object that have changed since it was first looked at. What cannot be saved is left out.
+class ChangedAttributes:
+    """The attributes of an object that have changed since the first look.
 
-    An argument that nobody changes, such as a patience, stays as the script has it. Objects of Keras are saved by their
-    variables, but for those that are `kept` elsewhere.
+    Attributes that cannot be saved are left out. An argument that never changes, such as a patience, keeps the script's
+    value. Objects of Keras are saved by their variables, but for those that are `kept` elsewhere.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class Attributes:
     ) -> None:
         self.target, self._kept, self._apart = target, kept, apart | _NOT_STATE
         self._restored: set[str] = set()
-        self.unsaved: list[str] = []  # the names of what could not be saved when it was last looked at
+        self.unsaved: list[str] = []  # names that could not be saved at the last look
         self.first: dict[str, dict[str, str]] = {name: printed for name, (_, printed) in self._now().items()}
 
     def _now(self) -> dict[str, tuple[Any, Any]]:
-        """The value of each attribute that can be saved, and what tells it from another one."""
+        """Return the value of each attribute that can be saved, and a text that differs for other values."""
         found: dict[str, tuple[Any, Any]] = {}
         self.unsaved = []
         for name, value in vars(self.target).items():
@@ -86,7 +86,7 @@ class Attributes:
 
 
 def _printed(value: Any) -> Any:
-    """What tells a value from another one; None if it cannot be saved."""
+    """Return a text that differs for other values; None if the value cannot be saved."""
     try:
         return digests({"": value}).of
     except UsageError:
@@ -101,7 +101,7 @@ class Dataset:
 
     def __init__(self, dataset: Any) -> None:
         self._own = all(callable(getattr(dataset, each, None)) for each in ("state_dict", "load_state_dict"))
-        self._dataset, self._attributes = dataset, Attributes(dataset)
+        self._dataset, self._attributes = dataset, ChangedAttributes(dataset)
         self._changed: dict[str, Any] = {}
         self._ahead = dataset.workers > 1 or (dataset.workers > 0 and dataset.use_multiprocessing)
         if self._ahead:
@@ -111,7 +111,7 @@ class Dataset:
             )
 
     def look(self) -> None:
-        """Look at it anew: it may change as an epoch begins or ends."""
+        """Read its attributes again: it may change as an epoch begins or ends."""
         self._changed = {} if self._own else copy.deepcopy(self._attributes.changed())
 
     def state_dict(self) -> Any:
@@ -194,7 +194,7 @@ class Callback:
         self._own = all(callable(getattr(callback, each, None)) for each in ("state_dict", "load_state_dict"))
         if isinstance(callback, MonitorCallback) and callback.monitor_op is None:
             callback._set_monitor_op()  # noqa: SLF001  at the first epoch's end it would turn min_delta's sign around
-        self._attributes = Attributes(callback, kept, self.apart)
+        self._attributes = ChangedAttributes(callback, kept, self.apart)
         bases = {
             base.__module__.partition(".")[0] for base in type(callback).__mro__ if base is not keras.callbacks.Callback
         }
@@ -230,7 +230,8 @@ class CSV(Callback):
         return {**self._attributes.changed(), "text": self._written()}
 
     def load_state_dict(self, stored: Any) -> None:
-        """
+        """Cut the file back to the rows of the checkpoint.
+
         Raises:
             UsageError: the file has other rows, which are not ours to remove.
         """
@@ -278,7 +279,7 @@ class TensorBoard(Callback):
 
     def __init__(self, callback: Any, kept: Callable[[], Iterable[Any]]) -> None:
         super().__init__(callback, kept)
-        self.board = Board(callback)
+        self.board = BoardFiles(callback)
 
     def state_dict(self) -> Any:
         return {**self._attributes.changed(), "events": self.board.state()}

@@ -18,7 +18,7 @@ from keras.src.trainers.data_adapters.torch_data_loader_adapter import TorchData
 from ..data.feed import feed_for
 from ..data.order import Shuffle, key
 from ..data.replay import ReplayFeed
-from .feed import Source
+from .feed import BatchSource
 
 
 def batches_of(adapter: Any) -> Iterator[Any]:
@@ -30,7 +30,7 @@ def batches_of(adapter: Any) -> Iterator[Any]:
 
 
 class Once:
-    """Stands for a dataset inside of an adapter: it is iterated once, over batches that somebody else fetches."""
+    """Replaces a dataset inside an adapter: it is iterated once, over batches that are fetched elsewhere."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches
@@ -40,13 +40,13 @@ class Once:
 
 
 def batches_from(adapter: Any, name: str, batches: Iterator[Any]) -> Iterator[Any]:
-    """The same, of `batches` instead of the data that the adapter has as its attribute `name`."""
+    """The same, from `batches` instead of the data in the adapter's attribute `name`."""
     twin = copy.copy(adapter)
     setattr(twin, name, Once(batches))
     return batches_of(twin)
 
 
-class Arrays(Source):
+class Arrays(BatchSource):
     """Arrays, in an order of our own where they are shuffled: the same on each backend, and entered anywhere."""
 
     def __init__(self, adapter: Any, seed: int) -> None:
@@ -93,8 +93,8 @@ class Arrays(Source):
             yield tree.map_structure(taken(chosen), inputs)
 
 
-class Rest(keras.utils.PyDataset):  # type: ignore[misc]  # keras has no types
-    """What remains of a PyDataset's batches, in an order of ours."""
+class RemainingBatches(keras.utils.PyDataset):  # type: ignore[misc]  # keras has no types
+    """The remaining batches of a PyDataset, in our order."""
 
     def __init__(self, dataset: Any, order: list[int] | None, start: int) -> None:
         more = {"workers": dataset.workers, "use_multiprocessing": dataset.use_multiprocessing}
@@ -110,8 +110,8 @@ class Rest(keras.utils.PyDataset):  # type: ignore[misc]  # keras has no types
         return self._dataset[place if self._order is None else self._order[place]]
 
 
-class Indexed(Source):
-    """A PyDataset: a batch is asked for by its number."""
+class Indexed(BatchSource):
+    """A PyDataset: a batch is read by its number."""
 
     def __init__(self, adapter: Any, seed: int) -> None:
         self._adapter, self._seed, self._shuffle = adapter, seed, bool(adapter.shuffle)
@@ -124,13 +124,13 @@ class Indexed(Source):
         count, order = self.length, None
         if count is not None:
             order = Shuffle(count, self._seed, number)[:] if self._shuffle else list(range(count))
-        rest = Rest(self._adapter.py_dataset, order, seen)
+        rest = RemainingBatches(self._adapter.py_dataset, order, seen)
         if order is not None and seen >= len(order):
             return iter(())
         return batches_of(PyDatasetAdapter(rest, class_weight=self._adapter.class_weight))
 
 
-class Fed(Source):
+class Fed(BatchSource):
     """A source that the core knows how to walk: torch's DataLoader; any other iterable is read again."""
 
     def __init__(self, feed: Any, length: int | None, adapt: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
@@ -147,7 +147,7 @@ class Fed(Source):
         return dict(self._feed.position(seen))
 
 
-def source_of(iterator: Any, seed: int) -> Source:
+def source_of(iterator: Any, seed: int) -> BatchSource:
     """The source for an epoch iterator of Keras."""
     adapter, tensorflow = iterator.data_adapter, keras.backend.backend() == "tensorflow"
     if isinstance(adapter, ArrayDataAdapter):
@@ -170,7 +170,7 @@ def source_of(iterator: Any, seed: int) -> Source:
 
 
 def _once_or_more(adapter: Any) -> Iterable[Any]:
-    """A generator is walked once; a dataset that Keras knows and we do not, anew for each pass."""
+    """A generator is iterated once; a dataset of a kind that only Keras knows is iterated anew for each pass."""
     return batches_of(adapter) if adapter.num_batches is None else _Anew(adapter)
 
 

@@ -1,4 +1,6 @@
-"""What Keras objects hold: variables, as arrays of NumPy on every backend, so that any backend reads a checkpoint."""
+"""The state of Keras objects: variables, as arrays of NumPy on every backend, so that any backend reads a
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ class Metrics(Variables):
 
 
 class Optimizer:
-    """An optimizer, which Keras builds for the variables that it steps: the checkpoint knows for which."""
+    """An optimizer. Keras builds it for the variables that it steps; the checkpoint records which."""
 
     def __init__(self, optimizer: Any, model: Any) -> None:
         self._optimizer, self._model = optimizer, model
@@ -144,7 +146,7 @@ def kept_with(model: Any) -> list[Any]:
 
 
 def trackable(value: Any) -> Any:
-    """What a run can track of something that the user names in `state`: Keras objects by their variables."""
+    """Return an object that a run can track for a value in the user's `state`: Keras objects by their variables."""
     if isinstance(value, keras.Layer):
         return Variables(f"the layer {value.name}", lambda: value.variables)
     if isinstance(value, keras.optimizers.Optimizer):
@@ -159,7 +161,7 @@ def trackable(value: Any) -> Any:
 
 
 def synchronise(model: Any) -> None:
-    """On JAX an epoch's steps hand the state on, and the variables of the model lag behind."""
+    """Write the state of JAX's steps back into the model's variables, which are not updated during an epoch."""
     if keras.backend.backend() == "jax" and hasattr(model, "jax_state_sync"):
         model.jax_state_sync()
 

@@ -14,12 +14,12 @@ from keras.src.trainers.data_adapters import array_slicing
 
 from ..errors import UsageError
 from ..terminal import warn
-from .feed import Group, Source
+from .feed import BatchSource, Group
 from .sources import Arrays, batches_from
 
 
 class ArraysOfTensorFlow(Arrays):
-    """Arrays that TensorFlow gathers, ahead of the step that takes them. What is ahead depends on nothing random."""
+    """Arrays that TensorFlow gathers, ahead of the step that takes them. Gathering ahead draws no random numbers."""
 
     by_keras = True
 
@@ -45,7 +45,7 @@ def _gathered(places: Any, inputs: Any) -> Any:
     return tree.traverse(one, inputs)
 
 
-class Pipeline(Source):
+class Pipeline(BatchSource):
     """A tf.data pipeline. TensorFlow saves where its iterator is: buffers of shuffle(), seeds, numbers of passes."""
 
     def __init__(self, iterator: Any) -> None:
@@ -62,13 +62,14 @@ class Pipeline(Source):
         dataset = self._iterator._get_iterator() if self.by_keras else self._adapter._dataset  # noqa: SLF001
         if place is None:
             self._at = iter(dataset)
-            self._start = self._state()  # refused now, if it is
+            self._start = self._state()  # fails here if the position cannot be saved
         else:
-            # At its end an iterator has let go of what counts the passes for shuffle(): its start has that, too.
+            # At its end an iterator has dropped the counter of passes for shuffle(); its state at the start still has
+            # it.
             first, self._at, self._start = iter(dataset), iter(dataset), place["start"]
             _restore(first, self._start)
             _restore(self._at, place["now"])
-            if self.length is None:  # whether it is at its end only a fetch tells
+            if self.length is None:  # only a fetch shows whether it is at its end
                 if not bool(self._at.get_next_as_optional().has_value()):
                     self.length = seen
                     warn(
@@ -85,7 +86,8 @@ class Pipeline(Source):
         return {"now": self._state(), "start": self._start}
 
     def _state(self) -> bytes:
-        """
+        """Return the pipeline's position, as TensorFlow saves it.
+
         Raises:
             UsageError: TensorFlow cannot save the pipeline's position.
         """

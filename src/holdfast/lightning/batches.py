@@ -1,4 +1,4 @@
-"""What Lightning iterates in the place of a training loader: the batches that remain of it in this epoch."""
+"""Loaders that Lightning iterates instead of the training loaders: they yield the remaining batches of this epoch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from ..data.facts import known_length
 from ..data.zipped import Zip
 
-Batches = Callable[[Any], Iterator[Any]]  # of a loader: its remaining batches in this epoch
+Batches = Callable[[Any], Iterator[Any]]  # returns a loader's remaining batches in this epoch
 
 _END = object()
 
@@ -23,7 +23,7 @@ def serve(combined: Any, batches: Batches) -> list[Any]:
 
 
 class Stand:
-    """Stands for a loader: everything but its iteration, and a state of its own, is the loader's."""
+    """Replaces a loader: all attributes are the loader's, except its iteration and its state."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader

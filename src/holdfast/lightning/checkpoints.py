@@ -1,4 +1,4 @@
-"""The files of Lightning's own ModelCheckpoint, which stay the user's: what an undone step wrote gets its name again.
+"""The files of Lightning's own ModelCheckpoint, which belong to the user: a repeated step writes under the same name.
 
 A killed attempt may have written `epoch=1-step=12.ckpt` after the run's last save. The step is done again, and without
 this its file would be called `epoch=1-step=12-v1.ckpt`. The journal has the names that the run has written: a file of
@@ -30,7 +30,9 @@ class Files:
         return {key: sorted(_names(each) - self._undone.get(key, set())) for key, each in _callbacks(self._trainer)}
 
     def begin(self, training: Training, known: dict[str, list[str]]) -> None:
-        """Note what is written from now on. What an earlier attempt wrote, and is not `known`, counts as not there."""
+        """Note the files that are written from now on. Files that an earlier attempt wrote, and that are not `known`,
+        are ignored.
+        """
         written = {(each["folder"], each["name"]) for each in all_remembered(training.path, _EVENT)}
         for key, callback in _callbacks(self._trainer):
             folder = os.path.realpath(callback.dirpath)
@@ -91,5 +93,5 @@ def _exists(callback: Any, undone: set[str]) -> Callable[..., bool]:
 
 
 def _text(name: str) -> str:
-    """Return a file's name as the journal can have it."""
+    """Return a file's name in the journal's encoding."""
     return os.fsencode(name).decode(errors="replace")

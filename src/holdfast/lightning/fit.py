@@ -1,9 +1,9 @@
-"""Fit: one `trainer.fit` as a run. What it wraps of the trainer's loops is theirs again when the run is left.
+"""Fit: one `trainer.fit` as a run. The methods that it wraps are restored when the run is left.
 
 Lightning's own way to restart inside an epoch is not used: it steps schedulers twice and begins running means anew. The
 loops begin as in a fresh process, with the counters of the checkpoint. The hooks of an epoch's beginning are called
-again when a run goes on in its middle, under the random numbers of then and without loggers: what they set up outside
-of the state is there again. What they change in the state is put back.
+again when a run goes on in its middle, with the random numbers of that time and without loggers, because they may set
+up things outside of the state. Their changes to the state are undone.
 """
 
 from __future__ import annotations
@@ -101,12 +101,12 @@ class Fit:
             self._take_loaders()
 
     def _wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
-        """Put `wrapper` in the place of a method; it gets the method, and its arguments."""
+        """Replace a method by `wrapper`, which gets the method and its arguments."""
         plain = getattr(owner, name)
         self._training.replace(owner, name, lambda *args, **kwargs: wrapper(plain, *args, **kwargs))
 
     def _take_loaders(self) -> None:
-        """Let Lightning iterate what the run serves, from here on. Its own restore of loaders stands back."""
+        """Let Lightning iterate the run's batches from now on. Its own restore of loaders is disabled."""
         combined = self._loops._combined_loader
         self._training.replace(combined, "flattened", serve(combined, self._batches))
 
@@ -168,7 +168,9 @@ class Fit:
             self._loop.end_epoch(pending, last=last)
 
     def _ends(self, plain: Callable[[], None]) -> None:
-        """End the last epoch after the hooks of the training's end: averaging changes the weights there."""
+        """End the last epoch after the hooks at the training's end, because weight averaging changes the
+        weights there.
+        """
         plain()
         if self._barren:
             raise UsageError(_NO_BATCH)
@@ -201,7 +203,7 @@ class Fit:
 
 
 def _objects(trainer: Any, memory: Memory, state: Mapping[str, Any]) -> dict[str, Any]:
-    """What the run tracks, by name."""
+    """The objects that the run tracks, by name."""
     found = {"model": trainer.model, "trainer": memory}
     found |= _numbered("optimizer", trainer.optimizers)
     found |= _numbered("scheduler", [config.scheduler for config in trainer.lr_scheduler_configs])
@@ -217,7 +219,9 @@ def _numbered(name: str, objects: list[Any]) -> dict[str, Any]:
 
 
 def _quieten(loader: Any, replace: Callable[[object, str, Any], None]) -> None:
-    """Let the first iterator of persistent workers draw nothing from the loop: a resumed process makes it again."""
+    """Keep the first iterator of persistent workers from drawing the loop's random numbers: a resumed process makes it
+    again.
+    """
     if not getattr(loader, "persistent_workers", False) or not getattr(loader, "num_workers", 0):
         return
     plain = loader._get_iterator

@@ -1,4 +1,4 @@
-"""The framework under either of its names, `lightning` or `pytorch_lightning`, and what a run cannot be made of."""
+"""The framework under either of its names, `lightning` or `pytorch_lightning`, and the trainers that are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..trainers.known import NAMES
 from ..trainers.names import require
 from ..trainers.training import leaves_out
 
-PACKAGES = ("lightning.pytorch", "pytorch_lightning")  # one code under two names: no class of one is one of the other
+PACKAGES = ("lightning.pytorch", "pytorch_lightning")  # the same code under two names, with separate classes
 
 
 def callback_kinds() -> tuple[type, ...]:
@@ -56,7 +56,8 @@ def require_known(trainer: Any) -> Unproven | None:
 
 
 def require_alone(trainer: Any) -> None:
-    """
+    """Require that Lightning itself restores nothing.
+
     Raises:
         UsageError: Lightning has loaded a checkpoint of its own.
     """
@@ -82,7 +83,8 @@ def let_run_restore(trainer: Any, path: str | os.PathLike[str]) -> None:
 
 
 def require_possible(trainer: Any) -> None:
-    """
+    """Require a Trainer whose state can be saved.
+
     Raises:
         UsageError: the trainer trains in a way whose state is out of reach.
     """

@@ -1,4 +1,4 @@
-"""Loggers that go on: the next attempt writes where the last one wrote, and what undone steps had logged is cut off.
+"""Loggers that continue: the next attempt writes where the last one wrote, and lines of undone steps are removed.
 
 A logger chooses its directory, or its id at W&B, when it is first used: before any hook of a callback but one.
 """
@@ -36,14 +36,16 @@ class Logs:
         self._looks: dict[str, str] = {}
         if known:  # on each rank alike: they decide together
             for callback in trainer.callbacks:
-                if framework.is_a(callback, "SaveConfigCallback"):  # LightningCLI's: the directory has its file by now
+                if framework.is_a(callback, "SaveConfigCallback"):  # LightningCLI has written its file there by now
                     callback.overwrite = True
         for kept, (kind, name) in zip(self._kept, known, strict=False):
             if kind == type(kept).__name__ and name is not None:
                 kept.reuse(name)
 
     def begin(self, training: Training, stored: list[Any] | None) -> None:
-        """Cut off what was logged after the checkpoint, or all if there is none, and note who the loggers are."""
+        """Remove lines that were logged after the checkpoint (all if there is none), and note which loggers
+        there are.
+        """
         looks = training.loop.durations.setdefault(_LOOKS, {})
         for at, kept in enumerate(self._kept):
             kept.looks = looks.get(str(at), "")
@@ -66,21 +68,21 @@ class Kept:
     def __init__(self, trainer: Any, logger: Any) -> None:
         self.trainer, self.logger = trainer, logger
         self.reused = False
-        self.looks = ""  # tells what was logged up to the last save from what another program has logged
+        self.looks = ""  # distinguishes the run's lines up to the last save from another program's
 
     def name(self) -> Any:
-        """What the next attempt needs to go on with the same record."""
+        """The name by which the next attempt continues the same record."""
         return None
 
     def reuse(self, name: Any) -> None:
         """Go on with that record."""
 
     def state(self) -> dict[str, Any]:
-        """How much is logged; all of it is on its way to the disk."""
+        """The amount that was logged; all of it is flushed."""
         return {}
 
     def cut(self, stored: dict[str, Any]) -> None:
-        """Cut off what came after that."""
+        """Remove everything after that."""
 
 
 class Versioned(Kept):
@@ -102,7 +104,7 @@ class Versioned(Kept):
             self.logger._version = own
 
     def open(self) -> None:
-        """Note what is there before this attempt writes."""
+        """Note the existing files before this attempt writes."""
 
 
 class Csv(Versioned):
@@ -120,7 +122,8 @@ class Csv(Versioned):
         return {"keys": keys, "rows": len(rows)}
 
     def cut(self, stored: dict[str, Any]) -> None:
-        """
+        """Cut the file back to the rows of the checkpoint.
+
         Raises:
             UsageError: the file is another program's.
         """
@@ -193,7 +196,9 @@ class TensorBoard(Versioned):
 
 
 class Wandb(Kept):
-    """WandbLogger. The same id goes on; what W&B has cannot be taken back, and what it had not written is lost."""
+    """WandbLogger. The same id continues. Values that W&B has cannot be removed, and values that it had not written are
+    lost.
+    """
 
     def name(self) -> Any:
         return self.logger.version

@@ -1,4 +1,4 @@
-"""Memory: what a trainer counts and remembers beside model, optimizers and schedulers, as state of a run."""
+"""Memory: a trainer's counters and other state besides model, optimizers and schedulers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..terminal import say
-from ..trainers.attributes import Attributes
+from ..trainers.attributes import PlainAttributes
 from . import framework, results
 from .attributes import attributes_of
 from .checkpoints import Files, with_place, without_place
@@ -32,15 +32,15 @@ _RELOADED = "_last_train_dl_reload_epoch", "_last_val_dl_reload_epoch"
 class Memory:
     """Has a `state_dict()`, so that a run tracks it.
 
-    Lightning changes some of it again between the restore and the first step. So the state of a restore is kept until
-    then, and can be put back without a word.
+    Lightning changes some of it again between the restore and the first step. So the restored state is kept until then,
+    and can be restored again.
     """
 
     def __init__(self, trainer: Any, logs: Logs) -> None:
         self.restored: dict[str, Any] = {}
         self._trainer, self._logs, self.files = trainer, logs, Files(trainer)
         self._fresh = False  # whether nothing has changed since the restore
-        self._attributes: dict[str, Attributes] = attributes_of(trainer, _keys(trainer))
+        self._attributes: dict[str, PlainAttributes] = attributes_of(trainer, _keys(trainer))
 
     def state_dict(self) -> dict[str, Any]:
         trainer, loops = self._trainer, self._trainer.fit_loop
@@ -106,7 +106,7 @@ class Memory:
             trainer.precision_plugin.load_state_dict(state["precision"])
 
     def restore_again(self) -> None:
-        """Put back what Lightning and the hooks of the training's beginning have changed since the restore."""
+        """Undo changes that Lightning and the hooks at the training's beginning made since the restore."""
         if not self._fresh:
             return
         trainer, validation = self._trainer, self._trainer.fit_loop.epoch_loop.val_loop
@@ -151,7 +151,7 @@ class Memory:
             module.on_load_checkpoint({**_document(self._trainer), **deepcopy(state["hooks"])})
 
     def _from_hooks(self) -> dict[str, Any]:
-        """Return what the module's own on_save_checkpoint adds to a checkpoint."""
+        """Return the entries that the module's own on_save_checkpoint adds to a checkpoint."""
         module = self._trainer.lightning_module
         helpers = framework.part(self._trainer, "utilities.model_helpers")
         if not helpers.is_overridden("on_save_checkpoint", module):
@@ -172,7 +172,7 @@ def _apart(value: Any) -> Any:
 
 
 def _document(trainer: Any) -> dict[str, Any]:
-    """What Lightning's own checkpoint has, for hooks that look at it."""
+    """The entries of Lightning's own checkpoint, for hooks that read them."""
     return {
         "epoch": trainer.current_epoch,
         "global_step": trainer.global_step,

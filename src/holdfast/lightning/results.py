@@ -1,6 +1,6 @@
-"""Results: the running means of what `self.log` was given in this epoch, and the states of torchmetrics.
+"""Results: the running means of values logged by `self.log` in this epoch, and the states of torchmetrics.
 
-No checkpoint of Lightning's has them: after its own restart inside an epoch, the epoch's means are those of its rest.
+Lightning's checkpoints lack them: after its own restart inside an epoch, the means cover only the rest of the epoch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from . import framework
 
 _OWN = ("value", "cumulated_batch_size", "_forward_cache", "_computed", "_update_count", "has_reset")
-_FUNCTIONS = ("reduce_fx", "_sync")  # of a value's description: what is no plain value
+_FUNCTIONS = ("reduce_fx", "_sync")  # fields of a value's description that are not plain values
 
 
 def capture(results: Any) -> list[dict[str, Any]]:

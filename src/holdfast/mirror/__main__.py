@@ -5,13 +5,13 @@ import signal
 from contextlib import suppress
 
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-    signal.signal(number, signal.SIG_IGN)  # before the imports: the run decides when this ends
+    signal.signal(number, signal.SIG_IGN)  # before the imports: only the run ends this process
 with suppress(FileNotFoundError):  # only Linux has it
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2:
-            with suppress(OSError):  # what a library of the run has left to its children is not ours: sockets, devices
+            with suppress(OSError):  # closes descriptors that libraries of the run left open: sockets, devices
                 os.close(int(name))
-with suppress(OSError):  # it has a session already, started by hand
+with suppress(OSError):  # it already leads a session: it was started by hand
     os.setsid()
 
 from .worker import main  # noqa: E402  after the signals

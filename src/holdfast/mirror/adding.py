@@ -1,7 +1,7 @@
 """Adding: brings checkpoints to a place by hand, as `holdfast copy` does, without owning their run.
 
-A checkpoint goes into the folder of the attempt that saved it. It is what that attempt itself would have copied, to the
-byte, so that neither a living run nor the lineage is disturbed. No claim is made.
+A checkpoint goes into the folder of the attempt that saved it. It has the same bytes as a copy by that attempt itself,
+so that neither a living run nor the lineage is disturbed. No claim is made.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from ..errors import UsageError
 from . import records
 from .copying import Copied, Copying
 from .place import Place
-from .records import Origin, claim_path
+from .records import ResumeOrigin, claim_path
 from .remote import Progress, Remote, unwatched
 
 
-class Attempt(NamedTuple):
-    """What is known of the attempt that saved a checkpoint."""
+class AttemptFacts(NamedTuple):
+    """The known facts about the attempt that saved a checkpoint."""
 
     number: int
-    origin: Origin | None  # what it went on from; None: nobody knows
+    origin: ResumeOrigin | None  # the checkpoint that it resumed from; None: unknown
     ended: bool
 
 
@@ -42,7 +42,7 @@ class Adding:
         if self.seen.run not in (None, mine):
             raise UsageError(f"{place.shown}: another run's copies lie there; nothing was copied. Name another place")
 
-    def add(self, path: Path, attempt: Attempt, progress: Progress = unwatched) -> Copied:
+    def add(self, path: Path, attempt: AttemptFacts, progress: Progress = unwatched) -> Copied:
         """Copy the checkpoint at `path`, which that attempt saved; it is verified there, and its manifest comes last.
 
         Raises:
@@ -65,7 +65,7 @@ class Adding:
             f"A checkpoint of attempt {number} would end it. Stop it first"
         )
 
-    def _note(self, attempt: Attempt) -> None:
+    def _note(self, attempt: AttemptFacts) -> None:
         """Note the attempt, unless the place knows it: a later start then takes a greater number."""
         if any(claim.attempt == attempt.number for claim in self.seen.claims):
             return

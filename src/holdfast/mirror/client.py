@@ -22,9 +22,9 @@ from ..errors import StoreError, UsageError
 from ..terminal import warn
 from ..threads import Latch, Worker
 from .process import WorkerProcess
-from .protocol import Opened, Reply, Request
+from .protocol import OpenedPlace, Reply, Request
 
-LOOK_S = 0.5  # between two looks whether the worker is alive, while it owes a reply
+LOOK_S = 0.5  # between two checks that the worker is alive, while a reply is open
 CLOSE_S = 5.0
 
 Callback = Callable[[Reply], None]
@@ -45,7 +45,7 @@ class _Open(NamedTuple):
     noted: Callback | None
 
 
-class Client:
+class WorkerClient:
     """The worker of one run. `urls` may hold secrets: they go through its stdin, never into its arguments.
 
     With `private` it keeps other users out of folders.
@@ -59,7 +59,7 @@ class Client:
         self._numbers = itertools.count(1)
         self._outbox: deque[Request] = deque()
         self._owed: dict[int, _Open] = {}
-        self._sent: set[int] = set()  # those of them that the worker has
+        self._sent: set[int] = set()  # requests that were sent to the worker
         self._closed = Latch()
         self._bell, self._ear = socket.socketpair()
         self._bell.setblocking(False)
@@ -68,13 +68,15 @@ class Client:
         self._thread = Worker(self._run, "holdfast-mirrors")
         self._begun: dict[str, object] = {}  # setdefault decides in one instruction who starts the thread
 
-    def start(self, timeout_s: float = 60.0) -> list[Opened]:
+    def start(self, timeout_s: float = 60.0) -> list[OpenedPlace]:
         """Start the worker, as the first request does, too; return its places, to which nothing is connected yet.
 
         Raises:
             PlaceError: it did not come up in time.
         """
-        return msgspec.convert(self._asked(Request(next(self._numbers), "open"), timeout_s)["places"], list[Opened])
+        return msgspec.convert(
+            self._asked(Request(next(self._numbers), "open"), timeout_s)["places"], list[OpenedPlace]
+        )
 
     def ask(self, place: int, op: str, args: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """Send a request and wait for its reply.
@@ -82,7 +84,7 @@ class Client:
         Raises:
             PlaceError: the reply is an error, or did not come in time.
         """
-        budget_s = timeout_s * 0.8  # the worker should tell what is wrong before the wait ends
+        budget_s = timeout_s * 0.8  # the worker should report its error before this wait ends
         return self._asked(Request(next(self._numbers), op, place, budget_s, dict(args)), timeout_s)
 
     def post(
@@ -106,7 +108,7 @@ class Client:
             self._send(Request(0, "cancel", args={"request": number}))
 
     def end_worker(self) -> None:
-        """Kill the worker, so that it holds no file open. What it owes is answered with "silent"; the next request
+        """Kill the worker, so that it holds no file open. Open requests are answered with "silent"; the next request
         starts another one.
         """
         if (child := self._child) is not None:
@@ -114,7 +116,7 @@ class Client:
         self._ring()
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
-        """End the worker, killing it after `timeout_s`. What it still owes is answered with "silent"."""
+        """End the worker; kill it after `timeout_s`. Open requests are answered with "silent"."""
         if os.getpid() != self._pid:
             return
         self._closed.set()
@@ -177,7 +179,7 @@ class Client:
                 if self._child is not None:
                     self._child.end()
             finally:
-                self._closed.set()  # also after an error of ours: nobody waits for a reply that never comes
+                self._closed.set()  # also after an error of ours: no caller may wait for ever
                 self._lose(selector, "the mirrors were closed")
                 self._answer([*self._owed], "the mirrors were closed")
                 self._silence()
@@ -216,8 +218,8 @@ class Client:
         self._outbox.appendleft(msgspec.structs.replace(first, args=args))
 
     def _hear(self, selector: selectors.BaseSelector, child: WorkerProcess) -> None:
-        """Deliver what the worker says. If it has ended, answer what it owes."""
-        over = "" if child.alive() else child.why()  # before it is read: nothing comes later
+        """Deliver the worker's replies. If it has ended, answer the open requests."""
+        over = "" if child.alive() else child.why()  # asked before the read, so that no later reply is missed
         for reply in child.read():
             if reply.note == "bye":
                 over = reply.text

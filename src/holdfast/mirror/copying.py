@@ -1,4 +1,4 @@
-"""Copying: brings a committed checkpoint to a place, file by file. What lies there already is not sent again."""
+"""Copying: copies a committed checkpoint to a place, file by file. Files that are there already are not sent again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COPIED = "copied there"
 
 
 class Copied(NamedTuple):
-    """What came of a copy. `how`: all the ways in which its files were verified."""
+    """The result of a copy. `how`: all the ways in which its files were verified."""
 
     size_bytes: int
     sent_bytes: int
@@ -63,7 +63,7 @@ class Copying:
                 sent += wanted.files[name].size_bytes
             self._verified[one.at(name)] = how
         hows = {self._verified[one.at(name)] for name in wanted.files}
-        require()  # the last look before the manifest
+        require()  # the last check before the manifest
         self._commit(attempt, wanted)
         self._remember(target, wanted)
         return Copied(wanted.size_bytes, sent, copied, ", ".join(sorted(hows)), time.monotonic() - began)
@@ -110,7 +110,7 @@ class Copying:
                 self._sent_bytes = file.size_bytes
                 return ""
             one.check(name)
-        except (Damaged, FileNotFoundError):  # what was copied is damaged, or was removed
+        except (Damaged, FileNotFoundError):  # the source of the copy is damaged, or was removed
             _drop(self._whole, source)
             return ""
         return COPIED
@@ -158,7 +158,7 @@ class _One:
                 return self._place.put(self.at(name), size, lambda: self._pieces(name), read_back=self._read_back)
             except NotKept:
                 raise
-            except Damaged as error:  # as every read: what differs is read once more
+            except Damaged as error:  # like every read: bytes that differ are read once more
                 damage = error
         raise damage
 

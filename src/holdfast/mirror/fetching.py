@@ -24,7 +24,7 @@ class Fetching:
 
     def whole(self, into: Path) -> int:
         """Write all files into the folder `into`; the manifest comes last."""
-        modes.heed(into)
+        modes.inherit_mode(into)
         wanted = self._wanted()
         for name in sorted(wanted.files):
             disk.make_dirs((into / name).parent)
@@ -39,7 +39,7 @@ class Fetching:
 
     def one(self, name: str, into: Path) -> None:
         """Write one file to `into`."""
-        modes.heed(into.parent)
+        modes.inherit_mode(into.parent)
         wanted = self._wanted()
         if name == MANIFEST:
             disk.write(into, [wanted.raw])
@@ -65,7 +65,7 @@ class Fetching:
             disk.remove_file(into)
         try:
             self._receive(wanted, name, into)
-        except Damaged:  # as every read: what differs is read once more
+        except Damaged:  # like every read: bytes that differ are read once more
             self._receive(wanted, name, into)
 
     def _receive(self, wanted: Contents, name: str, into: Path) -> None:
@@ -92,7 +92,7 @@ class Fetching:
             raise self._missing(name) from None
 
     def _missing(self, name: str) -> StoreError:
-        """Damage, or the whole copy was removed."""
+        """Return the error for a missing file: damage, or the whole copy was removed."""
         if name != MANIFEST and MANIFEST in self._place.names(self._source):
             return Damaged(f"{self._shown(name)}: the file is missing")
         return NotFound(f"{self._place.shown}/{self._source}: no checkpoint is there (any more)")

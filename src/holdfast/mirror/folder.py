@@ -1,6 +1,6 @@
 """A folder that this machine has mounted: NFS, Lustre, another disk. Files are synced, and read back from the medium.
 
-A hard NFS mount whose server is gone blocks a call for as long as it likes; whoever calls has a time limit of its own.
+A hard NFS mount whose server is gone blocks a call without limit; the caller has its own time limit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Folder:
         self.shown = str(root)
         self.atomic = True  # a link, or O_EXCL where there are no links: both are exclusive on NFS, too
         self._root, self._private = root, private
-        modes.heed(root)
+        modes.inherit_mode(root)
 
     def close(self) -> None:
         pass
@@ -145,7 +145,7 @@ class Folder:
     def _replacing(self, file: Path) -> Iterator[Path]:
         """Yield a name beside `file` for a new one, which replaces it at the end of the block, durably."""
         self._make_folder(file.parent)
-        fresh = file.with_name(f".{file.name}.new")  # one process writes here: what a killed one left goes
+        fresh = file.with_name(f".{file.name}.new")  # only one process writes here: files of a killed one are removed
         disk.remove_tree(fresh)
         try:
             yield fresh

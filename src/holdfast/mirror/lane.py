@@ -14,14 +14,14 @@ import tenacity
 
 from ..errors import Damaged, HoldfastError, NoSpace, NotFound
 from .place import Full, NotKept, Silent, open_place, shown, told
-from .protocol import Kind, Opened, Reply, Request
-from .records import Foreign, Later, Origin, Taken
+from .protocol import Kind, OpenedPlace, Reply, Request
+from .records import Foreign, Later, ResumeOrigin, Taken
 from .remote import Progress, Remote
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 30.0
-MOST_SENT_AGAIN = 3  # how often what a place kept wrong is sent again
+MOST_SENT_AGAIN = 3  # how often a file is sent again that the place stored wrongly
 NOTE_S = 1.0  # between two notes of progress
-SLOWEST = 4e6  # bytes a second: what was sent may take so long until a place has verified it
+SLOWEST = 4e6  # bytes per second at which a place verifies at least
 
 Say = Callable[[Reply], None]
 
@@ -40,19 +40,19 @@ class Lane:
         self._remote: Remote | None = None
         self._refused = ""
         self._current: Request | None = None
-        self._failing_s: float | None = None  # since when no piece has gone through
-        self._allowed_s = time.monotonic()  # until then nothing need be heard: what was sent is being read back
+        self._failing_s: float | None = None  # the time of the last piece
+        self._allowed_s = time.monotonic()  # no progress is expected until then: the place is verifying
         self._noted_s = 0.0
         self._withdrawn: set[int] = set()
         self._wake = threading.Event()  # set to end a pause between two tries
         self._opened = threading.Event()
         threading.Thread(target=self._run, name=f"place {shown(url)}", daemon=True).start()
 
-    def opened(self) -> Opened:
-        """Wait until the place's library is imported; say what it is."""
+    def opened(self) -> OpenedPlace:
+        """Wait until the place's library is imported; return the place's description."""
         self._opened.wait()
         atomic = self._remote is None or self._remote.place.atomic
-        return Opened(shown(self.url), atomic, self._refused)
+        return OpenedPlace(shown(self.url), atomic, self._refused)
 
     def give(self, request: Request) -> None:
         self._queue.put(request)
@@ -62,7 +62,7 @@ class Lane:
         self._wake.set()
 
     def stuck(self, patience_s: float) -> Request | None:
-        """Return the request of which nothing was heard for so long, beyond its budget."""
+        """Return the request without progress for so long beyond its budget; None: there is none."""
         current = self._current
         if current is None or time.monotonic() - self._allowed_s < current.budget_s + patience_s:
             return None
@@ -144,7 +144,7 @@ def _is_worth_a_try(error: BaseException, op: str) -> bool:
 
 
 def kind_of(error: Exception, op: str) -> Kind:
-    """Return the word by which the run knows an error."""
+    """Return the kind of an error, as the protocol names it."""
     table: list[tuple[type[Exception], Kind]] = [
         (Cancelled, "cancelled"),
         (Silent, "silent"),
@@ -153,7 +153,7 @@ def kind_of(error: Exception, op: str) -> Kind:
         (Later, "later"),
         (Taken, "taken"),
         (Foreign, "foreign"),
-        (NotKept, "refused" if op == "copy" else "damaged"),  # a place that keeps what it is sent wrong
+        (NotKept, "refused" if op == "copy" else "damaged"),  # a place that stores files wrongly
         (Damaged, "damaged"),
         (NotFound, "gone"),
         (FileNotFoundError, "gone"),
@@ -175,7 +175,7 @@ def _claim(remote: Remote, args: dict[str, Any], progress: Progress) -> dict[str
 
 def _begun(remote: Remote, args: dict[str, Any], progress: Progress) -> dict[str, Any]:
     del progress
-    remote.begun(args["attempt"], msgspec.convert(args["from"], Origin))
+    remote.begun(args["attempt"], msgspec.convert(args["from"], ResumeOrigin))
     return {}
 
 

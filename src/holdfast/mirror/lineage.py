@@ -1,8 +1,8 @@
-"""Lineage: which checkpoints belong to a run's present, over its directory and all places. Pure.
+"""Lineage: which checkpoints lead to a run's current state, over its directory and all places. Pure.
 
-The newest attempt that has gone on, or has a checkpoint, counts with all of its own checkpoints. Of the attempt that it
-went on from count those up to the one that it restored, and so on. What a replaced process saved later, a *ghost*, is
-in no lineage.
+All checkpoints of the newest attempt that has resumed, or has saved, belong to it. Of the attempt that it resumed from,
+those up to the restored checkpoint belong to it, and so on. A checkpoint that a replaced process saved later, a
+*ghost*, does not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from ..store.format import parse_name
-from .records import Origin
+from .records import ResumeOrigin
 
 HERE = -1  # the run's own directory, as a place
 
@@ -26,7 +26,7 @@ class Held(NamedTuple):
     digest: str  # of its manifest
 
 
-class Choice(NamedTuple):
+class LineageCheckpoint(NamedTuple):
     """A checkpoint of the lineage, and where it is: the nearest first."""
 
     attempt: int
@@ -35,13 +35,13 @@ class Choice(NamedTuple):
     places: tuple[int, ...]
 
 
-def origins(known: Iterable[tuple[int, Origin | None]]) -> dict[int, Origin]:
-    """Merge what the places and the run's journals tell of each attempt. None: it has not gone on from anything.
+def origins(known: Iterable[tuple[int, ResumeOrigin | None]]) -> dict[int, ResumeOrigin]:
+    """Merge the origin of each attempt from the places and the run's journals. None: it has not resumed or begun yet.
 
     Raises:
         ValueError: two places tell different origins of one attempt: two processes used its number.
     """
-    found: dict[int, Origin] = {}
+    found: dict[int, ResumeOrigin] = {}
     for attempt, origin in known:
         if origin is not None and found.setdefault(attempt, origin) != origin:
             first, second = _told(found[attempt]), _told(origin)
@@ -49,13 +49,13 @@ def origins(known: Iterable[tuple[int, Origin | None]]) -> dict[int, Origin]:
     return found
 
 
-def lineage(came_from: Mapping[int, Origin], held: Iterable[Held]) -> list[Choice]:
+def lineage(came_from: Mapping[int, ResumeOrigin], held: Iterable[Held]) -> list[LineageCheckpoint]:
     """Return the checkpoints of the present lineage, the newest first."""
     by_attempt: dict[int, list[Held]] = {}
     for each in held:
         if parse_name(each.name) is not None:
             by_attempt.setdefault(each.attempt, []).append(each)
-    chosen: list[Choice] = []
+    chosen: list[LineageCheckpoint] = []
     attempt = max([*came_from, *by_attempt], default=None)
     until: str | None = None
     while attempt is not None:
@@ -65,18 +65,18 @@ def lineage(came_from: Mapping[int, Origin], held: Iterable[Held]) -> list[Choic
         if origin is not None and origin.name is not None:
             # the origin may name an attempt that had gone on from this very checkpoint, or from a later one
             until = origin.name if until is None else min(until, origin.name, key=_order)
-        # a record that leads forwards or to itself is damage, and leads nowhere
+        # a record that leads forwards or to itself is damaged, and is ignored
         attempt = earlier if earlier is not None and earlier < attempt else None
     return chosen
 
 
-def strays(chosen: Iterable[Choice], held: Iterable[Held]) -> list[Held]:
+def strays(chosen: Iterable[LineageCheckpoint], held: Iterable[Held]) -> list[Held]:
     """Those of `held` that are not in the lineage."""
     inside = {(each.attempt, each.name, each.digest) for each in chosen}
     return [each for each in held if (each.attempt, each.name, each.digest) not in inside]
 
 
-def _choices(attempt: int, until: str | None, held: Sequence[Held]) -> list[Choice]:
+def _choices(attempt: int, until: str | None, held: Sequence[Held]) -> list[LineageCheckpoint]:
     """The checkpoints of one attempt, up to the name `until`, the newest first; of one name the nearest first."""
     within = [each for each in held if until is None or _order(each.name) <= _order(until)]
 
@@ -85,14 +85,14 @@ def _choices(attempt: int, until: str | None, held: Sequence[Held]) -> list[Choi
 
     groups = [tuple(group) for _, group in groupby(sorted(within, key=key), key=key)]
     found = [
-        Choice(attempt, group[0].name, group[0].digest, tuple(sorted({each.place for each in group})))
+        LineageCheckpoint(attempt, group[0].name, group[0].digest, tuple(sorted({each.place for each in group})))
         for group in groups
     ]
     nearest = sorted(found, key=lambda each: each.places)
     return sorted(nearest, key=lambda each: _order(each.name), reverse=True)
 
 
-def _told(origin: Origin) -> str:
+def _told(origin: ResumeOrigin) -> str:
     return "nothing" if origin.attempt is None else f"{origin.name} of attempt {origin.attempt}"
 
 

@@ -1,8 +1,8 @@
 """Any other file system that fsspec knows: Google Cloud Storage by gcsfs, Azure by adlfs. Files are read back.
 
-A call that lasts too long is given up, as silence. Two limits depend on the file system. If it has no exclusive create
-(`atomic` is False, at the latest after the first `create`), two machines that claim at the same moment may both win. If
-it is no object store, a file is seen while it is written. A manifest goes in one call.
+A call that lasts too long is given up, and counts as silence. Two limits depend on the file system. If it has no
+exclusive create (`atomic` is False, at the latest after the first `create`), two machines that claim at the same moment
+may both win. If it is no object store, a file is seen while it is written. A manifest goes in one call.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REFUSED = {400, 401, 403, 405}
 
 class Other:
     limit_s = 30.0  # for one call
-    slowest = 1 << 16  # bytes in a second: what is slower is silent
+    slowest = 1 << 16  # bytes per second: a slower server counts as silent
 
     def __init__(self, url: str) -> None:
         self.shown, self._url = shown(url), url
@@ -137,7 +137,7 @@ class Other:
         return "/".join([self._root, *words(path)])
 
     def _require_bucket(self) -> None:
-        """The packages say of a missing bucket what they say of a missing folder."""
+        """Raise an error if the bucket is missing: the packages report that like a missing folder."""
         bucket = self._root.strip("/").partition("/")[0]
         if self._scheme not in _ATOMIC or self._bucket_seen:
             return
@@ -146,7 +146,7 @@ class Other:
         except FileNotFoundError:
             raise Refused(f"{self.shown}: there is no {bucket!r}; create it, or correct the URL") from None
         except Exception as error:
-            if not isinstance(self._translated(error), Refused):  # who may list the folder alone knows that it exists
+            if not isinstance(self._translated(error), Refused):  # a user who may list it knows that it exists
                 raise
         self._bucket_seen = True
 
@@ -154,7 +154,7 @@ class Other:
         self._within(lambda files: files.pipe_file(file, data, **self._exclusive))
 
     def _make_folder(self, file: str) -> None:
-        """Object stores have no folders, and say so in their own ways."""
+        """Make the folder. Object stores have no folders, and report that in different ways."""
         with suppress(FileExistsError, NotImplementedError):
             self._within(lambda files: files.makedirs(file.rpartition("/")[0], exist_ok=True))
 
@@ -172,7 +172,7 @@ class Other:
             raise
 
     def _within(self, call: Callable[[Any], T], size_bytes: int = 0) -> T:
-        """Call with the file system; give up when it takes too long: the thread that waits is left to itself."""
+        """Call `function` with the file system; give up when it takes too long. The waiting thread is abandoned."""
         answer, wrong = list[T](), list[BaseException]()
 
         def ask() -> None:

@@ -6,7 +6,7 @@
     NotKept     what lies there differs from what was sent: send it again
 
 Each library's errors become one of these at the edge, or FileNotFoundError or FileExistsError. Their texts are one
-line, and contain no secret. What the *source* of the bytes raises leaves unchanged.
+line, and contain no secret. An error of the bytes' *source* is raised unchanged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Pieces = Callable[[], Iterator[bytes]]  # the bytes of one file, from its beginn
 
 READ_BACK = "read back"  # how a file was verified, if not by a checksum of the server's
 
-_WITH_USER = ("sftp", "ssh", "abfs", "abfss", "az")  # what stands before the @ is a name there; elsewhere, a token
+_WITH_USER = ("sftp", "ssh", "abfs", "abfss", "az")  # there a user's name precedes the @; elsewhere a token
 _SECRET = re.compile(
     r"(^|_)(SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIALS?|KEY|SAS|SIG|CONNECTION_STRING)(_|$)", re.IGNORECASE
 )
@@ -51,10 +51,12 @@ class NotKept(Damaged):
 
 
 class Reading(Protocol):
-    """What looks at a place. A `path` is relative to its URL, with forward slashes; "" is the place itself."""
+    """The operations that read a place. A `path` is relative to its URL, with forward slashes; "" is the place
+    itself.
+    """
 
     def read(self, path: str) -> bytes:
-        """Return a small file; of one that is no small file, only the beginning. FileNotFoundError if it is missing."""
+        """Return a small file; of a larger file only the beginning. FileNotFoundError if it is missing."""
         ...
 
     def names(self, path: str) -> list[str]:
@@ -74,12 +76,12 @@ class Reading(Protocol):
 
 
 class Writing(Protocol):
-    """What changes a place."""
+    """The operations that change a place."""
 
     def create(self, path: str, data: bytes) -> None:
         """Write a small file durably, if there is none. FileExistsError if there is one.
 
-        After Silent nobody knows: it may have been written.
+        After Silent the file may have been written, or not.
         """
         ...
 
@@ -104,7 +106,7 @@ class Writing(Protocol):
 
 
 def small(pieces: Iterator[bytes]) -> bytes:
-    """Return the bytes of a small file. Of one that is longer than any, return enough to show that."""
+    """Return the bytes of a small file. If it is too long, return just enough to show that."""
     found = bytearray()
     for piece in pieces:
         found += piece
@@ -125,7 +127,7 @@ class Place(Reading, Writing, Protocol):
 def open_place(url: str, *, private: bool = False) -> Place:
     """Return the place of a URL or of a local folder. Nothing is connected yet.
 
-    With `private` a folder keeps all other users out; who may read elsewhere is the server's matter.
+    With `private` a folder keeps all other users out; elsewhere the server decides who may read.
 
     Raises:
         UsageError: no such kind of place, or its package is not installed.
@@ -218,7 +220,7 @@ def _secrets(url: str) -> set[str]:
 
 
 def _values(name: str, value: str) -> Iterator[str]:
-    """Yield what may not be shown of one variable. fsspec's own may be an object in JSON."""
+    """Yield the secrets in one variable. A variable of fsspec may hold an object in JSON."""
     if _SECRET.search(name) and len(value) >= _SHORTEST:
         yield value
     if name.startswith("FSSPEC_") and value.startswith("{"):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from .. import disk
-from .protocol import Lines, Reply, Request, line, replies
+from .protocol import LineBuffer, Reply, Request, line, replies
 
 
 class WorkerProcess:
@@ -19,7 +19,7 @@ class WorkerProcess:
 
     def __init__(self, python: Sequence[str]) -> None:
         command = [*python, "-P", "-W", "ignore", "-m", "holdfast.mirror"]
-        self._errors = disk.create_shared("holdfast-mirrors", 0)  # an import that fails; later it writes nothing there
+        self._errors = disk.create_shared("holdfast-mirrors", 0)  # receives the error of a failed import; nothing later
         pipe = subprocess.PIPE
         try:
             # without close_fds Python uses posix_spawn. Else it would wait for a loader that another thread forks just
@@ -33,7 +33,7 @@ class WorkerProcess:
         self._writes = _pipe(self._process.stdin)
         self.reads = _pipe(self._process.stdout)
         self._unsent = bytearray()
-        self._lines = Lines()
+        self._lines = LineBuffer()
         self.deaf = False  # nothing more comes from it
 
     @property
@@ -56,7 +56,7 @@ class WorkerProcess:
             while not self.deaf and (data := self.reads.read(1 << 16)) is not None:
                 self.deaf = not data
                 found += [replies.decode(text) for text in self._lines.feed(data)]
-        except (OSError, ValueError):  # it speaks no longer as it should
+        except (OSError, ValueError):  # it breaks the protocol
             self.deaf = True
         return found
 
@@ -64,7 +64,7 @@ class WorkerProcess:
         return self._process.poll() is None
 
     def why(self) -> str:
-        """Say how it has ended."""
+        """Return how it has ended, as text."""
         with suppress(subprocess.TimeoutExpired):  # its pipes are closed a moment before it has ended
             self._process.wait(0.5)
         code = self._process.poll()
@@ -82,7 +82,7 @@ class WorkerProcess:
             time.sleep(0.005)
 
     def kill(self) -> None:
-        """End it for good. One that waits in the kernel for a lost server is left to itself."""
+        """Kill it. A process that waits in the kernel for a lost server is abandoned."""
         self._process.kill()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(0.2)
@@ -102,7 +102,7 @@ def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
 
 
 def _environment() -> dict[str, str]:
-    """Return our environment, with which the worker finds the same package: also from a tree that is not installed."""
+    """Return our environment, changed so that the worker finds the same package, even if it is not installed."""
     root = Path(__file__).resolve().parents[2]
     inherited = os.environ.get("PYTHONPATH")
     ours = [] if root.name in {"site-packages", "dist-packages"} else [str(root)]

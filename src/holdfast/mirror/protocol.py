@@ -38,8 +38,8 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     bytes: int = 0
 
 
-class Opened(msgspec.Struct, frozen=True):
-    """One place as the worker opened it: nothing is connected yet."""
+class OpenedPlace(msgspec.Struct, frozen=True):
+    """One place as the worker opened it, before any connection."""
 
     shown: str
     atomic: bool = True
@@ -48,15 +48,15 @@ class Opened(msgspec.Struct, frozen=True):
 
 requests = msgspec.json.Decoder(Request)  # made here, where only one thread is
 replies = msgspec.json.Decoder(Reply)
-msgspec.json.Decoder(Opened)
+msgspec.json.Decoder(OpenedPlace)
 
 
 def line(record: Request | Reply) -> bytes:
     return msgspec.json.encode(record) + b"\n"
 
 
-class Lines:
-    """Cuts what comes through a pipe into lines."""
+class LineBuffer:
+    """Splits the bytes from a pipe into lines."""
 
     def __init__(self) -> None:
         self._held = bytearray()

@@ -1,4 +1,4 @@
-"""Records: what lies at a place besides files of checkpoints, and where. Pure.
+"""Records: the files at a place besides those of checkpoints. Pure.
 
 run.json                              which run it is
 claims/000003.json                    attempt 3 has claimed the place
@@ -14,6 +14,7 @@ import re
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.json import Decoder
 
 from .. import legible
 from ..errors import Damaged, StoreError, Superseded
@@ -37,10 +38,10 @@ class Taken(StoreError):
 
 
 class Foreign(StoreError):
-    """Another run lies there, or what this attempt had put there is not there any more."""
+    """The place holds another run, or this attempt's files are gone."""
 
 
-class Origin(msgspec.Struct, frozen=True):
+class ResumeOrigin(msgspec.Struct, frozen=True):
     """The checkpoint that an attempt went on from: who wrote it, and its name. None: the attempt began afresh."""
 
     attempt: int | None
@@ -55,7 +56,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     owner: dict[str, Any] = {}
     entered: Any = None
     claimed: float = 0.0
-    origin: Origin | None = None  # None: it has not gone on from anything yet
+    origin: ResumeOrigin | None = None  # None: it has not resumed or begun yet
     ended: bool = False
 
 
@@ -81,7 +82,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Rest(msgspec.Struct, frozen=True):
+class IncompleteCopy(msgspec.Struct, frozen=True):
     """A folder that is no whole checkpoint: an upload that did not end, or a damaged manifest."""
 
     attempt: int
@@ -89,19 +90,19 @@ class Rest(msgspec.Struct, frozen=True):
     why: str  # NO_MANIFEST, or what is wrong with it
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What lies at one place."""
+class PlaceState(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of one place."""
 
     run: str | None
     run_json: str = ""  # the bytes of run.json, as text
     claims: list[Claim] = []
     copies: list[Copy] = []
-    rests: list[Rest] = []
+    rests: list[IncompleteCopy] = []
     pins: list[str] = []  # names of checkpoints
 
 
-ORIGINS = msgspec.json.Decoder(Origin)
-msgspec.json.Decoder(Seen)  # all made here for the reason that `format` has
+ORIGINS, OWN_CLAIMS = Decoder(ResumeOrigin), Decoder(Claim)
+Decoder(PlaceState)  # all made here for the reason that `format` has
 
 
 class ClaimFile(NamedTuple):
@@ -137,7 +138,7 @@ def run_of(data: bytes, where: object) -> str:
 
 
 def copy_of(raw: bytes, attempt: int, name: str, where: object) -> Copy:
-    """Return what a manifest says of its copy.
+    """Return the copy that a manifest describes.
 
     Raises:
         Damaged: it is not whole, or not that checkpoint's.

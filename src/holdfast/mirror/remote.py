@@ -1,6 +1,6 @@
-"""Remote: what lies at one place, and all that an attempt does there.
+"""Remote: the content of one place, and everything that an attempt does there.
 
-An attempt first claims the place, then looks at it. Each manifest and each deletion comes after a look that no attempt
+An attempt first claims the place, then looks at it. Before each manifest and each deletion it checks that no attempt
 with a greater number has claimed the place. Each attempt writes in a folder of its own, so that two writers never mix.
 """
 
@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from ..errors import Damaged, StoreError
 from ..legible import UNREADABLE
@@ -21,13 +21,13 @@ from . import records
 from .copying import Copied, Copying
 from .fetching import Fetching
 from .place import Place
-from .records import Claim, Copy, Foreign, Later, Origin, Rest, Seen, Taken, claim_path, folder, manifest_path
+from .records import Claim, Copy, Foreign, IncompleteCopy, PlaceState, ResumeOrigin, claim_path, folder, manifest_path
 
-Progress = Callable[[int], None]  # called before each piece, with its size; what it raises ends the work
+Progress = Callable[[int], None]  # called before each piece, with its size; an exception from it ends the work
 
 
 def unwatched(_: int) -> None:
-    """Progress that nobody follows."""
+    """Ignore the progress."""
 
 
 class Remote:
@@ -38,7 +38,7 @@ class Remote:
         self._copying = Copying(place)
         self._records: dict[str, bytes] = {}  # claims that were read; they never change
 
-    def look(self) -> Seen:
+    def look(self) -> PlaceState:
         """Return the run, claims and copies there.
 
         Raises:
@@ -48,7 +48,7 @@ class Remote:
         files = self._claim_files()
         claims = [self._claim(number, files[number]) for number in sorted(files)]
         copies: list[Copy] = []
-        rests: list[Rest] = []
+        rests: list[IncompleteCopy] = []
         for attempt, name in self._folders():
             found = self._copy_or_rest(attempt, name)
             if isinstance(found, Copy):
@@ -58,7 +58,7 @@ class Remote:
         run = None if run_json is None else records.run_of(run_json, f"{self.place.shown}/{records.RUN}")
         text = (run_json or b"").decode()
         pins = [name for name in self.place.names(records.PINS) if parse_name(name) is not None]
-        return Seen(run=run, run_json=text, claims=claims, copies=copies, rests=rests, pins=pins)
+        return PlaceState(run=run, run_json=text, claims=claims, copies=copies, rests=rests, pins=pins)
 
     def claim(self, attempt: int, run_json: str, owner: dict[str, Any], entered: Any) -> None:
         """Claim the place for an attempt.
@@ -77,12 +77,12 @@ class Remote:
         mine = Claim(attempt=attempt, run=run, owner=owner, entered=entered, claimed=time.time())
         found = self._create(claim_path(attempt), records.encode(mine))
         theirs = _decoded(found, attempt)
-        if records.encode(msgspec.structs.replace(theirs, claimed=mine.claimed)) != records.encode(mine):
-            raise Taken(f"{self.place.shown}: another process has claimed it as attempt {attempt}")
+        if records.encode(replace(theirs, claimed=mine.claimed)) != records.encode(mine):
+            raise records.Taken(f"{self.place.shown}: another process has claimed it as attempt {attempt}")
         self._require_none_later(attempt)
 
-    def begun(self, attempt: int, origin: Origin) -> None:
-        """Note what an attempt went on from, once.
+    def begun(self, attempt: int, origin: ResumeOrigin) -> None:
+        """Note the checkpoint from which an attempt resumed, once.
 
         Raises:
             Later: a later attempt has claimed the place.
@@ -150,7 +150,8 @@ class Remote:
         self.place.remove(folder(of, name))
 
     def require(self, attempt: int) -> None:
-        """
+        """Require that this attempt still owns the place.
+
         Raises:
             Later: a later attempt has claimed the place.
             Foreign: this attempt's own claim is not there.
@@ -163,13 +164,13 @@ class Remote:
     def _require_none_later(self, attempt: int) -> dict[int, set[str]]:
         files = self._claim_files()
         if any(number > attempt for number in files):
-            raise Later(
+            raise records.Later(
                 f"{self.place.shown}: attempt {max(files)} has claimed it; attempt {attempt} writes no more there"
             )
         return files
 
     def _claim_files(self) -> dict[int, set[str]]:
-        """Return what lies there of each attempt's claim; an attempt that left only an end counts as well."""
+        """Return the files of each attempt's claim; an attempt that left only an end counts as well."""
         found: dict[int, set[str]] = {}
         for file in filter(None, map(records.parse_claim, self.place.names(records.CLAIMS))):
             found.setdefault(file.attempt, set()).add(file.what)
@@ -184,7 +185,7 @@ class Remote:
                 origin = records.ORIGINS.decode(self._record(path))
             except UNREADABLE as error:
                 raise Damaged(f"{self.place.shown}/{path}: not what Holdfast wrote; remove that file") from error
-        return msgspec.structs.replace(claim, origin=origin, ended="-end" in files)
+        return replace(claim, origin=origin, ended="-end" in files)
 
     def _record(self, path: str) -> bytes:
         if path not in self._records:
@@ -200,15 +201,15 @@ class Remote:
                 found += [(attempt, name) for name in names if parse_name(name) is not None]
         return sorted(found)
 
-    def _copy_or_rest(self, attempt: int, name: str) -> Copy | Rest:
+    def _copy_or_rest(self, attempt: int, name: str) -> Copy | IncompleteCopy:
         path = manifest_path(attempt, name)
         raw = self._read(path)
         if raw is None:
-            return Rest(attempt, name, records.NO_MANIFEST)
+            return IncompleteCopy(attempt, name, records.NO_MANIFEST)
         try:
             return records.copy_of(raw, attempt, name, f"{self.place.shown}/{path}")
         except StoreError as error:
-            return Rest(attempt, name, str(error))
+            return IncompleteCopy(attempt, name, str(error))
 
     def _read(self, path: str) -> bytes | None:
         try:
@@ -217,7 +218,7 @@ class Remote:
             return None
 
     def _create(self, path: str, data: bytes) -> bytes:
-        """Create a file; return what is there: these bytes, or what had been there before."""
+        """Create a file; return its content: these bytes, or older ones."""
         try:
             self.place.create(path, data)
         except FileExistsError:
@@ -231,9 +232,9 @@ def _require_name(name: str) -> None:
 
 
 def _decoded(data: bytes, attempt: int) -> Claim:
-    """Return a claim. One that cannot be read counts by its number, and nobody knows its owner."""
+    """Return a claim. An unreadable one counts by its number, with an unknown owner."""
     with suppress(*UNREADABLE):
-        found = msgspec.json.decode(data, type=Claim)
+        found = records.OWN_CLAIMS.decode(data)
         if found.attempt == attempt:
             return found
     return Claim(attempt=attempt)

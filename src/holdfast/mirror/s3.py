@@ -147,7 +147,7 @@ class S3:
 
     def _put_parts(self, key: str, size_bytes: int, sent: Iterable[bytes]) -> int:
         """Send a big file in parts, several at the same time. Return the checksum of the whole."""
-        self._abort_uploads(key)  # what a killed process left is paid for, and nobody sees it
+        self._abort_uploads(key)  # invisible parts of a killed process would be paid for
         asked: dict[str, Any] = {"ChecksumAlgorithm": CRC, "ChecksumType": "FULL_OBJECT"}
         upload = self._calls.call("create_multipart_upload", Key=key, **asked)["UploadId"]
         part_bytes = max(self.part_bytes, -(-size_bytes // _MOST_PARTS))
@@ -178,7 +178,7 @@ class S3:
         return {"PartNumber": what["PartNumber"], "ETag": answer["ETag"], **checksum}
 
     def _abort_uploads(self, key: str) -> None:
-        """Abort the uploads to `key` and below it. What cannot be aborted costs space, and harms nothing."""
+        """Abort the uploads to `key` and below it. An upload that cannot be aborted only costs space."""
         with suppress(Refused, Silent, FileNotFoundError):
             for upload in self._calls.call("list_multipart_uploads", Prefix=key).get("Uploads", ()):
                 if upload["Key"] == key or upload["Key"].startswith(f"{key}/"):

@@ -28,7 +28,7 @@ _AGAIN_S = 10.0  # a part that has taken longer is not tried again: the server h
 
 _CONNECT_S, _READ_S = 5.0, 20.0
 _CALL_S = 30.0  # a call without its bytes
-_SLOWEST = 1 << 16  # bytes in a second: what is slower is silent
+_SLOWEST = 1 << 16  # bytes per second: a slower server counts as silent
 
 
 class Calls:
@@ -114,7 +114,7 @@ tried = Retrying(
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:
-    """A socket on which bytes that nobody takes are an error, too: the library's own time limit is for answers."""
+    """Return a socket with a time limit for sending, too: the library's own limit only covers answers."""
     family, kind, protocol, *_ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(_READ_S * 1000))

@@ -1,4 +1,4 @@
-"""What a failed call to S3 means: a table."""
+"""A table of the meaning of failed calls to S3."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from botocore import exceptions
 
 from .place import Full, Refused, Silent, told
 
-_AGAIN = {  # answers below 500 that say: later
+_AGAIN = {  # answers below 500 that mean: try later
     "BadDigest",  # damaged on the way
     "ConditionalRequestConflict",
     "IncompleteBody",
@@ -35,7 +35,7 @@ _ADVICE = {
 
 
 def translated(error: Exception, shown: str) -> Exception:
-    """Return the error of a place that says what a library's error says."""
+    """Return the place's error for an error of the library."""
     if isinstance(error, Silent | Refused | Full):
         return error
     answer = _answer(error)

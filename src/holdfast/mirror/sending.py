@@ -1,6 +1,6 @@
 """Sending: the bytes of a checkpoint's files, each compared with the manifest while it passes.
 
-The same check serves both ways: for what leaves a committed checkpoint for a place, and for what comes back. The last
+The same check serves both directions: to a place, and back. The last
 piece of a file is handed on only when every digest of the file has held, so that no damaged file is ever complete.
 """
 
@@ -19,7 +19,7 @@ PIECE_BYTES = 4 << 20  # the most that is read at once
 
 
 class Contents(NamedTuple):
-    """What a checkpoint consists of, by its manifest; with all that several ranks wrote."""
+    """The files of a checkpoint, by its manifest, including all ranks' files."""
 
     raw: bytes  # manifest.json as it is
     root: Manifest
@@ -36,12 +36,12 @@ class Contents(NamedTuple):
 
 
 def identity(manifest: bytes) -> str:
-    """Return what tells one checkpoint from every other: a digest of its manifest's bytes."""
+    """Return the checkpoint's identity: a digest of its manifest's bytes."""
     return format.digest(manifest)
 
 
 def local(path: Path) -> Contents:
-    """Read what the committed checkpoint at `path` consists of.
+    """Read the manifest of the committed checkpoint at `path`.
 
     Raises:
         NotFound: it was removed.

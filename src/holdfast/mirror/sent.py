@@ -1,4 +1,4 @@
-"""What was sent to a place: its digest, and the comparison with what lies there."""
+"""The digest of a sent file, and its comparison with the file at the place."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def walked(size_bytes: int, pieces: Pieces) -> Sent:
 
 
 def compare(name: str, sent: Digest, kept: Iterable[bytes]) -> None:
-    """
+    """Compare the bytes at the place with those that were sent.
+
     Raises:
         NotKept: the place holds other bytes than were sent.
     """

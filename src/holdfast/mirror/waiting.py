@@ -1,7 +1,7 @@
 """Waiting: which local checkpoints are still to be copied to a place, and which of its copies may go. Pure.
 
-At a place one copy runs and the newest checkpoint waits; a newer one takes its turn. Others wait only if the place's
-rule names them by what they are (`Best`, `Every`), if they are pinned, or as the newest whose weights are finite.
+At a place one copy runs and the newest checkpoint waits; a newer one takes its turn. Others wait only if a rule of the
+place names them (`Best`, `Every`), if they are pinned, or if they are the newest with finite weights.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def outdated(there: Sequence[CheckpointFacts], rule: Rule, verified: Collection[
 
 
 def age(facts: CheckpointFacts) -> tuple[int, int]:
-    """Return what checkpoints of one lineage are ordered by."""
+    """Return the sort key of checkpoints of one lineage."""
     return facts.step, PHASES[facts.phase]
 
 
 def _named(rule: Rule, checkpoints: Sequence[CheckpointFacts]) -> set[str]:
-    """The names that the rule keeps for what they are, and not for being among the newest; and the newest one."""
+    """Return the newest name, and the names that the rule keeps for another reason than being among the newest."""
     lasting = tuple(each for each in parts(rule) if isinstance(each, Best | Every))
     return retention.keep(checkpoints, AnyOf(lasting)) if lasting else set()

@@ -17,16 +17,16 @@ import msgspec
 from .. import disk
 from .lane import OPS, Lane
 from .place import told
-from .protocol import Lines, Reply, Request, line, requests
+from .protocol import LineBuffer, Reply, Request, line, requests
 
-LOOK_S = 1.0  # between two looks whether the parent is there, and whether a place is stuck
+LOOK_S = 1.0  # between two checks that the parent is alive and no place is stuck
 PATIENCE_S = 60.0  # beyond its budget: each call of a library has a time limit; one that exceeds it hangs for good
 
 NICE = 10  # the training's processes come first
-_BAD, _STUCK = 2, 3  # exit statuses: the run sent what is no request; a library hangs
+_BAD, _STUCK = 2, 3  # exit statuses: the run sent an invalid request; a library hangs
 
 
-class Worker:
+class MirrorWorker:
     """Serves the requests of one run. `out` gets the replies."""
 
     def __init__(self, out: IO[bytes], *, patience_s: float = PATIENCE_S) -> None:
@@ -38,7 +38,7 @@ class Worker:
 
     def serve(self, source: int) -> NoReturn:
         """Read requests from the descriptor `source`, and end the process when there are no more."""
-        lines = Lines()
+        lines = LineBuffer()
         while True:
             ready, _, _ = select.select([source], [], [], LOOK_S)
             if os.getppid() != self._parent:
@@ -81,7 +81,7 @@ class Worker:
         self.say(Reply(request, ok={"places": [msgspec.to_builtins(lane.opened()) for lane in self._lanes]}))
 
     def say(self, reply: Reply) -> None:
-        """Send a reply or a note. If nobody reads any more, the process ends."""
+        """Send a reply or a note. If the run reads no more, the process ends."""
         with self._turn:
             if not reply.note:
                 self._owed.pop(reply.id, None)
@@ -107,8 +107,8 @@ class Worker:
 def main() -> NoReturn:
     """Take stdin and stdout for the protocol; nothing else reads or writes them from here on."""
     source, target, nowhere = os.dup(0), os.dup(1), disk.nowhere()
-    for taken in (0, 1, 2):  # what a library prints could hold a secret, or break a line
+    for taken in (0, 1, 2):  # a library's output could contain a secret, or break a line
         os.dup2(nowhere, taken)
     os.close(nowhere)
     os.nice(NICE)
-    Worker(os.fdopen(target, "wb")).serve(source)
+    MirrorWorker(os.fdopen(target, "wb")).serve(source)

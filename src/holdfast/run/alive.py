@@ -19,10 +19,10 @@ from ..children.steps import Claimed
 from ..cluster import job_leader
 
 ANNOUNCED = "steps.json"  # in the supervisor's directory: where its memory is
-SUPERVISOR = "supervisor.jsonl"  # its journal, whose mode is that of the files it writes
+SUPERVISOR = "supervisor.jsonl"  # its journal, whose mode the files get that it writes
 SUPERVISORS = (SUPERVISOR, ANNOUNCED, "alive-*", "leave-*", "hang-*.txt", job_leader.RUN_HERE, job_leader.REFUSED)
 DEBUGGERS = {"pdb", "bdb", "IPython.core.debugger"}
-_listening: list[int] = []  # the signal upon which this process writes its stacks
+_listening: list[int] = []  # the signal at which this process writes its stacks
 
 
 class _Announced(msgspec.Struct, frozen=True):
@@ -58,9 +58,9 @@ def claim(directory: Path, rank: int, world: int) -> Claimed | None:
 
 
 def _close(supervisor: Path) -> None:
-    """Close to other users what the supervisor has written, and by its journal's mode all that it will write.
+    """Take other users' rights from the supervisor's files, and, through its journal's mode, from its later files.
 
-    The directory itself may hold files of the user's.
+    The directory itself stays open: it may hold the user's files.
     """
     for pattern in SUPERVISORS:
         for path in scan.glob(supervisor, pattern):
@@ -74,7 +74,7 @@ def _is_beside(supervisor: Mapping[str, Any]) -> bool:
 
 
 def _listen(stacks: Path) -> int:
-    """Write the stacks of all threads into `stacks` whenever a signal that nobody uses comes; return the signal.
+    """Choose an unused signal at which this process writes the stacks of all threads into `stacks`; return the signal.
 
     Raises:
         OSError: there is no such signal, or no such memory.
@@ -107,7 +107,7 @@ class Alive:
         """Find the supervisor, and tell it that the run opens. With `private`, close its files to other users."""
         directory = job_leader.supervisor()
         if directory is not None:
-            modes.heed(directory, of=directory / SUPERVISOR)
+            modes.inherit_mode(directory, of=directory / SUPERVISOR)
         if directory is not None and private:
             _close(directory)
         self._slot = None if directory is None else claim(directory, rank, world)
@@ -119,6 +119,6 @@ class Alive:
             self._slot.mark(phase, step)
 
     def end(self) -> None:
-        """Note that the run is over. What the process does from now on is its own."""
+        """Note that the run is over. The supervisor does not judge the process from now on."""
         self.mark(steps.OVER, 0)
         self._slot = None

@@ -27,7 +27,8 @@ def epochs_wanted(total: int | range) -> range:
 
 
 def steps_wanted(total: int) -> int:
-    """
+    """Check the number of steps.
+
     Raises:
         UsageError: `total` is not a number of steps.
     """
@@ -35,7 +36,8 @@ def steps_wanted(total: int) -> int:
 
 
 def group_wanted(accumulate: int) -> int:
-    """
+    """Check the number of batches per group.
+
     Raises:
         UsageError: `accumulate` is not a whole number of at least 1.
     """
@@ -47,7 +49,8 @@ def group_wanted(accumulate: int) -> int:
 
 
 def consumed_wanted(batches: int, least: int) -> int:
-    """
+    """Check the number of batches that a step consumed.
+
     Raises:
         UsageError: `batches` is not a whole number of at least `least`.
     """
@@ -57,7 +60,8 @@ def consumed_wanted(batches: int, least: int) -> int:
 
 
 def name_wanted(name: str) -> str:
-    """
+    """Check the name of a loader.
+
     Raises:
         UsageError: `name` cannot name a loader's position.
     """
@@ -67,7 +71,8 @@ def name_wanted(name: str) -> str:
 
 
 def start_wanted(start: int) -> int:
-    """
+    """Check the first number of an enumeration.
+
     Raises:
         UsageError: run.enumerate() cannot count from `start`.
     """

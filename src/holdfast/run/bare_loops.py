@@ -1,4 +1,4 @@
-"""Bare loops: a loop over a loader in an epoch's body that no run.batches() walks, so that the epoch is one step."""
+"""Bare loops: loops over a loader without run.batches(), inside an epoch's body, so that the epoch is a single step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Loop(NamedTuple):
 
 
 def tell(session: Session) -> None:
-    """Tell, once, of such a loop in the body of the epoch that ends, if it made no step of its own."""
+    """Report such a loop, once, in the body of the epoch that ends, if the epoch had no step inside."""
     position = session.position
     if position.step != position.epoch_began or not session.progress.look_at_body():
         return
@@ -69,5 +69,5 @@ def _names(each: dis.Instruction) -> list[str]:
 
 
 def _is_loader(value: Any) -> bool:
-    """Whether it is what a script calls a loader, as torch's is, and not a list or a model."""
+    """Whether it is a loader, like torch's, and not a list or a model."""
     return hasattr(value, "batch_size") and hasattr(value, "dataset") and hasattr(type(value), "__iter__")

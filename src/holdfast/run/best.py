@@ -81,7 +81,7 @@ class Bests:
         if measured and self._ranked is None:
             try:
                 facts = self._committed()
-            except OSError:  # the disk fails: rather a save too many than a best one that nobody keeps
+            except OSError:  # the disk fails: one save too many is better than losing a best one
                 return True
             best = {each.name: each for rule in self._rules for each in retention.ranked(rule, facts)[: rule.n]}
             self._ranked = list(best.values())  # the others cannot change the result, and this runs at every step

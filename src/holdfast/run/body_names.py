@@ -9,7 +9,7 @@ from .visible import frames
 
 
 def names_of_body(tracked: Tracked) -> list[str]:
-    """Return them for the `for` that walks the run's loop now, without the variables that a restore brings back."""
+    """Return them for the `for` statement of the run's present loop, without variables that a restore restores."""
     walking = frames()
     if not walking:
         return []

@@ -25,7 +25,7 @@ class Carried(NamedTuple):
     stored: frozenset[str]  # may be assigned
 
 
-class _Step(NamedTuple):
+class _Instruction(NamedTuple):
     reads: frozenset[str]
     writes: frozenset[str]
     follows: tuple[int, ...]  # numbers of the instructions that may be executed next
@@ -61,7 +61,7 @@ def globals_of(code: CodeType) -> frozenset[str]:
     return frozenset(own).union(*inner)
 
 
-def _steps(code: CodeType, at: int) -> tuple[list[_Step], int]:
+def _steps(code: CodeType, at: int) -> tuple[list[_Instruction], int]:
     """Return the instructions of `code`, and the number of the one at byte `at`."""
     found = [each for each in dis.get_instructions(code) if each.opname != "CACHE"]
     number_of = {each.offset: number for number, each in enumerate(found)}
@@ -73,7 +73,9 @@ def _steps(code: CodeType, at: int) -> tuple[list[_Step], int]:
             follows.append(number_of.get(each.argval, number + 1))
         reads, writes = _touched(each)
         own = hidden.get(number, frozenset())
-        steps.append(_Step(reads - own, writes - own, tuple(follow for follow in follows if follow < len(found))))
+        steps.append(
+            _Instruction(reads - own, writes - own, tuple(follow for follow in follows if follow < len(found)))
+        )
     while at > 0 and at not in number_of:  # since 3.12 a frame may point into the cache behind its instruction
         at -= 1
     return steps, number_of.get(at, 0)
@@ -110,7 +112,7 @@ def _touched(each: dis.Instruction) -> tuple[frozenset[str], frozenset[str]]:
     return (reads - writes if verbs[:1] == ["STORE"] else reads), writes
 
 
-def _reached(steps: list[_Step], begin: int) -> list[int]:
+def _reached(steps: list[_Instruction], begin: int) -> list[int]:
     """Numbers of the instructions that may still be executed after `begin`, in ascending order."""
     seen: set[int] = set()
     waiting = list(steps[begin].follows)
@@ -122,7 +124,7 @@ def _reached(steps: list[_Step], begin: int) -> list[int]:
     return sorted(seen)
 
 
-def _live(steps: list[_Step], reached: list[int]) -> dict[int, frozenset[str]]:
+def _live(steps: list[_Instruction], reached: list[int]) -> dict[int, frozenset[str]]:
     """For each instruction, the variables that are read from there on before they are assigned."""
     live: dict[int, frozenset[str]] = dict.fromkeys(reached, frozenset())
     changed = True

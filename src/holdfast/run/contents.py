@@ -1,4 +1,4 @@
-"""Contents: what an object holds, to be compared at a few steps: numbers, texts, and a sample of each array."""
+"""Contents: the numbers and texts of an object, and a sample of each array, for comparisons at a few steps."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ SAMPLE = 64  # numbers of one row; three rows of an array are read
 MOST_ITEMS = 1000  # of one object's containers
 
 
-class Seen:
-    """One object, at the looks of one kind."""
+class SeenObject:
+    """One object, at safe points of one kind."""
 
     def __init__(self, value: Any) -> None:
         self._ref: ReferenceType[Any] | None = None
-        with suppress(TypeError):  # it knows no weak references
+        with suppress(TypeError):  # its type has no weak references
             self._ref = ref(value)
         self._value = value if self._ref is None else None
         self.changes = 0
-        self.is_set = False  # whether the script sets it, so that nothing is carried
+        self.is_set = False  # the script sets it, so nothing is carried over
         self._content: Any = None
         self._basis: Any = None
 
@@ -38,7 +38,7 @@ class Seen:
     def is_of(self, value: Any) -> bool:
         return self.value is value
 
-    def now(self, content: Any) -> Seen:
+    def now(self, content: Any) -> SeenObject:
         basis = _basis(self.value)
         if self._content is not None:
             self.changes += content != self._content
@@ -48,9 +48,9 @@ class Seen:
 
 
 def _basis(value: Any) -> Any:
-    """What stays the same while an object is only carried on: a generator's seed, a scheduler's lead.
+    """Return the part that stays the same while an object only advances: a generator's seed, a scheduler's offset.
 
-    A scheduler that is given the epoch, as in `scheduler.step(epoch + i / n)`, counts its calls apart from it.
+    A scheduler that gets the epoch, as in `scheduler.step(epoch + i / n)`, counts its calls separately.
     """
     if is_array(type(value), "Generator") and callable(getattr(value, "initial_seed", None)):
         return value.initial_seed()
@@ -87,7 +87,7 @@ def _of_module(value: Any, saved: set[int], left: list[int]) -> Any:
 
 
 def part_of(value: Any, saved: set[int], left: list[int], depth: int) -> Any:
-    """Texts and samples of a value; None for what is not read. `left`: how many arrays still are."""
+    """Return texts and samples of a value; None if it is not read. `left`: how many more arrays may be read."""
     if is_random(value):
         return _of_generator(value)
     if type(value) in ATOMS:
@@ -133,7 +133,7 @@ def of_module(module: Any) -> list[Any]:
 
 
 def is_copy(value: Any, objects: Mapping[str, Any]) -> bool:
-    """Whether it has the numbers of a tracked module: it is copied from there again and again."""
+    """Whether it has the same numbers as a tracked module, from which the script copies them repeatedly."""
     others = [each for each in objects.values() if is_module(each)]
     if is_module(value):
         mine = [part for _, part in _of_module(value, set(), [MOST_ARRAYS])]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..store import format
 from ..store.format import Name
 from ..terminal import mark
-from .position import Source
+from .position import LoaderSource
 from .ranks import merged
 from .tracked import RESERVED, digests
 
@@ -82,7 +82,9 @@ def show(session: Session, epoch: int | None) -> None:
 
 
 def digests_of_each(captured: Mapping[str, Any]) -> dict[str, str]:
-    """Digest each object by itself: what two of them share is compared by its numbers, since a resume may part it."""
+    """Digest each object separately, so that a value shared by two objects is compared by its numbers: after a resume
+    it may be two values.
+    """
     return {key: digest for name, each in captured.items() for key, digest in digests({name: each}).of.items()}
 
 
@@ -110,8 +112,8 @@ def note(session: Session, at: str) -> None:
     session.record("visible", at=at, **facts)
 
 
-def _read(source: Source) -> dict[str, list[str]]:
-    """The random functions that the source's dataset calls, and what it changes when read."""
+def _read(source: LoaderSource) -> dict[str, list[str]]:
+    """Return the random functions that the source's dataset calls, and the attributes that it changes when read."""
     from . import datasets
 
     try:

@@ -15,7 +15,7 @@ from .tracked import framework_modules
 
 Facts = dict[str, Any]
 
-_KEEPING = {"accumulate", "batch_size", "drop_last", "length", "seed", "shuffle"}  # a place in our order stays a place
+_KEEPING = {"accumulate", "batch_size", "drop_last", "length", "seed", "shuffle"}  # a position in our order stays valid
 
 
 def environment() -> Facts:

@@ -1,4 +1,4 @@
-"""First step: what an attempt notes once, when its first step is done: how long its start took."""
+"""First step: when its first step is done, an attempt journals once how long its start took."""
 
 from __future__ import annotations
 

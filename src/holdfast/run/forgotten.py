@@ -1,8 +1,8 @@
 """Forgotten: objects that the script's loop changes from step to step, and that no tracked object holds.
 
 Optimizers are seen by torch's own hook while the first steps are made. Schedulers, gradient scalers, averaged models
-and random generators are found among the variables that the loop's frames reach, at a few safe points. Their content
-is compared, by a sample of each array. Nothing of the script is called. Each object is told once. The loops of
+and random generators are found among the variables that the loop's frames reach, at a few safe points. Their content is
+compared, by a sample of each array. Nothing of the script is called. Each object is reported once. The loops of
 trainers are not watched.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..state.captured import ATOMS, Attributes
 from .carried import names_member
-from .contents import MOST_ITEMS, Seen, arrays_of, content_of, is_copy, is_random, of_module, shapes
+from .contents import MOST_ITEMS, SeenObject, arrays_of, content_of, is_copy, is_random, of_module, shapes
 from .left_out import LeftOut
 from .tracked import RESERVED, Tracked, framework_modules
 from .visible import Variable, frames, has_own_state, is_module, variables, within
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
 
 LAST_POINT = 32  # the hooks are removed there
 LOOKS = {"step": (1, 2, 4), "end": (1, 2, 3)}  # the safe points, by kind, at which contents are compared
-EVENT = "changed_once"  # names what one attempt has seen change in one epoch: a change in another attempt is the second
-MOST_OBJECTS = 20_000  # that are visited to find what tracked objects reach
+EVENT = "changed_once"  # changes in one epoch of one attempt; one in another attempt is the second
+MOST_OBJECTS = 20_000  # objects that are visited in the search
 DEEPEST = 6
 
 
 class Forgotten:
-    """What one attempt's loop leaves out. `look` is called at each safe point."""
+    """The untracked objects of one attempt's loop. `look` is called at each safe point."""
 
     def __init__(self, tracked: Tracked) -> None:
         self._tracked = tracked
-        self._steps: list[tuple[Any, Any]] = []  # a framework's module, and its steps that are seen
-        self._seen: dict[str, dict[int, Seen]] = {kind: {} for kind in LOOKS}
+        self._steps: list[tuple[Any, Any]] = []  # a framework's module, and its recorded steps
+        self._seen: dict[str, dict[int, SeenObject]] = {kind: {} for kind in LOOKS}
         self._left_out = {kind: LeftOut(tracked) for kind in LOOKS}
         self._ends = 0
-        self._at_each: list[Callable[[], Any]] = []  # an adapter's acts at each safe point
+        self._at_each: list[Callable[[], Any]] = []  # an adapter's own checks at each safe point
         self._told: set[int] = set()  # ids of objects
         self._told_names: set[tuple[str, str]] = set()
 
     def look(self, session: Session, number: int) -> Iterator[Lost]:
-        """Tell what is lost. `number`: of the safe point, in this attempt."""
+        """Report objects that a resume would lose. `number`: the safe point's number in this attempt."""
         if "loop" in session.progress.walks.kinds:
             return
         ended = session.position.phase == "end"
@@ -58,7 +58,7 @@ class Forgotten:
             self._at_each = [] if self._tracked.keeps_gradients else self._tracked.each("at_safe_point")
         for act in self._at_each:
             if act() and session.saves.count:
-                session.saves.ask()  # the newest checkpoint lacks what is read
+                session.saves.ask()  # the newest checkpoint does not hold this content
         if number in (1, 3, 4, 8, 16, LAST_POINT):
             yield from self._optimizers()
         for _, steps in self._steps if number <= LAST_POINT else ():
@@ -68,12 +68,12 @@ class Forgotten:
         if count in LOOKS["step"] and not ended:
             self._tracked.for_each("look")
         if number == 1 and not ended:
-            yield from self._changing(session, "end", last=False)  # what an epoch's end is compared with
+            yield from self._changing(session, "end", last=False)  # compared at the epoch's end
         if count in LOOKS[kind]:
             yield from self._changing(session, kind, last=count == LOOKS[kind][-1])
 
     def _optimizers(self) -> Iterator[Lost]:
-        """Tracked optimizers that step what nobody holds, and optimizers that nobody tracks."""
+        """Yield tracked optimizers that step untracked parameters, and optimizers that are untracked."""
         for module, steps in self._steps:
             inside, captured = self._tracked.inside(), {**self._tracked.capture(), RESERVED: self._variables()}
             held, reached = module.held_by(inside, captured), _Reached(module, self._tracked)
@@ -86,7 +86,7 @@ class Forgotten:
                     yield from self._once(_forgotten_optimizer(optimizer, what))
 
     def _once(self, lost: Lost) -> Iterator[Lost]:
-        """One word for each name: an optimizer that each epoch makes anew has one."""
+        """Report each name once: each epoch may make a new optimizer under the same name."""
         if (lost.kind, lost.name) not in self._told_names:
             self._told_names.add((lost.kind, lost.name))
             yield lost
@@ -95,7 +95,7 @@ class Forgotten:
         return {"vars": self._tracked.variables.state_dict()}
 
     def _changing(self, session: Session, kind: str, *, last: bool) -> Iterator[Lost]:
-        """Objects whose content was another one at each look of this kind."""
+        """Yield objects whose content changed between all looks of this kind."""
         objects = self._tracked.objects | self._tracked.inside()
         before, self._seen[kind] = self._seen[kind], {}
         modules = framework_modules()
@@ -108,7 +108,7 @@ class Forgotten:
                 content = content_of(value, saved)
                 seen = before.get(id(value))
                 if seen is None or not seen.is_of(value):
-                    seen = Seen(value)
+                    seen = SeenObject(value)
                 self._seen[kind][id(value)] = seen.now(content)
         if last:
             for lost in self._left_out[kind].told():

@@ -1,4 +1,6 @@
-"""Going back: before the restore, what is newer than the step to which the run goes back is set aside. On rank 0."""
+"""Going back: before the restore, checkpoints newer than the step to which the run goes back are set aside. On
+rank 0.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from ..errors import Damaged, NotFound
 from ..store.checkpoint import Checkpoint
 from ..store.format import Name, parse_name
 from ..terminal import say
-from .patience import reading
 from .position import Position
+from .read_retries import reading
 from .resume import require_sound, require_wanted, set_aside
 from .tracked import RESERVED
 
@@ -19,24 +21,24 @@ if TYPE_CHECKING:
 
 
 def begin_from_places(session: Session) -> bytes:
-    """On rank 0: set aside what is not of the run's present. Before the run goes back, fetch what tells about that.
+    """On rank 0: set aside checkpoints that are not in the run's lineage.
 
-    The newest checkpoint tells whether the run went back before.
+    Before the run goes back, fetch the newest checkpoint: it shows whether the run went back before.
     """
     if session.mirrors is not None:
-        places, step = session.mirrors.provision, session.options.go_back
+        places, step = session.mirrors.fetcher, session.options.go_back
         with reading(session.store.root):
             places.set_strays_aside()
             if step is not None:
-                places.newer_than(next(places.store.shelf.newest_first(), None))
+                places.newer_than(next(places.store.index.newest_first(), None))
                 places.fetch(step, finite=session.options.stop_on_nan)
     return b""
 
 
 def go_back(session: Session) -> bytes:
-    """On rank 0: set aside what is newer than the step to which the run goes back, so that it resumes from there.
+    """On rank 0: set aside checkpoints newer than the step to which the run goes back.
 
-    A restart does not do that again.
+    A restart does not repeat that.
     """
     step, store = session.options.go_back, session.store
     if step is None:
@@ -54,14 +56,14 @@ def go_back(session: Session) -> bytes:
         set_aside(store, checkpoint, "went-back", f"the run went back to step {step}")
     names = [checkpoint.path.name for checkpoint in newer]
     if session.mirrors is not None:
-        session.mirrors.provision.go_back(to)
+        session.mirrors.fetcher.go_back(to)
     session.attempt.record("went_back", step=to.step, phase=to.phase, names=names)
     say(f"{session.path}: goes back to step {step}; moved to quarantine: {', '.join(names) or 'nothing'}")
     return b""
 
 
 def _name(checkpoint: Checkpoint) -> Name:
-    """Its name by its directory: its manifest may be unreadable."""
+    """Return its name from its directory: its manifest may be unreadable."""
     return parse_name(checkpoint.path.name) or checkpoint.head.name
 
 
@@ -69,17 +71,17 @@ def _to_go_back_to(session: Session, step: int) -> str | int:
     """With `stop_on_nan`, the newest checkpoint of that step whose weights are finite, if there is one."""
     finite: list[str] = []
     store = session.store
-    for name in store.shelf.names() if session.options.stop_on_nan else ():
+    for name in store.index.names() if session.options.stop_on_nan else ():
         with suppress(Damaged, NotFound):
-            finite += [str(name)] if name.step == step and not store.shelf.checkpoint(name).head.not_finite else []
+            finite += [str(name)] if name.step == step and not store.index.checkpoint(name).head.not_finite else []
     return finite[-1] if finite else step
 
 
 def _went_back_before(session: Session, step: int) -> bool:
-    """Whether the newest checkpoint comes from there. If it cannot be read, an older one and the journal tell.
+    """Whether the newest checkpoint descends from that step.
 
-    With `stop_on_nan` the newest whose weights are finite is asked: from another one no start goes on, so going back
-    there is to be repeated.
+    If it cannot be read, an older one and the journal decide. With `stop_on_nan` the newest one with finite weights
+    decides: no start resumes from another one, so that going back must be repeated.
     """
     told: set[Any] = set()
     for checkpoint in reversed(session.store.checkpoints()):

@@ -1,7 +1,7 @@
-"""Inexact: where no position in the data can be restored, a run goes on with other samples, if its caller accepts that.
+"""Inexact: if no position in the data can be restored, a run continues with other samples, if its caller accepts that.
 
-As many batches of a new pass are skipped as were done, on all ranks alike. Each use is told and journalled, and every
-later checkpoint says from which step on the run is not exact.
+It skips as many batches of a new pass as were done, equally on all ranks. Each use is reported and journalled, and
+every later checkpoint records the step from which the run is not exact.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def opened(session: Session, feed: Feed, name: str, position: FeedPosition | Non
     except OtherKind as error:
         if done and not accepted:
             raise _with_a_way_back(session, error) from error
-        if not done:  # between epochs another loader is taken: no position in its data would move
+        if not done:  # between epochs a loader may be replaced: its position is at the start
             session.tell_changed(f"loader {name}: another kind of loader begins this epoch")
             return feed.open(epoch, None), True
         why = str(error)
@@ -56,7 +56,7 @@ def opened(session: Session, feed: Feed, name: str, position: FeedPosition | Non
 
 def _with_a_way_back(session: Session, error: Mismatch) -> Mismatch:
     """Return the refusal with the step to go back to, if the run has a checkpoint at an epoch's end before this one."""
-    ends = [name for name in session.store.shelf.names() if name.phase == "end" and name.order < session.here.order]
+    ends = [name for name in session.store.index.names() if name.phase == "end" and name.order < session.here.order]
     if not ends:
         return error
     back = f"To go back to the end of an epoch instead, say Run(..., go_back={ends[-1].step})"

@@ -26,7 +26,8 @@ def outside(what: str, ended: str | os.PathLike[str] | None) -> str:
 
 
 def require_outside(path: str | os.PathLike[str], instead: str) -> None:
-    """
+    """Require that no run of this directory is open in this process.
+
     Raises:
         UsageError: this process is inside the block of a run in that directory; `instead` names the alternative.
     """

@@ -147,7 +147,7 @@ class JobClock:
         if self._told or kill_wait_s is None or not save_s or need_s <= kill_wait_s:
             return
         if watch.lead_s is None:
-            watch.look_up_lead()  # the answer is there at a later safe point
+            watch.look_up_lead()  # the answer comes at a later safe point
             return
         self._told = True
         notice_s = interval.enough_s(need_s)

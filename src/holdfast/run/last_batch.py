@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SHORT_S = 1.0  # so much longer than the safe point a process may take to stop
 _INSIDE = ("epochs", "batches")
-_WAIT, _SAVE = b"wait", b"save first"  # what rank 0 decides
+_WAIT, _SAVE = b"wait", b"save first"  # rank 0's decisions
 
 
 class LastBatch:
@@ -28,10 +28,10 @@ class LastBatch:
 
     def __init__(self) -> None:
         self.stop: str | None = None  # why the run stops at the next safe point
-        self.saves_first = False  # the run saves at this safe point all the same
+        self.saves_first = False  # the run saves at this safe point nevertheless
         self._body_s: float | None = None  # the longest time so far from here to the next safe point
         self._is_behind = False  # whether the last safe point was behind an epoch's last batch
-        self._skipped = False  # this process began behind an epoch's last batch, and its loop has ended
+        self._skipped = False  # this process began after an epoch's last batch, and its loop has ended
 
     def pass_point(self, before_s: float, *, behind: bool) -> None:
         """Note a safe point. The one before was left at `before_s`; `behind`: this one is behind a last batch."""
@@ -42,8 +42,8 @@ class LastBatch:
     def stop_waits(self, session: Session, reason: str) -> bool:
         """Whether the stop for this reason waits for the next safe point.
 
-        It does when the process is known to live until then. When nobody knows, and the code until then is short, the
-        run saves here first.
+        It waits if the process certainly lives until then. If that is unknown and the code until then is short, the run
+        saves here first.
         """
         if self.stop is not None or not _may_be_here(session):
             return False
@@ -63,9 +63,9 @@ class LastBatch:
         return _may_be_here(session) and (self._is_behind or session.progress.batches_left is None)
 
     def skip_body(self, session: Session, name: str) -> None:
-        """Tell that the loop `name` ends without a batch, so that its body did not run in this process.
+        """Report that the loop `name` ends without a batch, so that its body did not run in this process.
 
-        Where a later loop of the epoch goes on, that is told only if the code before it may need the body.
+        If a later loop of the epoch continues, report it only if the code before that loop may need the body.
         """
         if session.progress.steps_here:
             return
@@ -83,7 +83,7 @@ class LastBatch:
             say(line)
 
     def begin_body(self) -> None:
-        """Note that a loop's body runs in this process: the code behind an earlier one has not failed."""
+        """Note that a loop's body runs in this process: so the code after an earlier loop did not fail."""
         self._skipped = False
 
     def has_failed(self, session: Session, error: BaseException) -> bool:

@@ -14,7 +14,7 @@ from ..errors import DiskError, NotFinite, StoreError, Superseded
 from ..store import format
 from ..terminal import say, warn
 from . import reentry, resume, summary
-from .ranks import blamed, parting
+from .ranks import exit_barrier, root_cause
 from .safe_point import passed, stop_now
 from .session import Session
 
@@ -58,7 +58,7 @@ def finish(session: Session) -> None:
         stop_now(session, reason.decode())
     reentry.note_end(session)
     session.ranks.report("the end of the block")  # another rank may still fail in its block, or be slow
-    with parting(session.ranks):
+    with exit_barrier(session.ranks):
         session.close("end")
     if session.leads and (session.progress.steps_here or summary.finished_s(session) is None):
         session.display.close()
@@ -73,7 +73,7 @@ def leave(session: Session, error: BaseException | None) -> None:
         if error is not None and session.over is not None:
             _land_quietly(session)
         elif error is not None:
-            session.ranks.confess(error)
+            session.ranks.report_error(error)
             _land_quietly(session)
             session.ranks.leave(f"has left with {resume.describe(error)}, at {session.place()}")
             if not isinstance(error, Superseded):
@@ -99,7 +99,7 @@ def say_failed(session: Session, error: BaseException) -> None:
             step=session.position.step,
             kind=type(error).__name__,
             place=_place(error),
-            error=blamed(session.ranks, error, resume.describe(error)),
+            error=root_cause(session.ranks, error, resume.describe(error)),
             script=resume.script(),
             checkpoint=checkpoint.path.name if checkpoint else None,
             counts=afresh and resume.counts(error) and not may_be_anothers,
@@ -137,7 +137,7 @@ def _drain_quietly(session: Session, *, wait: bool) -> None:
 
 
 _POPS = frozenset({"POP_TOP", "POP_ITER"})  # CPython uses the second since 3.14
-_SUSPENDED = frozenset({"YIELD_VALUE", "RESUME"})  # a generator around ours, as tqdm's, that is being closed too
+_SUSPENDED = frozenset({"YIELD_VALUE", "RESUME"})  # a generator around ours, such as tqdm's, that is closed too
 _GENERATOR = 0x20  # of a code's flags, as inspect.CO_GENERATOR
 _TAKES = frozenset({"FOR_ITER"})  # an iterator around ours raised, or reached its own limit (islice)
 

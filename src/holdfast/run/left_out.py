@@ -1,4 +1,4 @@
-"""Left out: attributes of tracked objects that change from step to step, and that their state_dict() does not have."""
+"""Left out: attributes of tracked objects that change from step to step, and that are not in their state_dict()."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_NAMED = 3  # attributes that one line names
 
 
 class LeftOut:
-    """What tracked objects keep beside their state_dict(), at the looks of one kind."""
+    """The attributes of tracked objects that are not in their state_dict(), at safe points of one kind."""
 
     def __init__(self, tracked: Tracked) -> None:
         self._tracked = tracked
@@ -38,7 +38,7 @@ class LeftOut:
         self._before = now
 
     def told(self) -> Iterator[Lost]:
-        """One line for each tracked object of which something has changed at both looks."""
+        """Return one line for each tracked object with an attribute that changed at both looks."""
         found: dict[str, list[tuple[str, Any, str]]] = {}
         for name, path, part, attribute in self._attributes():
             if self._changes.get((id(part), attribute), 0) >= 2:

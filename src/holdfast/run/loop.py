@@ -14,11 +14,11 @@ from ..terminal import say
 from . import unproven
 from .arguments import ENDLESS, consumed_wanted, epochs_wanted, name_wanted, steps_wanted
 from .leaving import count_left_pass, end_outer
+from .loader_cursor import BatchesArguments, LoaderCursor
 from .opening import begin_again, require_settled, settle
 from .passes import Walk
 from .ranks import require_one_loop
 from .safe_point import passed, safe_point, step_done
-from .serving import BatchesArguments, Serving
 from .session import Session
 
 _MAY_BEGIN = {(): ("epochs", "steps", "batches", "loop"), ("epochs",): ("batches", "steps")}
@@ -54,7 +54,9 @@ class Loop:
         epochs: int | range | None = None,
         steps: int | None = None,
     ) -> None:
-        """`leave` ends the run. `epochs` or `steps`: up to where it goes; with both, the steps are so many epochs."""
+        """`leave` ends the run. `epochs` or `steps`: its total; with both, `epochs` is the number of epochs that
+        `steps` make up.
+        """
         self._session, self._leave = session, leave
         if steps is not None:
             self._kind, wanted = "steps", range(steps_wanted(steps))
@@ -64,7 +66,7 @@ class Loop:
         else:
             raise UsageError("run.loop(): give epochs=, or steps= for a loop without epochs")
         self._first, self._total = wanted.start, wanted.stop
-        self._serving: Serving | None = None
+        self._cursor: LoaderCursor | None = None
         self._begun = False  # whether this loop is inside an epoch; a restored position may be before it is
         with ExitStack() as around:
             around.enter_context(inside(session, Walk("loop")))
@@ -108,7 +110,7 @@ class Loop:
         return self._session.position.consumed(name)
 
     def reopen(self) -> None:
-        """Let a run that was ended before its total go on: another limit, which had ended it, was raised."""
+        """Let a run continue that ended before its total, because the limit that had ended it was raised."""
         self._session.position.left.pop(self._kind, None)
 
     def record(self, event: str, /, **facts: Any) -> None:
@@ -124,9 +126,9 @@ class Loop:
         self._session.attempt.flush()
 
     def note_untried(self, found: Unproven | None) -> None:
-        """Let saves wait for the ends of epochs until a drill has proven what walks the loop; None: it is known.
+        """Let saves wait for the ends of epochs until a drill has proven the framework; None: it is proven.
 
-        Call it before the first epoch, on every rank. A line tells of it in each start.
+        Call it before the first epoch, on every rank. Each start prints a line about it.
         """
         unproven.noted(self._session, None, found)
 
@@ -150,12 +152,12 @@ class Loop:
         arguments = BatchesArguments(loader, name_wanted(name))
         if self._kind == "epochs" and not self._begun:
             raise UsageError("loop.batches(): no epoch has begun; loop.begin_epoch() begins one")
-        if self._serving is not None:
-            raise UsageError(f"loop.batches(): the loader {self._serving.name!r} is in progress; end its epoch first")
+        if self._cursor is not None:
+            raise UsageError(f"loop.batches(): the loader {self._cursor.name!r} is in progress; end its epoch first")
         if self._session.position.is_done(name):
             return iter(())
-        self._serving = Serving(self._session, arguments, ahead=True)
-        return self._serving
+        self._cursor = LoaderCursor(self._session, arguments, ahead=True)
+        return self._cursor
 
     def settle(self) -> None:
         """Restore the random numbers, and undo what the program has changed in the state since the run was entered.
@@ -177,10 +179,10 @@ class Loop:
         """
         self._session.require_alive()
         final = self._kind == "steps" and self.step + 1 >= self._total
-        if self._serving is None:
+        if self._cursor is None:
             step_done(self._session, final=final)
         else:
-            self._serving.step_done(consumed_wanted(batches, 1), final=final)
+            self._cursor.step_done(consumed_wanted(batches, 1), final=final)
 
     def end_epoch(self, batches: int = 0, *, last: bool = False) -> None:
         """End the epoch: a safe point. What remains of its loader is skipped.
@@ -192,25 +194,25 @@ class Loop:
             Stopped: the state is saved; the process must end and be run again.
             Mismatch: no batch was fetched after a restore inside the epoch, and `settle` was not called.
         """
-        session, serving = self._session, self._serving
+        session, cursor = self._session, self._cursor
         session.require_alive()
         if not self._begun:
             raise UsageError("loop.end_epoch(): no epoch has begun; loop.begin_epoch() begins one")
-        if serving is not None and session.origin.baseline is not None:
+        if cursor is not None and session.origin.baseline is not None:
             raise Mismatch(
                 f"{session.path}: the checkpoint lies behind the last batch that this epoch took of the loader "
-                f"{serving.name!r}, so that its random numbers were not restored: call loop.settle() when the batches "
+                f"{cursor.name!r}, so that its random numbers were not restored: call loop.settle() when the batches "
                 "have ended, before the validation"
             )
         if consumed_wanted(batches, 0):
-            if serving is not None:
-                serving.consume(batches)
+            if cursor is not None:
+                cursor.consume(batches)
             session.position.at_safe_point("step")
             passed(session)
-        if serving is not None:
-            serving.end()
-            serving.close()
-            self._serving = None
+        if cursor is not None:
+            cursor.end()
+            cursor.close()
+            self._cursor = None
         self._begun = False
         if last:
             session.position.left[self._kind] = self._total
@@ -224,11 +226,11 @@ class Loop:
         reason = error if error is not None or not self.goes_on else GeneratorExit()
         if isinstance(reason, GeneratorExit) and not session.is_over and session.saves.saved == session.here:
             session.position.at_safe_point("step")  # that the run was left is part of its state, and needs a name
-        serving, self._serving = self._serving, None
-        if serving is not None:
+        cursor, self._cursor = self._cursor, None
+        if cursor is not None:
             if isinstance(reason, GeneratorExit) and not session.is_over:
-                serving.end()
-            serving.close()
+                cursor.end()
+            cursor.close()
         self._around.__exit__(None if reason is None else type(reason), reason, None)
         self._leave(error)
 
@@ -269,25 +271,25 @@ def leave_pass(session: Session) -> bool:
 def outermost(session: Session, kind: str, total: int, first: int = 0) -> Iterator[None]:
     """Run an outermost loop: note whether it ends, is left, or raises."""
     _begin(session, kind, total, first)
-    standing, walks = session.standing, session.progress.walks
-    if standing is not None:
-        standing.loop_begins()
+    blockless, walks = session.blockless, session.progress.walks
+    if blockless is not None:
+        blockless.loop_begins()
     try:
         yield
     except GeneratorExit:  # `break`, or an exception leaving the block; after an exception nothing is saved
         if not session.is_over:
             walks.leave_outer(session.metrics.set_aside())
-            if standing is not None:
-                standing.loop_left(LOOP_CODES)
+            if blockless is not None:
+                blockless.loop_left(LOOP_CODES)
         raise
     except BaseException as error:  # the loader or a save raised: the position stays at the last safe point
         walks.take_outer()
-        if standing is not None:
-            standing.leave(error)
+        if blockless is not None:
+            blockless.leave(error)
         raise
     walks.take_outer()
-    if standing is not None:
-        standing.loop_ended()
+    if blockless is not None:
+        blockless.loop_ended()
 
 
 def _begin(session: Session, kind: str, total: int, first: int) -> None:
@@ -313,7 +315,8 @@ def _begin(session: Session, kind: str, total: int, first: int) -> None:
 
 
 def _require_more(session: Session, kind: str, total: int) -> None:
-    """
+    """Require that the loop has passes to make.
+
     Raises:
         UsageError: this process already finished such a loop; this one would have no passes.
     """
@@ -352,8 +355,8 @@ def inside(session: Session, walk: Walk) -> Iterator[None]:
         raise
     except BaseException as error:
         walks.failed(error)
-        if session.over is not None and session.standing is not None:  # a stop ends the outermost loop as well
-            session.standing.leave(error)
+        if session.over is not None and session.blockless is not None:  # a stop ends the outermost loop as well
+            session.blockless.leave(error)
         raise
     finally:
         walks.open.remove(walk)

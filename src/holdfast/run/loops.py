@@ -10,11 +10,11 @@ from ..errors import UsageError
 from . import bare_loops
 from .arguments import ENDLESS
 from .leaving import count_left_pass, finish, leave
+from .loader_cursor import BatchesArguments, LoaderCursor
 from .loop import LOOP_CODES, begin_epoch, end_epoch, inside, leave_pass, outermost
 from .opening import settle
 from .passes import Walk
 from .safe_point import safe_point, step_done
-from .serving import BatchesArguments, Serving
 from .session import Session
 
 EXITS = "exits"  # the event of a process that ends because the run was over
@@ -88,29 +88,30 @@ def _walk(session: Session, served: BatchesArguments) -> Generator[Any, None, No
     if session.position.is_done(served.name):
         session.progress.last_batch.skip_body(session, served.name)
         return
-    with closing(Serving(session, served)) as serving:
-        resumed_at = serving.consumed
+    with closing(LoaderCursor(session, served)) as cursor:
+        resumed_at = cursor.consumed
         try:
-            for batch in serving:
+            for batch in cursor:
                 session.progress.last_batch.begin_body()
-                yield batch if served.start is None else (served.start + serving.given - 1, batch)
-                if (group := serving.given - serving.consumed) >= served.accumulate and serving.at_rest:
-                    serving.step_done(group)
-            if group := serving.given - serving.consumed:
-                serving.step_done(group)
-            if serving.given == resumed_at > 0:
+                yield batch if served.start is None else (served.start + cursor.given - 1, batch)
+                if (group := cursor.given - cursor.consumed) >= served.accumulate and cursor.at_rest:
+                    cursor.step_done(group)
+            if group := cursor.given - cursor.consumed:
+                cursor.step_done(group)
+            if cursor.given == resumed_at > 0:
                 session.progress.last_batch.skip_body(session, served.name)
-            serving.end()
+            cursor.end()
         except GeneratorExit:  # `break`: skip the rest of the epoch's batches, also after a resume
             if leave_pass(session):
-                serving.end()
+                cursor.end()
             raise
 
 
 def _ends_without_pass(session: Session) -> bool:
-    """Tell, at the end of an outermost loop whose body did not run in this process, what the code behind it lacks.
+    """Report, at the end of an outermost loop whose body did not run in this process, which names the code after it
+    lacks.
 
-    Return whether the process ends instead: the run was over when it began, and `finished="exit"` asks for it.
+    Return whether the process ends instead, because the run was over when it began and `finished="exit"` was given.
     """
     if session.progress.steps_here:
         return False
@@ -135,7 +136,8 @@ def _ends_without_pass(session: Session) -> bool:
 
 
 def _exit_if(session: Session, *, exits: bool) -> None:
-    """
+    """End the run and the process, if `exits`.
+
     Raises:
         SystemExit: 0, on all ranks.
     """

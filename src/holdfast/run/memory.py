@@ -1,4 +1,4 @@
-"""Memory: what a checkpoint stores of the run itself, checked before anything is restored. Its file may be hostile."""
+"""Memory: the run's own part of a checkpoint, checked before anything is restored. The file may be hostile."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Fingerprint(msgspec.Struct, forbid_unknown_fields=True):
     loaders: dict[str, dict[str, Any]]
 
 
-class Memory(msgspec.Struct, forbid_unknown_fields=True):
+class RunMemory(msgspec.Struct, forbid_unknown_fields=True):
     """The fields of `Session.memory`, as far as their kinds do not depend on the script. A new one raises `VERSION`."""
 
     position: dict[str, Any]
@@ -40,18 +40,18 @@ class Memory(msgspec.Struct, forbid_unknown_fields=True):
     durations: dict[str, Any] = {}
 
 
-msgspec.json.Decoder(Memory)  # here, where only one thread is: the first use of a type by two can crash msgspec
+msgspec.json.Decoder(RunMemory)  # here, where only one thread is: the first use of a type by two can crash msgspec
 
 
 def checked(stored: Any, checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return `stored`, what the run remembered in `checkpoint`.
+    """Return `stored`, the run's own part of `checkpoint`.
 
     Raises:
         Damaged: no run remembers that.
     """
     if not isinstance(stored, dict):
         raise Damaged(f"{checkpoint.path}: what the run remembered is not a mapping")
-    memory = shaped(Memory, stored, f"{checkpoint.path}: what the run remembered")
+    memory = shaped(RunMemory, stored, f"{checkpoint.path}: what the run remembered")
     position = Position.of(memory.position)
     if (position.step, position.phase) != (checkpoint.step, checkpoint.phase):
         raise Damaged(f"{checkpoint.path}: the run's position in it is step {position.step}, {position.phase!r}")
@@ -64,8 +64,8 @@ def checked(stored: Any, checkpoint: Checkpoint) -> dict[str, Any]:
     return stored
 
 
-def _random(memory: Memory, position: Position) -> Iterator[Mapping[str, Any]]:
-    """Yield the states of random generators in what the run remembered."""
+def _random(memory: RunMemory, position: Position) -> Iterator[Mapping[str, Any]]:
+    """Yield the states of random generators in the run's own part."""
     yield memory.rng
     yield memory.epoch_rng or {}
     for feed in position.feeds.values():

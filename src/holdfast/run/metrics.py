@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 MOST_WEIGHTS = 8  # most metrics of one call that can be weights: a call's cost is this times its metrics
-_PLAIN = ""  # stands for no weight: each call counts 1
+_PLAIN = ""  # means no weight: each call counts 1
 TIMINGS = ("*_s", "*seconds*", "*time*", "*per_s*", "*throughput*")  # metrics that differ in any two runs
 
 Values = Mapping[str, float | str]
@@ -38,7 +38,7 @@ class Metrics:
         self.best = Bests(session)
         self._logged = Logged({}, set())
         self._left_at, self._left = -1, dict[str, float]()  # the step of a pass that was left, and its metrics
-        self._told: set[str] = set()  # names of metrics that were told not to be finite
+        self._told: set[str] = set()  # names of metrics that were reported as not finite
 
     def restore(self, stored: dict[str, dict[str, list[float]]] | None) -> None:
         """Begin with the means of a checkpoint.
@@ -93,7 +93,7 @@ class Metrics:
         return known | format.unpack_metrics({name: value for name, value in values.items() if name not in early})
 
     def keep_last_line(self) -> None:
-        """Write again what an earlier attempt has logged behind the loop: this one does not run that code."""
+        """Write again the values that an earlier attempt logged after the loop: this attempt does not run that code."""
         session = self._session
         earlier = [log for log in journal.logs(session.path) if log.attempt < session.attempt.number]
         for line in journal.merged(earlier) if session.leads else ():
@@ -135,7 +135,8 @@ class Means:
                     pair[1] += count
 
     def mean(self, name: str, weight: str | None = None) -> float:
-        """
+        """Return the mean of the logged values.
+
         Raises:
             UsageError: no values were logged for the mean.
         """

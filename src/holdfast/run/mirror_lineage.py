@@ -1,4 +1,4 @@
-"""Mirror lineage: which checkpoints, here and at the places, belong to the run's present. Changes nothing."""
+"""Mirror lineage: which checkpoints, here and at the places, belong to the run's lineage. Changes nothing."""
 
 from __future__ import annotations
 
@@ -11,39 +11,41 @@ from .. import owner
 from ..errors import Damaged, NotFound, UsageError
 from ..journal import Log
 from ..mirror import lineage
-from ..mirror.lineage import HERE, Choice, Held
-from ..mirror.records import NO_MANIFEST, Claim, Origin, Seen
+from ..mirror.lineage import HERE, Held, LineageCheckpoint
+from ..mirror.records import NO_MANIFEST, Claim, PlaceState, ResumeOrigin
 from ..mirror.sending import identity
 from ..store import source
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST, Name, parse_name
-from .mirror_place import Copied
+from .mirror_place import PlaceCopy
 
 _SAME = ("host", "boot", "pid", "pid_started", "pid_space")  # facts that tell one process from every other
 
 
-class Found(NamedTuple):
-    """A checkpoint of the lineage at the places: of each the number and the attempt's folder, the nearest first."""
+class RemoteCheckpoint(NamedTuple):
+    """A checkpoint of the lineage at the places: for each place its number and the attempt's folder, the
+    nearest first.
+    """
 
     name: Name
     digest: str
     at: list[tuple[int, int]]
-    finite: bool = True  # whether its weights are
+    finite: bool = True  # whether its weights are finite
 
 
 class Present:
-    """The run's present, as its directory and the places tell it.
+    """The run's lineage, according to its directory and the places.
 
     Raises:
         UsageError: two processes were the same attempt: the run has two presents.
     """
 
-    def __init__(self, local: Sequence[Checkpoint], logs: Sequence[Log], seen: Mapping[int, Seen]) -> None:
+    def __init__(self, local: Sequence[Checkpoint], logs: Sequence[Log], seen: Mapping[int, PlaceState]) -> None:
         self._logs = [log for log in logs if log.restored is not None]
         self._seen = dict(seen)
         self._here = [*_held_here(local)]
         self.head: int | None = None  # the newest attempt that has begun
-        self._chosen: list[Choice] = []
+        self._chosen: list[LineageCheckpoint] = []
         self._look()
 
     def _look(self) -> None:
@@ -56,13 +58,13 @@ class Present:
         held = [*self._here, *(_held(place, each) for place in self._seen for each in self._seen[place].copies)]
         self._chosen, self._came_from = lineage.lineage(came_from, held), came_from
         self.head = max([*came_from, *(each.attempt for each in held)], default=None)
-        self._afresh = self.head is None or came_from.get(self.head, Origin(None)).attempt is None
+        self._afresh = self.head is None or came_from.get(self.head, ResumeOrigin(None)).attempt is None
 
     def _claims(self) -> Iterator[Claim]:
         return (claim for each in self._seen.values() for claim in each.claims)
 
-    def see(self, place: int, seen: Seen) -> Mapping[str, Copied]:
-        """Take in what a place tells late; return its copies of the lineage.
+    def see(self, place: int, seen: PlaceState) -> Mapping[str, PlaceCopy]:
+        """Add the content of a place that answered late; return its copies of the lineage.
 
         Raises:
             UsageError: the run has another present there. What it told does not count.
@@ -75,47 +77,47 @@ class Present:
             raise
         return self.copies(place)
 
-    def went_on(self, attempt: int, origin: Origin) -> None:
-        """Note that this attempt goes on from `origin`."""
+    def went_on(self, attempt: int, origin: ResumeOrigin) -> None:
+        """Note that this attempt resumes from `origin`."""
         mine = Claim(attempt=attempt, owner=owner.me(), origin=origin)
-        self._seen[HERE] = Seen(run=None, claims=[mine])
+        self._seen[HERE] = PlaceState(run=None, claims=[mine])
 
-    def copies(self, place: int) -> dict[str, Copied]:
+    def copies(self, place: int) -> dict[str, PlaceCopy]:
         """The copies of the lineage at one place, by name."""
         inside = {(each.attempt, each.name, each.digest) for each in self._chosen if place in each.places}
         return {
-            copy.name: Copied(copy.attempt, copy.facts())
+            copy.name: PlaceCopy(copy.attempt, copy.facts())
             for copy in self._seen[place].copies
             if (copy.attempt, copy.name, copy.digest) in inside
         }
 
     def halves(self, place: int, may_live: Callable[[Claim], bool]) -> list[tuple[int, str]]:
-        """Attempt and name of each copy at one place that has no manifest, and will get none: who made it is gone.
+        """Return attempt and name of each incomplete copy at one place that nobody will complete.
 
-        Only of attempts from which the present comes.
+        Only attempts of the lineage count.
         """
         line, attempt = set[int](), self.head
         while attempt is not None and attempt not in line:
             line.add(attempt)
-            attempt = self._came_from.get(attempt, Origin(None)).attempt
+            attempt = self._came_from.get(attempt, ResumeOrigin(None)).attempt
         gone = {claim.attempt for claim in self._seen[place].claims if not may_live(claim)} & line
         rests = (rest for rest in self._seen[place].rests if rest.why == NO_MANIFEST)
         return [(rest.attempt, rest.name) for rest in rests if rest.attempt in gone]
 
-    def found(self) -> list[Found]:
+    def found(self) -> list[RemoteCheckpoint]:
         """The checkpoints of the lineage that lie at places, the newest first."""
-        merged: dict[str, Found] = {}
+        merged: dict[str, RemoteCheckpoint] = {}
         finite = {copy.digest: copy.finite for each in self._seen.values() for copy in each.copies}
         for each in self._chosen:
             name = parse_name(each.name)
             if name is not None:
-                fresh = Found(name, each.digest, [], finite.get(each.digest, True))
+                fresh = RemoteCheckpoint(name, each.digest, [], finite.get(each.digest, True))
                 one = merged.setdefault(each.digest, fresh)
                 one.at.extend((place, each.attempt) for place in each.places if place != HERE)
         return sorted((each for each in merged.values() if each.at), key=lambda each: each.name.order, reverse=True)
 
     def strays(self) -> list[str]:
-        """Names of the local checkpoints that do not belong to the present: it was made elsewhere, without them."""
+        """Return names of the local checkpoints that are not in the lineage, which was made elsewhere."""
         if self.head is None or self.head in {log.attempt for log in self._logs}:
             return []
         inside = {each.digest for each in self._chosen}
@@ -127,17 +129,17 @@ class Present:
         return self._afresh
 
 
-def origin_of(log: Log, before: Log | None) -> Origin:
-    """Return what an attempt went on from, by the journals of its directory."""
+def origin_of(log: Log, before: Log | None) -> ResumeOrigin:
+    """Return the checkpoint that an attempt resumed from, according to the directory's journals."""
     noted = next(log.newest("mirrors"), None)
     if noted is not None:
-        return Origin(noted.get("attempt"), noted.get("name"))
+        return ResumeOrigin(noted.get("attempt"), noted.get("name"))
     name = next(log.newest("restored"), {}).get("checkpoint")
     branched = next(log.newest("branched"), None) is not None
-    return Origin(None) if before is None or name is None or branched else Origin(before.attempt, str(name))
+    return ResumeOrigin(None) if before is None or name is None or branched else ResumeOrigin(before.attempt, str(name))
 
 
-def _origins(logs: Sequence[Log]) -> Iterator[tuple[int, Origin]]:
+def _origins(logs: Sequence[Log]) -> Iterator[tuple[int, ResumeOrigin]]:
     for before, log in zip([None, *logs], logs, strict=False):
         yield log.attempt, origin_of(log, before)
 
@@ -158,7 +160,8 @@ def _held(place: int, copy: Any) -> Held:
 
 
 def _require_one_owner(claims: Sequence[Claim]) -> None:
-    """
+    """Require one owner for each attempt's number.
+
     Raises:
         UsageError: two processes have used the number of one attempt.
     """

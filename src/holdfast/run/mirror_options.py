@@ -34,7 +34,7 @@ class Mirroring(msgspec.Struct, frozen=True):
     drain_s: float
 
     def __str__(self) -> str:
-        """What must be equal on every rank, without secrets."""
+        """Text that must be equal on every rank, without secrets."""
         each = (f"{place.shown} {place.rule}{' without' * place.without}" for place in self.places)
         return f"{'; '.join(each)}; drain {self.drain_s:g} s"
 

@@ -1,4 +1,4 @@
-"""Mirror place: one place as a run sees it while it is alive: what lies there, what to ask next, whether it answers.
+"""Mirror place: one place during a run: its content, the next request, and whether it answers.
 
 Only the thread of `Mirrors` changes it. Other threads read single fields, which are replaced and never changed.
 """
@@ -10,55 +10,55 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..mirror import waiting
-from ..mirror.records import Origin
+from ..mirror.records import ResumeOrigin
 from ..retention import CheckpointFacts
 from ..rules import Rule
 
 READ_BACK_EVERY = 20  # of so many copies one is read back, however the place verifies
 RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)  # after a request without an answer; the last one from then on
-QUIET_S = 60.0  # a request of which nothing was heard for so long is told
+QUIET_S = 60.0  # a request without progress for so long is reported
 NEVER = float("inf")
-SAY_S = 60.0  # between two lines of one kind: that copying stands still, or that the place answers again
+SAY_S = 60.0  # between two lines of one kind: that copying is interrupted, or that the place answers again
 REMOVALS = 2  # after each copy at most so many, so that neither copies nor removals ever wait for all of the others
 
 
-class Copied(NamedTuple):
+class PlaceCopy(NamedTuple):
     """A copy at the place, of this run's lineage."""
 
     attempt: int  # in whose folder it lies
     facts: CheckpointFacts
 
 
-class Wish(NamedTuple):
-    """What to ask of the place."""
+class PlaceRequest(NamedTuple):
+    """One request to the place."""
 
     op: str
     args: Mapping[str, Any]
     name: str = ""  # the checkpoint that it is about
-    is_half: bool = False  # it is a half copy of an earlier attempt's
+    is_half: bool = False  # it is an incomplete copy of an earlier attempt
 
 
 class MirrorPlace:
-    """One place of a run. `there`: its copies; None: it need not have answered yet."""
+    """One place of a run. `there`: its copies; None: it has not answered yet, which is allowed."""
 
-    def __init__(self, index: int, shown: str, rule: Rule, there: Mapping[str, Copied] | None) -> None:
+    def __init__(self, index: int, shown: str, rule: Rule, there: Mapping[str, PlaceCopy] | None) -> None:
         self.index, self.shown, self.rule = index, shown, rule
-        self.there: Mapping[str, Copied] = there or {}
+        self.there: Mapping[str, PlaceCopy] = there or {}
         self.claimed = self.looked = there is not None
         self.pins: frozenset[str] = frozenset()  # noted there
         self.begun = self.ended = False
         self.left_alone = False  # this attempt does nothing more there
-        self.under_way: Wish | None = None
+        self.under_way: PlaceRequest | None = None
         self.number = 0  # the client's, of the request that is under way
         self.down = ""  # why copying does not go on
-        self._said_down = False  # what the terminal knows
-        self._said_s = {True: -SAY_S, False: -SAY_S}  # when each was said, by the monotonic clock
+        self._said_down = False  # what was printed about it
+        self._said_s = {True: -SAY_S, False: -SAY_S}  # when each was printed, by the monotonic clock
         self.took_s = 0.0  # the longer of the last two copies: one may have waited for an outage to end
         self._last_took_s = 0.0
         self._verified: frozenset[str] = frozenset()  # copies that this attempt has made
         self._damaged: frozenset[str] = frozenset()  # here: they are not copied
-        self._unsure: frozenset[str] = frozenset()  # files of theirs may lie there: their copying came to no good end
-        self._halves: frozenset[tuple[int, str]] = frozenset()  # attempts and names of half copies that nobody ends
+        self._unsure: frozenset[str] = frozenset()  # files of theirs may be there: their copying failed
+        self._halves: frozenset[tuple[int, str]] = frozenset()  # incomplete copies: attempt, name
         self._hurried = self._end_failed = False
         self._keeps_all = False  # it refuses removals; they are tried again after the next save
         self._removes = True
@@ -66,7 +66,8 @@ class MirrorPlace:
         self._copies = self._failures = 0
         self._retry_s = self._heard_s = 0.0  # by the monotonic clock
 
-    # What next ---------------------------------------------------------------------------------------------------
+    # The next request
+    # ---------------------------------------------------------------------------------------------------
 
     def missing(self, local: Sequence[CheckpointFacts]) -> list[str]:
         """Names of the checkpoints that are to be copied; the first is the next, or is under way."""
@@ -75,52 +76,54 @@ class MirrorPlace:
         sound = [facts for facts in local if facts.name not in self._damaged]
         return waiting.waiting(sound, [copied.facts for copied in self.there.values()], self.rule)
 
-    def next(self, local: Sequence[CheckpointFacts], origin: Origin | None, *, leaving: bool) -> Wish | None:
+    def next(
+        self, local: Sequence[CheckpointFacts], origin: ResumeOrigin | None, *, leaving: bool
+    ) -> PlaceRequest | None:
         """Return what to ask now; None: nothing. `leaving`: the attempt ends when all is copied."""
         if self.under_way is not None or self.left_alone or self.ended:
             return None
         if leaving and self.claimed and self._retry_s == NEVER and not self._end_failed:
-            return Wish("end", {})  # whatever else was refused: a later start need not ask whether this one is alive
+            return PlaceRequest("end", {})  # even if refused otherwise: a later start learns of the end
         if time.monotonic() < self._retry_s:
             return None
         if not self.claimed:
-            return None if leaving else Wish("claim", {})
+            return None if leaving else PlaceRequest("claim", {})
         if not self.looked:
-            return Wish("end" if leaving else "look", {})
+            return PlaceRequest("end" if leaving else "look", {})
         if origin is None:
-            return Wish("end", {}) if leaving else None
+            return PlaceRequest("end", {}) if leaving else None
         missing = self.missing(local)
         if not self.begun and (missing or not leaving):
-            return Wish("begun", {"from": {"attempt": origin.attempt, "name": origin.name}})
+            return PlaceRequest("begun", {"from": {"attempt": origin.attempt, "name": origin.name}})
         unnoted = [facts.name for facts in local if facts.pinned and facts.name not in self.pins]
-        if unnoted and self.begun and not self._hurried:  # first: a new machine knows of no pin but from here
-            return Wish("pin", {"name": unnoted[0]}, unnoted[0])
+        if unnoted and self.begun and not self._hurried:  # first: a new machine learns of pins only from here
+            return PlaceRequest("pin", {"name": unnoted[0]}, unnoted[0])
         removal = None if self._hurried else self._removal(local)
         if removal is not None and (self._removals > 0 or not missing):
             self._removals -= 1
             return removal
         if missing:
             read_back = self._copies % READ_BACK_EVERY == READ_BACK_EVERY - 1
-            return Wish("copy", {"read_back": read_back}, missing[0])
-        return Wish("end", {}) if leaving else None
+            return PlaceRequest("copy", {"read_back": read_back}, missing[0])
+        return PlaceRequest("end", {}) if leaving else None
 
-    def _removal(self, local: Sequence[CheckpointFacts]) -> Wish | None:
+    def _removal(self, local: Sequence[CheckpointFacts]) -> PlaceRequest | None:
         if not self._removes:
             return None
         pinned = {facts.name for facts in local if facts.pinned} | self.pins
         there = [each.facts._replace(pinned=each.facts.name in pinned) for each in self.there.values()]
         for name in waiting.outdated(there, self.rule, self._verified):
-            return Wish("remove", {"of": self.there[name].attempt, "name": name}, name)
-        if self._verified:  # what is not copied again is in nobody's list, and would lie there for ever
+            return PlaceRequest("remove", {"of": self.there[name].attempt, "name": name}, name)
+        if self._verified:  # otherwise files that are not copied again would stay there for ever
             for name in sorted(self._unsure.difference(self.missing(local))):
-                return Wish("remove", {"name": name}, name)
+                return PlaceRequest("remove", {"name": name}, name)
             for of, name in sorted(self._halves):
-                return Wish("remove", {"of": of, "name": name}, name, is_half=True)
+                return PlaceRequest("remove", {"of": of, "name": name}, name, is_half=True)
         return None
 
     @property
     def pause_s(self) -> float:
-        """Seconds until something is to be done although nothing happens."""
+        """Return the seconds until the next request is due if nothing else happens."""
         if self.under_way is not None:
             return 1.0
         left_s = self._retry_s - time.monotonic()
@@ -134,41 +137,41 @@ class MirrorPlace:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing was heard of a request for long."""
+        """Whether a request has made no progress for long."""
         return self.under_way is not None and time.monotonic() - self._heard_s > QUIET_S
 
-    # What happened -----------------------------------------------------------------------------------------------
+    # Events -----------------------------------------------------------------------------------------------
 
-    def asked(self, wish: Wish, number: int) -> None:
-        self.under_way, self.number = wish, number
+    def asked(self, request: PlaceRequest, number: int) -> None:
+        self.under_way, self.number = request, number
         self.heard()
 
     def heard(self) -> None:
         """Note a sign of life of the request that is under way."""
         self._heard_s = time.monotonic()
 
-    def done(self, wish: Wish) -> None:
+    def done(self, request: PlaceRequest) -> None:
         """Note that a request was fulfilled."""
         self.under_way, self._failures, self._retry_s = None, 0, 0.0
-        self.claimed |= wish.op == "claim"
-        self.begun |= wish.op == "begun"
-        self.ended |= wish.op == "end"
-        if wish.op == "pin":
-            self.pins |= {wish.name}
-        if wish.op == "remove":
+        self.claimed |= request.op == "claim"
+        self.begun |= request.op == "begun"
+        self.ended |= request.op == "end"
+        if request.op == "pin":
+            self.pins |= {request.name}
+        if request.op == "remove":
             self._keeps_all = False
-        if wish.is_half:
-            self._halves -= {(wish.args["of"], wish.name)}
-        elif wish.op == "remove":
-            self.there = {name: each for name, each in self.there.items() if name != wish.name}
-            self._unsure -= {wish.name}
+        if request.is_half:
+            self._halves -= {(request.args["of"], request.name)}
+        elif request.op == "remove":
+            self.there = {name: each for name, each in self.there.items() if name != request.name}
+            self._unsure -= {request.name}
 
-    def saw(self, there: Mapping[str, Copied], pins: Iterable[str], halves: Iterable[tuple[int, str]] = ()) -> None:
-        """Note what lies there, when the place has answered. `halves`: half copies, which are removed."""
+    def saw(self, there: Mapping[str, PlaceCopy], pins: Iterable[str], halves: Iterable[tuple[int, str]] = ()) -> None:
+        """Note the place's content, when it has answered. `halves`: incomplete copies, which are removed."""
         self.there, self.pins, self.looked = there, frozenset(pins), True
         self._halves = frozenset(halves)
 
-    def copied(self, copy: Copied, took_s: float) -> None:
+    def copied(self, copy: PlaceCopy, took_s: float) -> None:
         """Note a verified copy."""
         name = copy.facts.name
         self.there, self._verified = {**self.there, name: copy}, self._verified | {name}
@@ -184,13 +187,13 @@ class MirrorPlace:
         self._failures += 1
 
     def saved(self) -> None:
-        """Note that there is a new checkpoint: what was refused is tried again."""
+        """Note that there is a new checkpoint: refused requests are tried again."""
         self._removes = True
         if self._retry_s == NEVER:
             self._retry_s = 0.0
 
     def leaves(self) -> None:
-        """Note that the attempt is about to end: whatever waits is tried again now."""
+        """Note that the attempt is about to end: waiting requests are tried again now."""
         self._retry_s = 0.0
 
     def hurry(self) -> None:
@@ -203,18 +206,18 @@ class MirrorPlace:
         self._damaged |= {name}
 
     def dropped(self) -> None:
-        """Note a request that came to nothing, and need not be made again."""
+        """Note a request that was dropped, and need not be repeated."""
         self._came_to_nothing()
 
     def _came_to_nothing(self) -> None:
-        """A copy may have left files, and even be whole if only its answer was lost."""
+        """Note a failed copy: it may have left files, and even be whole if only its answer was lost."""
         if self.under_way is not None and self.under_way.op == "copy":
             self._unsure |= {self.under_way.name}
             self._removals = REMOVALS
         self.under_way = None
 
     def goes_down(self, why: str) -> bool:
-        """Note why copying does not go on; return whether that is new."""
+        """Note why copying is interrupted; return whether that is new."""
         was, self.down = self.down, why
         return not was
 
@@ -223,13 +226,13 @@ class MirrorPlace:
 
     @property
     def say_in_s(self) -> float:
-        """Seconds until the terminal is to be told that copying stands still, or that the place answers again."""
+        """Return the seconds until the next line that copying is interrupted, or that the place answers again."""
         if self.left_alone or bool(self.down) == self._said_down:
             return NEVER
         return max(0.0, self._said_s[bool(self.down)] + SAY_S - time.monotonic())
 
     def said(self) -> None:
-        """Note that the terminal was told."""
+        """Note that the line was printed."""
         self._said_down = bool(self.down)
         self._said_s[self._said_down] = time.monotonic()
 

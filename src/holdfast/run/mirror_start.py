@@ -1,6 +1,6 @@
 """Mirror start: asks the places of a run before it begins, claims them, and fetches the checkpoint that is the newest.
 
-A run never begins from an older state because a place did not answer: the start fails, and says how to insist.
+If a place does not answer, a run never begins from an older state: the start fails, and says how to override that.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import msgspec
 from .. import journal, owner
 from ..errors import StoreError, Superseded, UsageError
 from ..journal import Log
-from ..mirror.client import Client, PlaceError
+from ..mirror.client import PlaceError, WorkerClient
 from ..mirror.protocol import Reply
-from ..mirror.records import NO_MANIFEST, Claim, Seen
+from ..mirror.records import NO_MANIFEST, Claim, PlaceState
 from ..rules import Last
 from ..store.attempt import Attempt, read_run
 from ..store.claiming import Elsewhere
@@ -28,21 +28,21 @@ from ..store.store import Store
 from ..terminal import say, warn
 from ..threads import Condition
 from . import settings
-from .entered import Entry, require_same
+from .checkpoint_fetcher import CheckpointFetcher
 from .mirror_lineage import Present
 from .mirror_options import WITHOUT, Mirroring, Wanted, named
 from .mirror_place import MirrorPlace
-from .mirrors import Card, Mirrors
+from .mirrors import ClaimInfo, Mirrors
 from .options import Options
-from .provision import Provision
+from .submission_guard import Entry, require_same
 
-LOOK_S = 30.0  # how long a place may take to say what lies there
-TOLD_S = 3.0  # a place that does not answer for so long, and is asked again, is told
+LOOK_S = 30.0  # how long a place may take to list its content
+TOLD_S = 3.0  # after so long without an answer the place is asked again, and that is reported
 STRANGE = ("later", "taken")  # another attempt began meanwhile
 
 
 class _Answers(NamedTuple):
-    """What places said, by number: a reply's content, or the kind of an error and its text."""
+    """The places' answers, by number: a reply's content, or the kind of an error and its text."""
 
     good: dict[int, dict[str, Any]]
     bad: dict[int, tuple[str, str]]
@@ -52,15 +52,15 @@ class MirrorStart:
     """The places of a run until its attempt is claimed, on rank 0."""
 
     def __init__(self, mirroring: Mirroring, options: Options, store: Store) -> None:
-        self._mirroring, self._root, self._shelf = mirroring, store.root, store.shelf
+        self._mirroring, self._root, self._index = mirroring, store.root, store.index
         self._take_over, self._allow_fresh = store.take_over, options.allow_fresh
-        self._client = Client([place.url for place in mirroring.places], private=options.private)
+        self._client = WorkerClient([place.url for place in mirroring.places], private=options.private)
         self._late = {number for number, place in enumerate(mirroring.places) if place.without}
-        self._seen: dict[int, Seen] = {}
+        self._seen: dict[int, PlaceState] = {}
         self._claimed_at: set[int] = set()  # elsewhere the number may be another process's
 
     def look(self, logs: Sequence[Log]) -> Elsewhere:
-        """Ask all places what lies there, and return what the claim of the run's directory must know.
+        """Ask all places for their content; return the facts that the claim of the run's directory needs.
 
         Raises:
             StoreError: a place does not answer, and without it nobody knows whether this directory is the newest.
@@ -69,7 +69,7 @@ class MirrorStart:
         answers = self._ask("look", {})
         if any(kind == "refused" for kind, _ in answers.bad.values()):
             self._require_usable(answers.bad)
-        self._seen = {number: msgspec.convert(each, Seen) for number, each in answers.good.items()}
+        self._seen = {number: msgspec.convert(each, PlaceState) for number, each in answers.good.items()}
         for number, (_, why) in answers.bad.items():
             self._require_answer(number, why, logs)
         run = self._run_id()
@@ -79,7 +79,8 @@ class MirrorStart:
         return Elsewhere(run, max([*claims, *copies], default=0))
 
     def require_ours(self, entered: Mapping[str, Any], accepted: Collection[str]) -> None:
-        """
+        """Require that the newest attempt at the places belongs to this submission.
+
         Raises:
             UsageError: another submission began the newest attempt at the places.
         """
@@ -107,22 +108,22 @@ class MirrorStart:
 
     def _claimed(self, store: Store, attempt: Attempt, entered: Mapping[str, Any]) -> Mirrors:
         run_json = (self._root / "run.json").read_text()
-        card = Card(attempt.number, run_json, owner.me(), dict(entered) or None)
-        claims = self._ask("claim", card._asdict())
+        claim = ClaimInfo(attempt.number, run_json, owner.me(), dict(entered) or None)
+        claims = self._ask("claim", claim._asdict())
         self._claimed_at = {*claims.good}
         self._require_all(claims)
         answers = self._ask("look", {})  # only now: who has claimed before is listed, who claims later stops this one
         self._require_all(answers)
-        self._seen = {number: msgspec.convert(each, Seen) for number, each in answers.good.items()}
+        self._seen = {number: msgspec.convert(each, PlaceState) for number, each in answers.good.items()}
         self._tell_unusable(store)
         present = Present(store.checkpoints(), attempt.earlier, self._seen)
         places = [self._place(number, wanted, present, store) for number, wanted in enumerate(self._mirroring.places)]
-        provision = Provision(store, self._client, [place.shown for place in places], present)
-        return Mirrors(provision, places, card, self._mirroring.drain_s)
+        fetcher = CheckpointFetcher(store, self._client, [place.shown for place in places], present)
+        return Mirrors(fetcher, places, claim, self._mirroring.drain_s)
 
     def _tell_unusable(self, store: Store) -> None:
         """Warn of copies with a manifest that cannot be used, if they would be the newest checkpoint."""
-        newest = max((name.order for name in store.shelf.names()), default=(-1, 0))
+        newest = max((name.order for name in store.index.names()), default=(-1, 0))
         for seen in self._seen.values():
             for rest in seen.rests:
                 name = parse_name(rest.name)
@@ -140,7 +141,8 @@ class MirrorStart:
         self._client.close()
 
     def _require_usable(self, numbers: Collection[int]) -> None:
-        """
+        """Require that these places can be opened at all.
+
         Raises:
             UsageError: no place can have that address, or its package is missing: nothing newer can lie there.
         """
@@ -151,7 +153,7 @@ class MirrorStart:
             if opened and (refused := opened[number].refused):
                 raise UsageError(f"{self._root}: {named(self._mirroring.places[number].shown, refused)}")
 
-    # What the places say -----------------------------------------------------------------------------------------
+    # The places' answers -----------------------------------------------------------------------------------------
 
     def _ask(
         self, op: str, args: Mapping[str, Any], only: Collection[int] | None = None, limit_s: float | None = None
@@ -160,7 +162,7 @@ class MirrorStart:
         every = range(len(self._mirroring.places)) if only is None else only
         asked = [number for number in every if number not in self._late]
         replies: dict[int, Reply] = {}
-        failing: dict[int, str] = {}  # why they are asked again
+        failing: dict[int, str] = {}  # why they are asked again, by number
         came = Condition()
 
         def replied(number: int, reply: Reply) -> None:
@@ -192,7 +194,7 @@ class MirrorStart:
     def _wait(
         self, came: Condition, open_: Callable[[], Collection[int]], failing: Mapping[int, str], until: float
     ) -> None:
-        """Wait until no place's answer is open. Tell once of each that is asked again."""
+        """Wait until every place has answered. Report once each place that is asked again."""
         told: set[int] = set()
         pause_s = TOLD_S
         while not came.wait_for(lambda: not open_(), min(pause_s, until - time.monotonic())):
@@ -213,8 +215,8 @@ class MirrorStart:
             raise self._unanswered(number, text)
 
     def _require_answer(self, number: int, why: str, logs: Sequence[Log]) -> None:
-        """Go on without a place that did not answer, if it is certain that it holds nothing newer, or on purpose."""
-        here = self._shelf.names()
+        """Continue without a place that did not answer, if it certainly holds nothing newer or the caller allows it."""
+        here = self._index.names()
         if here and self._is_newest(logs):
             known = "another place shows that nothing newer is there"
         elif not here and self._allow_fresh:
@@ -238,7 +240,7 @@ class MirrorStart:
 
     def _unanswered(self, number: int, why: str) -> StoreError:
         place = self._mirroring.places[number].shown
-        fresh = "" if self._shelf.names() else ", and allow_fresh=True to begin from scratch"
+        fresh = "" if self._index.names() else ", and allow_fresh=True to begin from scratch"
         return StoreError(
             f"{self._root}: {named(place, why)}. It may hold newer checkpoints than this directory, so the run does "
             f'not begin. Say without="{place}" or set {WITHOUT} to begin without it{fresh}'
@@ -250,7 +252,7 @@ class MirrorStart:
         Raises:
             UsageError: different runs lie in the directory and at the places.
         """
-        here = read_run(self._root) or self._shelf.run()
+        here = read_run(self._root) or self._index.run()
         ids = {here: str(self._root)} if here else {}
         for number, seen in self._seen.items():
             if seen.run is not None:
@@ -260,7 +262,8 @@ class MirrorStart:
         return next(iter(ids), None)
 
     def _refuse_the_living(self, logs: Sequence[Log]) -> None:
-        """
+        """Require that no attempt at a place may still be running.
+
         Raises:
             UsageError: an attempt elsewhere may be alive.
         """

@@ -1,7 +1,8 @@
 """Mirrors: copies a run's checkpoints to its places, beside the loop.
 
-A thread decides what to ask of each place, and a process of its own does it. The loop waits for neither: it tells of
-each save, and looks at its safe points whether a later attempt has claimed a place. Only the end waits, up to a limit.
+A thread decides on the requests to each place, and a separate process performs them. The loop waits for neither: it
+reports each save, and checks at its safe points whether a later attempt has claimed a place. Only the end waits, up to
+a limit.
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ import msgspec
 from ..errors import DiskError, StoreError, Superseded, UsageError
 from ..mirror import waiting
 from ..mirror.protocol import Reply
-from ..mirror.records import Origin, Seen
+from ..mirror.records import PlaceState, ResumeOrigin
 from ..retention import CheckpointFacts
 from ..store import attempt as attempts
 from ..store import format
 from ..terminal import say, warn
 from ..threads import Condition, Latch, Worker
+from .checkpoint_fetcher import CheckpointFetcher
 from .mirror_options import named
-from .mirror_place import NEVER, Copied, MirrorPlace, Wish
-from .provision import Provision
+from .mirror_place import NEVER, MirrorPlace, PlaceCopy, PlaceRequest
 
-BUDGET_S = 120.0  # without progress, before a request is given up, told, and made again
+BUDGET_S = 120.0  # without progress, before a request is given up, reported, and repeated
 TOLD_S = 1.0  # a wait at the end of the run that takes longer is announced
 MOST_NAMES = 3  # in one line
-CANCEL_S = 1.0  # for a copy to end that gives way; then its process is ended
-END_S = 2.0  # for the note that the attempt has ended, after the copies were cut short
+CANCEL_S = 1.0  # for a cancelled copy to end; then its process is killed
+END_S = 2.0  # to note that the attempt has ended, after copies were cancelled
 
 
-class Card(NamedTuple):
-    """What an attempt signs with at each place."""
+class ClaimInfo(NamedTuple):
+    """The facts with which an attempt claims each place."""
 
     attempt: int
     run_json: str
@@ -54,16 +55,18 @@ class Lacking(NamedTuple):
 class Mirrors:
     """The places of one attempt, on rank 0, from its claim to its end."""
 
-    def __init__(self, provision: Provision, places: Sequence[MirrorPlace], card: Card, drain_s: float) -> None:
-        self.provision = provision
-        self._store, self._client = provision.store, provision.client
+    def __init__(
+        self, fetcher: CheckpointFetcher, places: Sequence[MirrorPlace], claim: ClaimInfo, drain_s: float
+    ) -> None:
+        self.fetcher = fetcher
+        self._store, self._client = fetcher.store, fetcher.client
         self._root, self._attempt = self._store.root, self._store.claim()
-        self.places, self._card, self._limit_s = [*places], card, drain_s
+        self.places, self._claim, self._limit_s = [*places], claim, drain_s
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._origin: Origin | None = None  # None: the state is not restored yet
+        self._origin: ResumeOrigin | None = None  # None: the state is not restored yet
         self._superseded: Superseded | None = None
         self._gave_way = self._leaving = self._closed = self._over = False
-        self._withdrawn: frozenset[int] = frozenset()  # requests that were lost with a worker that was ended on purpose
+        self._withdrawn: frozenset[int] = frozenset()  # requests of a worker that was killed on purpose
         self._drained = Latch()
         self._known: list[CheckpointFacts] = []
         self._thread = Worker(self._run, "holdfast mirrors")
@@ -74,8 +77,8 @@ class Mirrors:
 
     def begin(self, restored: str | None) -> None:
         """Begin to copy: the run's own checkpoint `restored` is restored; None: the run begins with another state."""
-        present = self.provision.present
-        origin = Origin(None) if restored is None else Origin(present.head, restored)
+        present = self.fetcher.present
+        origin = ResumeOrigin(None) if restored is None else ResumeOrigin(present.head, restored)
         there = {place.shown: sorted(place.there) for place in self.places}
         self._attempt.record("mirrors", places=there, attempt=origin.attempt, name=origin.name)
 
@@ -91,7 +94,8 @@ class Mirrors:
         self._inbox.put(self._ask_again)
 
     def look(self) -> None:
-        """
+        """Raise what the thread has found.
+
         Raises:
             Superseded: a later attempt has claimed a place.
         """
@@ -99,14 +103,14 @@ class Mirrors:
             raise self._superseded
 
     def spared(self) -> Collection[str]:
-        """Names of the checkpoints that are being copied, or are about to be; none while copying gives way."""
+        """Names of the checkpoints that are being copied, or are about to be; none while space is needed."""
         if self._gave_way or self._over:
             return ()
         local = self._store.facts()
         return {name for place in self.places for name in [*_running(place), *place.missing(local)]}
 
     def give_way(self) -> None:
-        """Spare no checkpoint from pruning until the next one is committed: the space is needed."""
+        """Protect no checkpoint from pruning until the next one is committed, because the space is needed."""
         names = sorted(self.spared())
         self._gave_way = True
         self._attempt.record("mirrors_gave_way", names=names)
@@ -148,7 +152,7 @@ class Mirrors:
         for each in self.undrained:
             self._attempt.record("undrained", **each._asdict())
         self.look()
-        with suppress(DiskError):  # the run is saved and closed; that these places lack something is told as well
+        with suppress(DiskError):  # the run is saved and closed; the places without the checkpoint are reported as well
             self._attempt.flush(sync=True)
 
     @property
@@ -156,7 +160,7 @@ class Mirrors:
         """The places that lack the newest checkpoint."""
         newest = None
         with suppress(OSError):  # the disk fails
-            newest = next((each.path.name for each in self._store.shelf.newest_first()), None)
+            newest = next((each.path.name for each in self._store.index.newest_first()), None)
         return [Lacking(newest, each.shown) for each in self.places if newest is not None and newest not in each.there]
 
     def say_undrained(self) -> None:
@@ -179,7 +183,7 @@ class Mirrors:
             while not self._closed:
                 self._advance()
                 self._hear()
-        except Exception as error:  # without this thread nothing would be copied, and nobody would know
+        except Exception as error:  # without this thread copying would stop silently
             warn(f"{self._root}: nothing is copied any more: {type(error).__name__}: {error}")
             self._attempt.record("mirror_failed", place="all", error=f"{type(error).__name__}: {error}")
         finally:
@@ -187,7 +191,7 @@ class Mirrors:
             self._drained.set()
 
     def _hear(self) -> None:
-        """Wait for what comes next, and do all that has come."""
+        """Wait for the next event, and handle all events."""
         pause_s = min(min(place.pause_s, place.say_in_s) for place in self.places)
         with suppress(Empty):
             self._inbox.get(timeout=None if pause_s == NEVER else pause_s)()
@@ -197,11 +201,11 @@ class Mirrors:
     def _advance(self) -> None:
         local = self._local()
         for place in self.places if self._superseded is None else ():
-            wish = place.next(local, self._origin, leaving=self._leaving)
-            if wish is not None and wish.op == "copy" and self._gave_way and wish.name != _newest(local):
+            request = place.next(local, self._origin, leaving=self._leaving)
+            if request is not None and request.op == "copy" and self._gave_way and request.name != _newest(local):
                 continue  # it may be removed at any moment
-            if wish is not None:
-                self._post(place, wish)
+            if request is not None:
+                self._post(place, request)
             elif place.is_quiet:
                 self._tell_down(place, "nothing was heard from it for a minute")
             elif place.down and place.pause_s == NEVER and place.holds_up and not place.missing(local):
@@ -219,48 +223,48 @@ class Mirrors:
             self._known = self._store.facts()
         return self._known
 
-    def _post(self, place: MirrorPlace, wish: Wish) -> None:
-        args = {"attempt": self._card.attempt, **wish.args}
-        if wish.op == "claim":
-            args |= {"run_json": self._card.run_json, "owner": self._card.owner, "entered": self._card.entered}
-        elif wish.op == "copy":
-            args["path"] = str(self._store.shelf.checkpoint(wish.name).path)
-        elif wish.op == "remove":
-            args.setdefault("of", self._card.attempt)
+    def _post(self, place: MirrorPlace, request: PlaceRequest) -> None:
+        args = {"attempt": self._claim.attempt, **request.args}
+        if request.op == "claim":
+            args |= {"run_json": self._claim.run_json, "owner": self._claim.owner, "entered": self._claim.entered}
+        elif request.op == "copy":
+            args["path"] = str(self._store.index.checkpoint(request.name).path)
+        elif request.op == "remove":
+            args.setdefault("of", self._claim.attempt)
         with suppress(StoreError):  # it is closed
             number = self._client.post(
                 place.index,
-                wish.op,
+                request.op,
                 args,
-                lambda reply: self._inbox.put(partial(self._answered, place, wish, reply)),
+                lambda reply: self._inbox.put(partial(self._answered, place, request, reply)),
                 noted=lambda reply: self._inbox.put(partial(self._noted, place, reply)),
                 budget_s=BUDGET_S,
             )
-            place.asked(wish, number)
+            place.asked(request, number)
 
     def _noted(self, place: MirrorPlace, reply: Reply) -> None:
         place.heard()
         if reply.note == "retrying":
             self._tell_down(place, reply.text)
 
-    def _answered(self, place: MirrorPlace, wish: Wish, reply: Reply) -> None:
+    def _answered(self, place: MirrorPlace, request: PlaceRequest, reply: Reply) -> None:
         if reply.error is not None:
-            self._failed(place, wish, reply.error, reply.text)
+            self._failed(place, request, reply.error, reply.text)
             return
         found = reply.ok or {}
-        if wish.op == "look":
+        if request.op == "look":
             try:
-                seen = msgspec.convert(found, Seen)
-                place.saw(self.provision.present.see(place.index, seen), seen.pins)
-            except UsageError as error:  # the run has another present there; the other places still get their copies
-                self._failed(place, wish, "foreign", str(error))
+                seen = msgspec.convert(found, PlaceState)
+                place.saw(self.fetcher.present.see(place.index, seen), seen.pins)
+            except UsageError as error:  # the place has another lineage; the other places still get their copies
+                self._failed(place, request, "foreign", str(error))
                 return
-        elif wish.op == "copy":
-            self._copied(place, wish.name, found)
-        elif wish.op == "remove":
-            what = "half" if wish.is_half else "checkpoint"  # a whole copy of that name may lie in another folder
-            self._attempt.record("mirror_removed", place=place.shown, **{what: wish.name})
-        place.done(wish)
+        elif request.op == "copy":
+            self._copied(place, request.name, found)
+        elif request.op == "remove":
+            what = "half" if request.is_half else "checkpoint"  # a whole copy of that name may lie in another folder
+            self._attempt.record("mirror_removed", place=place.shown, **{what: request.name})
+        place.done(request)
 
     def _copied(self, place: MirrorPlace, name: str, found: Mapping[str, Any]) -> None:
         facts = next((facts for facts in self._known if facts.name == name), None)
@@ -270,43 +274,43 @@ class Mirrors:
             facts = CheckpointFacts(
                 name, step.step, step.phase, None, time.time(), {}, size_bytes, pinned=False, finite=False
             )
-        place.copied(Copied(self._card.attempt, facts), found["took_s"])
+        place.copied(PlaceCopy(self._claim.attempt, facts), found["took_s"])
         if place.down:
             self._comes_back(place)
         kept = ("size_bytes", "sent_bytes", "took_s", "how")
         self._attempt.record("mirrored", place=place.shown, checkpoint=name, **{fact: found[fact] for fact in kept})
 
-    def _failed(self, place: MirrorPlace, wish: Wish, kind: str, text: str) -> None:
-        """Act on a request that was not fulfilled. Nothing of it stops the training, but a later attempt."""
+    def _failed(self, place: MirrorPlace, request: PlaceRequest, kind: str, text: str) -> None:
+        """Handle a failed request. Only a later attempt's claim stops the training."""
         if kind in ("later", "taken") and place.claimed:
             place.dropped()
-            self._superseded = Superseded(f"{self._root}: attempt {self._card.attempt} was superseded: {text}")
+            self._superseded = Superseded(f"{self._root}: attempt {self._claim.attempt} was superseded: {text}")
         elif kind in ("later", "taken", "foreign"):
             place.leave_alone()
             place.goes_down(text)
-            self._tell(place, f"{text}; this attempt leaves it alone", wish.name)  # also if it was told to be down
-        elif kind == "damaged" and wish.op == "copy":
-            place.give_up(wish.name)
-            self._tell(place, f"{wish.name} is damaged here, and was not copied: {text}", wish.name)
-        elif self._is_void(place, wish, kind):
+            self._tell(place, f"{text}; this attempt leaves it alone", request.name)  # also if it was reported as down
+        elif kind == "damaged" and request.op == "copy":
+            place.give_up(request.name)
+            self._tell(place, f"{request.name} is damaged here, and was not copied: {text}", request.name)
+        elif self._is_void(place, request, kind):
             place.dropped()
-        elif kind == "refused" and wish.op == "remove":  # copies go on
+        elif kind == "refused" and request.op == "remove":  # copies go on
             if place.keeps_all():
-                self._tell(place, f"{wish.name} is not removed there: {text}", wish.name)
+                self._tell(place, f"{request.name} is not removed there: {text}", request.name)
         else:
             place.failed(again=kind in ("silent", "gone"))
             self._tell_down(place, text)
 
-    def _is_void(self, place: MirrorPlace, wish: Wish, kind: str) -> bool:
+    def _is_void(self, place: MirrorPlace, request: PlaceRequest, kind: str) -> bool:
         """Whether the run itself has withdrawn the request, or pruned what it was about."""
-        pruned = kind == "gone" and wish.op == "copy" and not self._exists(wish.name)
+        pruned = kind == "gone" and request.op == "copy" and not self._exists(request.name)
         return kind == "cancelled" or pruned or (kind == "silent" and place.number in self._withdrawn)
 
     def _exists(self, name: str) -> bool:
-        return attempts.is_checkpoint(self._store.shelf.checkpoint(name).path)
+        return attempts.is_checkpoint(self._store.index.checkpoint(name).path)
 
     def _tell_down(self, place: MirrorPlace, why: str) -> None:
-        """Tell, once in an outage, that copying does not go on."""
+        """Report, once in an outage, that copying is interrupted."""
         why = why.removeprefix(f"{place.shown}: ")
         if place.goes_down(why):
             self._record_failed(place, why, place.under_way.name if place.under_way is not None else "")
@@ -316,7 +320,7 @@ class Mirrors:
         self._attempt.record("mirror_back", place=place.shown)
 
     def _say_how(self, place: MirrorPlace, lacking: Sequence[str]) -> None:
-        """Say that copying stands still, or that it goes on."""
+        """Print that copying is interrupted, or that it continues."""
         place.said()
         if place.down:
             line = f"copying stands still: {place.down}; training goes on"
@@ -343,14 +347,14 @@ class Mirrors:
             place.leaves()
 
     def _cut(self) -> None:
-        """End what runs: only the end is still noted."""
+        """End the running requests; only the attempt's end is still noted."""
         for place in self.places:
             place.hurry()
             if _running(place):
                 self._client.cancel(place.number)
 
     def _copying_older(self, newest: str) -> list[MirrorPlace]:
-        """The places to which a checkpoint is being copied that is not the newest: it may have to be removed."""
+        """Return the places to which an older checkpoint than the newest is being copied: it may have to be removed."""
         return [place for place in self.places if any(name != newest for name in _running(place))]
 
     def _cancel_older(self, newest: str, cancelled: Latch) -> None:
@@ -364,6 +368,6 @@ def _newest(local: Sequence[CheckpointFacts]) -> str:
 
 
 def _running(place: MirrorPlace) -> list[str]:
-    """The checkpoint that is being copied there, if one is."""
-    wish = place.under_way
-    return [wish.name] if wish is not None and wish.op == "copy" else []
+    """Return the checkpoint that is being copied there; None: there is none."""
+    request = place.under_way
+    return [request.name] if request is not None and request.op == "copy" else []

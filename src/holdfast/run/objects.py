@@ -58,7 +58,7 @@ def weights_for(target: Any) -> Any:
 def looked_at(captures: Iterable[tuple[Any, Any]]) -> Iterator[Any]:
     """Yield the leaves that are parameters of models, or moments of optimizers. `captures`: objects and their states.
 
-    Whether such numbers are finite is worth a look at each save: any others may be infinite in good health.
+    Each save checks that such numbers are finite; other numbers may be infinite without a fault.
     """
     modules: dict[type, Any] = {}
     for target, captured in captures:
@@ -102,7 +102,7 @@ def _frameworks(target: Any) -> list[str]:
 
 
 def _home(module: list[str]) -> str:
-    """Return the package; of ours also the room, which stands for a framework."""
+    """Return the class's package; for our own classes also the subpackage, which is named after a framework."""
     return ".".join(module[:2]) if module[0] == "holdfast" else module[0]
 
 
@@ -121,7 +121,7 @@ def _is_legacy(target: Any) -> bool:
 
 
 def _differences(generator: Any, stored: Any) -> list[str]:
-    """How the stored state of a generator does not fit; a twin of it takes the state.
+    """Return how the stored state of a generator does not fit; a copy of the generator tries the state.
 
     Raises:
         Damaged: it is the state of no such generator.
@@ -144,7 +144,7 @@ def _differences(generator: Any, stored: Any) -> list[str]:
     return []
 
 
-class Objects:
+class ObjectAdapters:
     """How objects inside a state are captured, compared and restored: see `state.fill.Own`."""
 
     def has(self, value: Any) -> bool:
@@ -198,4 +198,4 @@ class Objects:
         return dict(getattr(adapter_for(value), "places", lambda _: {})(value))
 
 
-OBJECTS = Objects()
+OBJECTS = ObjectAdapters()

@@ -22,9 +22,9 @@ from ..store.checkpoint import Checkpoint
 from ..terminal import say, warn
 from . import drilled, fingerprint, going_back, relaunch, resume, summary, unsound, weights
 from .objects import adapter_for
-from .patience import patiently, reading
 from .position import Position
 from .ranks import agreed, led_at_length
+from .read_retries import patiently, reading
 from .reentry import Reentry
 from .safe_point import stop_now
 from .session import Session
@@ -106,7 +106,7 @@ def _begin_here(session: Session, source: str, reports: Mapping[str, weights.Rep
 
 
 def settle(session: Session, *, ready: bool = True) -> None:
-    """Undo and report state changes of the script between the restore and the first loop.
+    """Undo and report state changes by the script between the restore and the first loop.
 
     `ready`: the position is reached, so random numbers are restored as well.
     """
@@ -144,7 +144,8 @@ def begin_again(session: Session) -> None:
 
 
 def require_settled(session: Session) -> None:
-    """
+    """Require that the epoch entered the loop of the checkpoint.
+
     Raises:
         Mismatch: an epoch ended without beginning the loop inside which the checkpoint was saved.
     """
@@ -186,7 +187,7 @@ def _restore_own(session: Session, checkpoint: Checkpoint, memory: dict[str, Any
     changed = fingerprint.changes(memory["fingerprint"]["environment"], fingerprint.environment())
     for line in changed:
         session.tell_changed(line)
-    for name, lines in session.origin.outvoted.items():
+    for name, lines in session.origin.overridden_options.items():
         for line in lines if name not in session.options.overrides else ():
             option = line.partition(" ")[0]
             changed_by = f'overrides={{"{name}": {{"{option}": ...}}}} changes it'
@@ -257,7 +258,7 @@ def _put_back(session: Session, baseline: Digests) -> list[str]:
     """Restore the state that was restored on entry once more, unless it is still there. Return what had changed.
 
     The hooks of a module or an optimizer may store other bytes than those of the checkpoint, which the baseline has for
-    big leaves. So what the second restore makes of the state decides.
+    big leaves. So the state after the second restore decides.
     """
     checkpoint, memory, before = session.origin.checkpoint, session.origin.memory, session.digests()
     if checkpoint is None or not baseline.changed(before):

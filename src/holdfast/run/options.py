@@ -24,7 +24,7 @@ from .mirror_options import Mirroring
 from .stop import Deadline
 from .weights import StartFrom
 
-LINKED = 0.5  # of the days after which a site deletes files: so old they are written anew instead of linked
+LINKED = 0.5  # part of a site's days until deletion: older files are written anew instead of linked
 
 
 def seed_of(given: SupportsIndex | None) -> int | None:

@@ -17,7 +17,7 @@ import msgspec
 from .. import journal, owner, young_daly
 from ..journal import AFTERWARDS, CLOSING, Event, Log
 from ..rules import Auto
-from ..young_daly import Around, Chosen, Costs, Seen
+from ..young_daly import Chosen, Costs, Limits, Seen
 
 if TYPE_CHECKING:
     from .saves import Flight
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 EVENT, BESIDE = "interval", "beside"
 FIRST_S = 10.0  # from the beginning to the first save, when nothing is measured
-PERIODIC = ("asked", "new best", "due")  # reasons of saves that the loop does not wait for
+PERIODIC = ("asked", "new best", "due")  # reasons for saves without a wait
 MOST_LOGS = 50  # journals that a start looks into
 ENOUGH_SAVES, MOST_SAVES = 3, 20  # whose durations are compared
 _BY_HAND = ("KeyboardInterrupt", "LoopLeft")
@@ -50,7 +50,7 @@ class Known(NamedTuple):
 
     seen: Seen = Seen()
     saves: Sequence[Took] = ()
-    slow_s: Sequence[float] = ()  # what each of the last saves slowed the steps beside it
+    slow_s: Sequence[float] = ()  # how much each of the last saves slowed the steps beside it
 
 
 class Pace:
@@ -113,7 +113,7 @@ class Pace:
             self._choose(now_s)
 
     def _begin(self, now_s: float) -> None:
-        """Note the first safe point, and what it took until then from the start of the process."""
+        """Note the first safe point, and the time from the start of the process until then."""
         pid = os.getpid()
         fresh = pid not in _began
         _began.add(pid)
@@ -124,7 +124,7 @@ class Pace:
         self._restart_s = max(here_s, owner.age_s()) if fresh else here_s
 
     def _choose(self, now_s: float) -> None:
-        """Choose the interval of this start from now on, and journal it with all that it was chosen from."""
+        """Choose the interval of this start from now on, and journal it with the measurements."""
         session, deadline_s = self._session, self._session.stop.deadline_s
         beside = [took for took in self._saves if took.beside]
         saves = beside or self._saves
@@ -136,7 +136,7 @@ class Pace:
             save_s=median(took.save_s for took in saves),
             restart_s=max(0.0, self._restart_s - step_s),
         )
-        around = Around(
+        around = Limits(
             assumed_hours=self._rule.interrupted_hours,
             left_s=None if deadline_s is None else max(0.0, deadline_s - time.time()),
         )
@@ -146,7 +146,7 @@ class Pace:
 
 
 def recall(logs: Sequence[Log]) -> Known:
-    """Read what the newest journals tell, oldest first in `logs`; of a long one only the first and last lines."""
+    """Read the newest journals (oldest first in `logs`); of a long one only the first and last lines."""
     since: list[Log] = []
     seen = Seen()
     for log in reversed(logs[-MOST_LOGS:]):

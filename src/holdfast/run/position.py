@@ -19,7 +19,7 @@ from .last_batch import LastBatch
 from .passes import Walks
 
 if TYPE_CHECKING:
-    from .serving import Serving
+    from .loader_cursor import LoaderCursor
 
 AHEAD = "ahead"  # in a feed's position: the random numbers before each fetch whose batch is not consumed yet
 
@@ -35,7 +35,7 @@ class _Passed(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _FeedShape(msgspec.Struct):
-    """What positions of feeds of all kinds have in common; each kind has more."""
+    """The keys that positions of all kinds of feeds have; each kind has more."""
 
     epoch: Whole
     batches: Count
@@ -154,7 +154,7 @@ class Position(msgspec.Struct):
         self.current = name
 
 
-class Source(NamedTuple):
+class LoaderSource(NamedTuple):
     """A loader that run.batches() received under a name, and its feed."""
 
     loader: Any
@@ -169,7 +169,7 @@ class Progress:
         self.walks = Walks()
         self.seed = seed
         self.loader_facts: dict[str, Any] = {}  # fingerprint of each loader, by name
-        self.sources: dict[str, Source] = {}
+        self.sources: dict[str, LoaderSource] = {}
         self.steps_here = 0  # safe points that this attempt has passed
         self.step_s = 0.0  # the longest step so far
         self.last_point_s = time.monotonic()
@@ -177,27 +177,28 @@ class Progress:
         self.epoch_generators: dict[str, Any] = {}  # the tracked ones then, by their paths
         self.last_batch = LastBatch()
         self._looked_at_body = False
-        self.unproven: dict[str | None, Unproven | None] = {}  # by the loader's name; None: what walks the epochs
+        self.unproven: dict[str | None, Unproven | None] = {}  # by loader; None: the framework
         self._epochs_in_steps = 0
-        self._serving: Serving | None = None  # the loader in progress
+        self._cursor: LoaderCursor | None = None  # the loader in progress
 
     @property
     def batches_left(self) -> int | None:
         """How many batches of the loader in progress are not consumed; None if its length is not known."""
-        return None if self._serving is None else self._serving.left
+        return None if self._cursor is None else self._cursor.left
 
     @property
     def lives_on(self) -> str:
-        """What of the loader in progress no start can bring back, not even at an epoch's end; empty if nothing."""
-        return "" if self._serving is None else self._serving.lives_on
+        """The part of the loader in progress that no start can restore, not even at an epoch's end; empty if none."""
+        return "" if self._cursor is None else self._cursor.lives_on
 
     @property
     def unproven_here(self) -> Unproven | None:
-        """Return that because of which a start from here may be refused, or may end otherwise; None if there is none.
+        """Return why a start from here may be refused, or may give other results: the unproven loader in progress, or
+        the unproven framework inside an epoch.
 
-        It is the loader in progress, or the framework that is inside an epoch. At an epoch's end there is none.
+        None: it may not, as at an epoch's end.
         """
-        loader = None if self._serving is None else self.unproven.get(self._serving.name)
+        loader = None if self._cursor is None else self.unproven.get(self._cursor.name)
         return loader or (self.unproven.get(None) if self.position.in_epoch else None)
 
     @property
@@ -206,12 +207,12 @@ class Progress:
 
     @property
     def several_epochs(self) -> bool:
-        """Whether the run is to have more than one epoch, so that the end of one is not the end of all."""
+        """Whether the run has more than one epoch, so that an epoch's end is not the run's end."""
         position = self.position
         return max(position.targets.get("epochs", 0) - position.first_epoch, self._epochs_in_steps) > 1
 
     def restore(self, position: Position, memory: Mapping[str, Any]) -> None:
-        """Restore what a checkpoint stored of the run itself."""
+        """Restore the position from the run's own part of a checkpoint."""
         self.position = position
         self.seed, self.epoch_rng = memory["seed"], memory["epoch_rng"]
         self.epoch_generators = memory.get("epoch_generators", {})
@@ -220,8 +221,8 @@ class Progress:
     def state_dict(self) -> dict[str, Any]:
         """Return the position, with the present positions of the feeds."""
         position = self.position
-        if self._serving is not None:
-            position.feeds[self._serving.name] = dict(self._serving.position())
+        if self._cursor is not None:
+            position.feeds[self._cursor.name] = dict(self._cursor.position())
         return position.state_dict()
 
     def count_epochs_in_steps(self, epochs: int) -> None:
@@ -238,7 +239,7 @@ class Progress:
         self.epoch_rng, self.epoch_generators = rng.capture(), generators
 
     def look_at_body(self) -> bool:
-        """Return whether nobody has looked at the code of the epoch's body yet."""
+        """Return, once, that the code of the epoch's body was not checked yet."""
         first, self._looked_at_body = not self._looked_at_body, True
         return first
 
@@ -260,21 +261,21 @@ class Progress:
         now = position.epoch if epoch is None else epoch
         return Mark(position.step, now - position.first_epoch, time.monotonic(), position.phase == "end")
 
-    def keep_source(self, name: str, source: Source, facts: Mapping[str, Any]) -> None:
+    def keep_source(self, name: str, source: LoaderSource, facts: Mapping[str, Any]) -> None:
         self.loader_facts[name], self.sources[name] = facts, source
 
-    def reach(self, serving: Serving) -> None:
+    def reach(self, cursor: LoaderCursor) -> None:
         """Note the loader in progress."""
-        self._serving = serving
+        self._cursor = cursor
 
-    def consumed(self, serving: Serving) -> None:
+    def consumed(self, cursor: LoaderCursor) -> None:
         """Note how many batches of the loader in progress are done; a safe point follows."""
-        self._serving = serving
-        self.position.loaders[serving.name] = {"consumed": serving.consumed, "done": False}
+        self._cursor = cursor
+        self.position.loaders[cursor.name] = {"consumed": cursor.consumed, "done": False}
 
-    def end_serving(self, name: str, position: FeedPosition, taken: int) -> None:
+    def end_loader(self, name: str, position: FeedPosition, taken: int) -> None:
         """End the loader `name` for this epoch, after `taken` batches."""
-        self._serving = None
+        self._cursor = None
         self.position.serve(None)
         self.position.feeds[name] = dict(position)
         self.position.loaders[name] = {"consumed": taken, "done": True}

@@ -25,7 +25,7 @@ from .vars import Vars
 
 
 class _Word(msgspec.Struct, array_like=True):
-    """What became of a rank's work: the type of its error, empty if it succeeded, and what the error says."""
+    """The outcome of a rank's work: the type of its error, empty if it succeeded, and the error's text."""
 
     kind: str = ""
     text: str = ""
@@ -81,7 +81,8 @@ def facts(options: Any, tracked: Tracked, variables: Vars, drilled: object) -> d
 
 
 def require_alike(ranks: Ranks, mine: Mapping[str, str]) -> None:
-    """
+    """Require the same arguments on all ranks.
+
     Raises:
         UsageError: on every rank, if one differs from rank 0; the message names the ranks and the differences.
     """
@@ -134,7 +135,7 @@ def agreed(ranks: Ranks, topic: str, work: Callable[[], T]) -> T:
 
 
 def _require_good(words: Sequence[bytes]) -> bytes:
-    """`words`: for each rank what became of its work."""
+    """Raise an error if one rank failed. `words`: each rank's outcome."""
     found = [_WORDS.decode(each) for each in words]
     texts = [each.text if rank == 0 else f"rank {rank}: {each.text}" for rank, each in enumerate(found)]
     for each, text in zip(found, texts, strict=True):
@@ -155,7 +156,8 @@ def _require_good(words: Sequence[bytes]) -> bytes:
 
 
 def require_one_loop(ranks: Ranks, kind: str, total: int) -> None:
-    """
+    """Require the same loop on all ranks.
+
     Raises:
         UsageError: on every rank, if one is about to run another loop than rank 0, or a longer one.
     """
@@ -164,7 +166,8 @@ def require_one_loop(ranks: Ranks, kind: str, total: int) -> None:
 
 
 def require_one_place(ranks: Ranks, name: format.Name, epoch: int | None) -> None:
-    """
+    """Require that all ranks save at the same step.
+
     Raises:
         RanksError: on every rank, if one has reached the save at another step than rank 0.
     """
@@ -179,7 +182,7 @@ def _differences(ranks: Ranks, topic: str, mine: str) -> str:
     return "; ".join(f"rank {rank} {said[rank].decode()}" for rank in [0, *odd]) if odd else ""
 
 
-def blamed(ranks: Ranks, error: BaseException, mine: str) -> str:
+def root_cause(ranks: Ranks, error: BaseException, mine: str) -> str:
     """Return the cause of `error` (described as `mine`) for the journal: another rank's own error, if that came first.
 
     A framework reports a lost rank by a RuntimeError. Errors of ranks that only noticed the loss are not causes.
@@ -188,7 +191,7 @@ def blamed(ranks: Ranks, error: BaseException, mine: str) -> str:
         return mine
     until = time.monotonic() + (CONFESSION_S if isinstance(error, RuntimeError) else 0.0)
     while True:
-        found = ranks.confessed()
+        found = ranks.reported_errors()
         causes = [each for each in found if not each.kind.startswith(_AFTERWARDS)]
         if causes or len(found) == ranks.world - 1 or time.monotonic() >= until:
             break
@@ -233,7 +236,7 @@ def present(ranks: Ranks) -> Iterator[None]:
 
 
 @contextmanager
-def parting(ranks: Ranks, patience_s: float = GOOD_BYE_S) -> Iterator[None]:
+def exit_barrier(ranks: Ranks, patience_s: float = GOOD_BYE_S) -> Iterator[None]:
     """The last act of a rank: it exits when rank 0 has finished; rank 0 exits when no other rank needs it.
 
     Rank 0 may host the rendezvous. It waits at most `patience_s`: after its last line is written, a lost rank changes

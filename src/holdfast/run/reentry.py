@@ -1,7 +1,7 @@
-"""Reentry: a second block of the same run in one process goes on with the live objects, if nothing came between.
+"""Reentry: a second block of the same run in one process continues with the live objects, if no other attempt came
+between.
 
-What the script has changed in them between two blocks then counts, as it would without Holdfast, and so do the random
-numbers that it has drawn.
+The script's changes between two blocks are kept, as without Holdfast, and so are its draws of random numbers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Ended(NamedTuple):
 
     checkpoint: str
     attempt: int  # that saved it
-    objects: Mapping[str, Callable[[], Any] | None]  # what each name tracked; None: that cannot be told
+    objects: Mapping[str, Callable[[], Any] | None]  # the object of each name; None: unknown
 
 
 class Reentry(NamedTuple):
@@ -42,11 +42,11 @@ class Reentry(NamedTuple):
 
     ended: Ended
     keeps_vars: bool  # it is the same Run
-    unknown: str  # the name of an object that cannot be told from another one; empty: there is none
+    unknown: str  # the name of an object whose identity is unknown; empty: none
 
 
 def note_end(session: Session) -> None:
-    """Note that the block has ended in order, at a place that this process knows as the end of its own loops."""
+    """Note that the block has ended without an error, at the end of this process's own loops."""
     position, totals, checkpoint = session.position, session.progress.walks.totals, session.origin.checkpoint
     if session.progress.steps_here:
         attempt = session.attempt.number
@@ -77,7 +77,7 @@ def take(path: str | os.PathLike[str], tracked: Tracked, *, same_run: bool) -> R
 
 
 def _all(tracked: Tracked) -> dict[str, Any]:
-    """What is tracked, with the objects that containers and attributes hold: a script may put another one there."""
+    """Return the tracked objects and those in their containers and attributes, which a script may replace."""
     return {**tracked.inside(), **tracked.objects}
 
 
@@ -86,9 +86,9 @@ def _key(path: str | os.PathLike[str]) -> tuple[str, int]:
 
 
 def _held(value: Any, *, bare: bool) -> Callable[[], Any] | None:
-    """Return what gives the object back as long as it lives; None if keeping it alive would keep too much.
+    """Return a reference to the object, weak if possible; None if a strong one would keep too much alive.
 
-    `bare`: it contains no object with a state of its own.
+    `bare`: it contains no object with its own state.
     """
     if isinstance(value, Attributes):
         target, names = _held(value.target, bare=bare), value.names

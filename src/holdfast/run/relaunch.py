@@ -23,13 +23,13 @@ from ..cluster.hold import HOLD, not_started
 from ..job import job
 from ..journal import Log
 from ..terminal import say
-from .ranks import parting
+from .ranks import exit_barrier
 from .session import Session
 
 _ID, _COUNT = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
 
 
-class Start(msgspec.Struct, frozen=True):
+class MachineStart(msgspec.Struct, frozen=True):
     """The part of a start that one machine contributes."""
 
     agent: dict[str, Any]  # the process that starts this machine's workers
@@ -42,11 +42,11 @@ class Launch(msgspec.Struct, frozen=True):
     id: str  # "none" unless the user set it: launches are then told apart by the agent
     restart: int
     agent: dict[str, Any]  # of rank 0
-    others: list[Start] = []
+    others: list[MachineStart] = []
 
     @property
-    def starts(self) -> list[Start]:
-        return [Start(self.agent, self.restart), *self.others]
+    def starts(self) -> list[MachineStart]:
+        return [MachineStart(self.agent, self.restart), *self.others]
 
     def follows(self, other: Launch) -> bool:
         """Whether this is a later start of the same launch as `other`."""
@@ -104,7 +104,7 @@ def exit_again_after_a_stop(session: Session) -> None:
     if event is None:
         return
     reason, step = event["reason"], event["step"]
-    with parting(ranks):
+    with exit_barrier(ranks):
         session.close("stop", reason=reason, step=step, phase=event["phase"])
     say(
         f"{session.path}: stopped by {reason} at step {step}, and torchrun has started it again at once "
@@ -124,8 +124,8 @@ def exit_if_held(session: Session) -> None:
     if not held:
         return
     if session.leads and (supervisor := job_leader.supervisor()) is not None:
-        job_leader.tell_run(supervisor, session.path)  # it looks for the hold there
-    with parting(ranks):
+        job_leader.tell_run(supervisor, session.path)  # the hold file is there
+    with exit_barrier(ranks):
         session.close("stop", reason="held", step=0, phase="step")
     say(not_started(session.path))
     raise session.stopped("held")

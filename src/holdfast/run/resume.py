@@ -18,8 +18,8 @@ from ..store.store import Store
 from ..terminal import say
 from . import unsound
 from .memory import checked
-from .patience import given_up, patiently, reading, unread_elsewhere
 from .ranks import agreed, led_at_length
+from .read_retries import given_up, patiently, reading, unread_elsewhere
 from .tracked import RESERVED, Digests, Plan, Tracked, require_fit
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ class Origin:
         self.memory: dict[str, Any] = {}  # what the checkpoint stored of the run itself
         self.again: Reentry | None = None  # set: the live objects count, and were not restored
         self.rejected: list[tuple[str, str]] = []  # name of a newer checkpoint, and the reason
-        self.outvoted: dict[str, list[str]] = {}  # options in the script that the checkpoint's values replaced
+        self.overridden_options: dict[
+            str, list[str]
+        ] = {}  # options in the script that the checkpoint's values replaced
         self.baseline: Digests | None = None  # digests of the restored state, until the first loop begins
         self.generators: dict[str, Any] = {}  # copies of the tracked generators in that state
 
@@ -55,9 +57,9 @@ class Origin:
     def reject(self, name: str, why: str) -> None:
         self.rejected.append((name, why))
 
-    def outvote(self, found: dict[str, list[str]]) -> None:
+    def note_overridden_options(self, found: dict[str, list[str]]) -> None:
         """Note them before the first restore: a restore that fails half-way overwrites the script's options."""
-        self.outvoted = found
+        self.overridden_options = found
 
     def set_baseline(self, baseline: Digests | None, generators: dict[str, Any] | None = None) -> None:
         """Set the state that must stay unchanged until the first loop begins; None: the loop has begun.
@@ -85,7 +87,7 @@ def restore_newest(session: Session, types: Iterable[type], again: Reentry | Non
     while checkpoint is not None:
         try:
             patiently(session, partial(restore, session, checkpoint, types, again))
-        except Untrusted:  # somebody has to look: neither is it set aside, nor an older one taken
+        except Untrusted:  # a user must decide: it is not set aside, and no older one is used
             raise
         except (Damaged, NotFound, Unreadable) as error:
             # The next checkpoint is looked for outside of this block: its errors are not this one's. Without frames:
@@ -98,7 +100,8 @@ def restore_newest(session: Session, types: Iterable[type], again: Reentry | Non
 
 
 def _require_unsigned(checkpoint: Checkpoint) -> None:
-    """
+    """Require a checkpoint without a signature.
+
     Raises:
         UsageError: a key has signed it, as its first line says.
     """
@@ -119,10 +122,10 @@ class _Search:
         self._sharing: dict[str, str] = {}  # names of checkpoints that share a file with a rejected one, and the reason
         if self._ranks.rank == 0:
             self._logs = session.earlier_logs
-            self._places = None if session.mirrors is None else session.mirrors.provision
+            self._places = None if session.mirrors is None else session.mirrors.fetcher
             self._left: Iterator[Checkpoint] | None = None  # None: not listed yet
             self._following: Checkpoint | None = None
-            self._begins_anew = False  # the oldest one lies behind the run's first epoch, and the script fails there
+            self._begins_anew = False  # the oldest one is after the run's first epoch, and the script fails there
 
     def next(self, fault: StoreError | None = None) -> Checkpoint | None:
         """Return the next checkpoint to try; None: the run begins fresh. `fault`: why the last one failed.
@@ -143,7 +146,7 @@ class _Search:
     def _choose(self, fault: StoreError | None) -> bytes:
         """Return the name of the next checkpoint to try; empty when there is none."""
         if self._left is None:
-            self._left = self._store.shelf.newest_first()
+            self._left = self._store.index.newest_first()
             self._following = next(self._left, None)
         if self._tried is not None and isinstance(fault, Unreadable):
             if self._places is not None and self._places.substitute(self._tried):
@@ -197,7 +200,8 @@ class _Search:
         return mine
 
     def _require_fresh(self) -> None:
-        """
+        """Require that the run may start from scratch.
+
         Raises:
             StoreError: the run had checkpoints; it does not begin from scratch without being told to.
         """
@@ -244,7 +248,7 @@ def _seen(store: Store, name: str) -> Checkpoint | None:
     path = store.root / "checkpoints" / name
     with suppress(FileNotFoundError):  # the restore reports it
         appear(path, is_checkpoint)
-    return store.shelf.at(path)
+    return store.index.at(path)
 
 
 def restore(session: Session, checkpoint: Checkpoint, types: Iterable[type], again: Reentry | None = None) -> None:
@@ -264,8 +268,8 @@ def restore(session: Session, checkpoint: Checkpoint, types: Iterable[type], aga
             require_sound(checkpoint)
         view = checkpoint if ranks.alone else checkpoint.as_rank(ranks.rank)
         memory, plan = _fitting(view, tracked if again is None else None, types)
-        if not origin.outvoted and plan is not None:
-            origin.outvote(tracked.outvoted(view, plan, types))
+        if not origin.overridden_options and plan is not None:
+            origin.note_overridden_options(tracked.overridden_options(view, plan, types))
         return view, memory, plan
 
     view, memory, plan = agreed(ranks, "the comparison", compared)
@@ -300,7 +304,8 @@ def _goes_on(session: Session, checkpoint: Checkpoint, again: Reentry | None) ->
 
 
 def require_wanted(session: Session, checkpoint: Checkpoint) -> None:
-    """
+    """Require a checkpoint that this run may resume from.
+
     Raises:
         Untrusted: a signed checkpoint in this run's directory was saved by another run.
         UsageError: it is signed, and this run has no key.
@@ -341,7 +346,8 @@ def _fitting(
 
 
 def require_sound(checkpoint: Checkpoint) -> None:
-    """
+    """Read the whole checkpoint, and compare its digests.
+
     Raises:
         Damaged: its bytes differ from the committed ones.
     """
@@ -407,7 +413,7 @@ def is_of_first_epoch(checkpoint: Checkpoint) -> bool:
 
 
 def place_before(store: Store, checkpoint: Checkpoint) -> str:
-    """Return what the start after a `fails_behind` goes on from: an older checkpoint, or the beginning; or empty."""
+    """Return from where the start after a `fails_behind` resumes: an older checkpoint, or the beginning; or empty."""
     names = [each.path.name for each in store.checkpoints()]
     older = names[: names.index(checkpoint.path.name)] if checkpoint.path.name in names else []
     return older[-1] if older else "the beginning" if is_of_first_epoch(checkpoint) else ""

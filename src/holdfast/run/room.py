@@ -1,6 +1,6 @@
 """Room: whether the next checkpoints will fit, and whether a site's purge will take what the run keeps.
 
-Each is told once, before it happens. Nothing is deleted or refused because of it.
+Each is reported once, before it happens. Nothing is deleted or refused because of it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ..terminal import warn
 from . import settings
 
 AHEAD = 5  # checkpoints that have to fit
-WARNED = 0.75  # of the site's days: files that are older are told
+WARNED = 0.75  # part of the site's days: older files are reported
 LOOK_S = 10.0  # between two looks
 ASK_S = 3600.0  # between two questions that may take a while
 
 
 class Need(NamedTuple):
-    """What the next saves need beside what is there, at their worst moment: before the last of them prunes."""
+    """The additional space that the next saves need at most, which is before the last of them prunes."""
 
     saves: int
     bytes: int
@@ -38,9 +38,9 @@ class Need(NamedTuple):
 
 
 def need(facts: Sequence[CheckpointFacts], rule: Rule | None, fresh_bytes: int, files: int) -> Need:
-    """Foretell the next saves under `rule`: each as long after the last as that after the one before.
+    """Predict the next saves under `rule`, at equal intervals.
 
-    `fresh_bytes` and `files` are those of one checkpoint. Of what is pruned, no more than that counts as freed.
+    `fresh_bytes` and `files` are those of one checkpoint. A pruned checkpoint frees at most that much.
     """
     there, most, now = list(facts), 0, len(facts)
     for _ in range(AHEAD if facts else 0):
@@ -60,7 +60,7 @@ def _next(facts: Sequence[CheckpointFacts]) -> CheckpointFacts:
 
 
 def shortages(root: Path, wanted: Need, limits: Sequence[Quota]) -> Iterator[tuple[str, str]]:
-    """Yield what will not be enough for the next saves: what it is, and the sentence."""
+    """Yield each shortage for the next saves: its kind, and a sentence."""
     told = f"the next {wanted.saves} saves need {size(wanted.bytes)}"
     facts = os.statvfs(root)
     free = facts.f_bavail * facts.f_frsize
@@ -116,7 +116,7 @@ class Room:
         self._looked_s = self._asked_s = -ASK_S
 
     def look(self) -> None:
-        """Warn of what will be short. What cannot be found out is no reason to warn."""
+        """Warn of shortages; unknown facts cause no warning."""
         root, now_s = self._store.root, time.monotonic()
         if now_s < self._looked_s + LOOK_S:
             return
@@ -137,7 +137,7 @@ class Room:
 
 
 def wanted(store: Store, rule: Rule | None) -> Need:
-    """Return what the next saves of this store need, if they are like the last one.
+    """Return the needs of the next saves of this store, if they are like the last one.
 
     Raises:
         NotFound, Damaged: there is no last one.

@@ -16,16 +16,16 @@ from ..store.signing import Signer
 from ..store.store import Store
 from ..terminal import warn
 from . import arguments, leaving, loops, opening, reentry, settings
+from .blockless import BlocklessRun, end_at
 from .inside import living, outside
 from .leaving import count_left_pass
+from .loader_cursor import BatchesArguments
 from .loop import Loop
 from .mirror_options import DRAIN_S, Mirror, Place, mirroring
 from .options import Options, seed_of
 from .passes import Passes, length_of
 from .safe_point import save_asked, step_done
-from .serving import BatchesArguments
 from .session import Session, require_overridable
-from .standing import Standing, end_at
 from .stop import Deadline
 from .tracked import Tracked
 from .vars import Vars
@@ -160,7 +160,7 @@ class Run(AbstractContextManager["Run"]):
     def __enter__(self) -> Self:
         if self._session is not None:
             raise UsageError("this Run is entered already")
-        self._begin(standing=False)
+        self._begin(blockless=False)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -185,9 +185,9 @@ class Run(AbstractContextManager["Run"]):
         After an exception, or if the process ends earlier, nothing is committed as finished. Signals stop the run only
         during the loop; otherwise Python handles them. A new Run at the same path in this thread ends this one.
         """
-        if self._session is not None and self._session.standing is None:
+        if self._session is not None and self._session.blockless is None:
             raise UsageError("this Run is entered already")
-        self._begin(standing=True)
+        self._begin(blockless=True)
         return self
 
     @property
@@ -279,7 +279,7 @@ class Run(AbstractContextManager["Run"]):
         steps takes both. docs/adapters.md shows one.
         """
         session = self._inside("loop")
-        if session.standing is not None:
+        if session.blockless is not None:
             raise UsageError("run.loop() wants a block, or run.__enter__(): leave() ends the run")
 
         def leave(error: BaseException | None) -> None:
@@ -296,7 +296,7 @@ class Run(AbstractContextManager["Run"]):
         inside = session.progress.walks.kinds
         if inside and inside[-1] != "epochs":
             raise UsageError("run.batches() and run.steps() are followed by a safe point of their own")
-        if not inside and session.standing is not None:
+        if not inside and session.blockless is not None:
             raise UsageError(
                 "run.safe_point() outside of a loop of this run: it ends with a block: with Run(...) as run:"
             )
@@ -352,15 +352,15 @@ class Run(AbstractContextManager["Run"]):
         return journal.metrics(self._options.path)
 
     @property
-    def _ended(self) -> Standing | None:
+    def _ended(self) -> BlocklessRun | None:
         """The ended run of start(), if it has ended."""
-        return self._last.standing if self._session is None and self._last is not None else None
+        return self._last.blockless if self._session is None and self._last is not None else None
 
     def _now(self) -> Session:
         if self._last is None:
             raise UsageError("enter it first: with Run(...) as run:")
-        if self._last.standing is not None:
-            self._last.standing.raise_late()
+        if self._last.blockless is not None:
+            self._last.blockless.raise_late()
         if self._session is not None:
             count_left_pass(self._session)
         return self._last
@@ -372,13 +372,13 @@ class Run(AbstractContextManager["Run"]):
             raise UsageError(outside(what, self.path if self._ended is not None else None))
         return self._session
 
-    def _begin(self, *, standing: bool) -> None:
-        """Begin the attempt and restore the state; with `standing` the run has no block."""
+    def _begin(self, *, blockless: bool) -> None:
+        """Begin the attempt and restore the state; with `blockless` the run has no block."""
         used = self._last is not None and self._last.progress.steps_here > 0
         end_at(self._options.path)
         again = reentry.take(self._options.path, self._tracked, same_run=self._last is not None)
         self._session = self._last = session = Session(self._options, self._tracked, self.vars)
-        alone = Standing(session, self._let_go) if standing else None
+        alone = BlocklessRun(session, self._let_go) if blockless else None
         living.add(self)
         try:
             session.begin_listening(alone)
@@ -388,7 +388,7 @@ class Run(AbstractContextManager["Run"]):
             raise
         if used and session.origin.checkpoint is None:
             warn("the tracked objects are as the last attempt in this process left them; make them anew to begin anew")
-        if session.leads and not standing:
+        if session.leads and not blockless:
             session.display.__enter__()
 
     def _let_go(self) -> None:

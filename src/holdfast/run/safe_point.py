@@ -9,7 +9,7 @@ from ..errors import UsageError
 from ..state.tree import flatten
 from ..terminal import say
 from . import drilled, first_step, unproven, unsound
-from .ranks import GOOD_BYE_S, parting
+from .ranks import GOOD_BYE_S, exit_barrier
 from .session import Session
 from .tracked import RESERVED
 from .windows import Order, Windows
@@ -135,7 +135,7 @@ def _order(session: Session) -> Order | None:
     if windows is None:
         return None
     order = windows.arrive()
-    if session.saves.saved_after(windows.said_at):  # rank 0 did not know of that save
+    if session.saves.saved_after(windows.said_at):  # rank 0 did not order that save
         return msgspec.structs.replace(order, save=False, land=False)
     return order
 
@@ -170,7 +170,7 @@ def stop_now(session: Session, reason: str, *, unsaved: bool = False) -> None:
         session.saves.secure(reason, {})
     what = f"not saved: the next start goes on from {session.saves.saved or 'the beginning'}" if unsaved else "saved"
     ranks, why = session.ranks, f"{reason} at step {session.position.step}; {what}"
-    with parting(ranks, GOOD_BYE_S + 3 * session.progress.step_s):  # some ranks may be steps behind
+    with exit_barrier(ranks, GOOD_BYE_S + 3 * session.progress.step_s):  # some ranks may be steps behind
         session.close("stop", reason=reason)
         stopped = session.stopped(why)
         session.job_clock.stopped(session.attempt)

@@ -31,18 +31,18 @@ from ..threads import Latch
 from . import drilled, unsound
 from .ranks import require_one_place
 from .readback import ReadBack
-from .setbacks import Setbacks
+from .save_failures import SaveFailures
 from .unproven import Waiting
 from .windows import Order
-from .writer import BeforeEach, Writer
+from .writer import BeforeEach, SaveWriter
 
 if TYPE_CHECKING:
     from .pace import Pace
     from .session import Session
 
-PERIODIC = ("new best", "due")  # reasons for which a disk that fails is no error
+PERIODIC = ("new best", "due")  # reasons for saves whose failure is no error
 BACKGROUND = ("asked", *PERIODIC)  # reasons for which the loop does not wait
-LEFT = 2  # checkpoints that a stop does not prune: the next save does, so that a stop need not wait for a read-back
+LEFT = 2  # surplus checkpoints that a stop leaves to the next save, so that it need not wait for a read-back
 NOTE_S = 10.0  # a line of the journal, while nothing else is written to it
 WARM_BYTES = 64 << 20  # least size of a state whose snapshots are worth the preparation
 
@@ -78,10 +78,10 @@ class Saves:
         self._epochs_end: format.Name | None = None  # the newest save at one
         self.count = 0  # saves that this attempt has begun
         self.save_s = 0.0  # the longest save so far
-        self.writer, self.arena = Writer(), Arena()
+        self.writer, self.arena = SaveWriter(), Arena()
         self.readback = ReadBack(session.store)
         self.pace = _pace(session)
-        self.setbacks, self.waiting = Setbacks(session), Waiting(session)
+        self.failures, self.waiting = SaveFailures(session), Waiting(session)
         self._durable_s = 0.0  # when the save in flight was durable
         self._last = session.progress.mark()  # the moment of the last save
         self._point = 0  # the safe point of the last save, as counted by windows
@@ -120,7 +120,7 @@ class Saves:
         if found in (None, *PERIODIC):
             now = session.progress.mark(epoch)
             found = self.waiting.decide(found, now, at_end=now.at_end)
-            self._wanted = self._wanted and found  # while it waits for an epoch's end, that is remembered there
+            self._wanted = self._wanted and found  # a save that waits for an epoch's end is remembered there
         if found == "due" and session.progress.last_batch.save_waits(session):
             self._wanted, found = found, None
         return found
@@ -130,7 +130,7 @@ class Saves:
             return "the end"
         session = self._session
         problem = self.readback.take_damage()
-        if problem is not None and self.setbacks.damaged(problem) and self._every() is not None:
+        if problem is not None and self.failures.damaged(problem) and self._every() is not None:
             self._wanted = self._wanted or "due"
         if self._wanted is not None:
             return self._wanted
@@ -141,7 +141,7 @@ class Saves:
         every = self._every()
         # by the clock of rank 0
         due = order.save if order is not None and _by_clock(every) else self._is_due(every, epoch)
-        if due and self.setbacks.passes_over():
+        if due and self.failures.passes_over():
             self._last = session.progress.mark(epoch)
             return None
         return "due" if due else None
@@ -237,7 +237,7 @@ class Saves:
             self.writer.abandon()  # a newer state will be durable sooner
         self.land()
         if reason == "the end":
-            session.store.read_anew()  # no later save would find damage that came since
+            session.store.read_anew()  # no later save would find damage since then
         self._wanted = None
         background = session.options.background and reason in BACKGROUND and not at_once
         try:
@@ -383,7 +383,7 @@ class Saves:
             else:
                 if self.pace is not None:
                     self.pace.landed(flight, self._durable_s)
-                self.setbacks.saved(flight.name)
+                self.failures.saved(flight.name)
         except BaseException as error:
             if self.writer.in_flight:  # a second Ctrl-C ended only the waiting
                 raise
@@ -391,8 +391,8 @@ class Saves:
             spared = isinstance(error, (DiskError, Damaged)) and flight.reason in PERIODIC and not last_chance
             if not spared and not isinstance(error, Abandoned):
                 raise
-            # without words: a newer save replaced it
-            if str(error) and self.setbacks.failed(flight.name, error, before=flight.before):
+            # no report: a newer save replaced it
+            if str(error) and self.failures.failed(flight.name, error, before=flight.before):
                 self._wanted = self._wanted or flight.reason
         finally:
             if not self.writer.in_flight:
@@ -403,7 +403,7 @@ class Saves:
 
 
 def _pace(session: Session) -> Pace | None:
-    """Return what decides when to save, if the caller leaves that to the run: on rank 0 alone."""
+    """Return the object that decides when to save with `Auto()`; on rank 0 only."""
     rule = session.options.every
     if not isinstance(rule, Auto) or not session.leads:
         return None

@@ -21,7 +21,7 @@ from ..state.tree import types_in
 from ..store import format
 from ..store.checkpoint import NOT_EXACT_FROM
 from ..store.store import Facts
-from ..terminal import Progress as Display
+from ..terminal import ProgressLine as Display
 from ..terminal import say, speak_for, warn
 from . import fingerprint, settings
 from .alive import Alive
@@ -29,9 +29,9 @@ from .forgotten import Forgotten
 from .metrics import Metrics
 from .objects import STEERED, adapter_for, model_facts
 from .options import Options
-from .patience import Patience
 from .position import Position, Progress
 from .ranks import facts, here, present, require_alike
+from .read_retries import ReadRetries
 from .resume import Origin
 from .saves import Saves
 from .stop import Stop
@@ -42,9 +42,9 @@ from .windows import MOST_POINTS, Windows
 
 if TYPE_CHECKING:
     from ..board import Board
+    from .blockless import BlocklessRun
     from .mirrors import Mirrors
     from .room import Room
-    from .standing import Standing
     from .witness import Witness
 
 FLUSH_S = 1.0  # interval at which the journal is shown to readers of a running run
@@ -64,9 +64,9 @@ class Session:
         self._agree()
         self._claim()
         self.metrics, self.saves = Metrics(self), Saves(self)
-        self.patience = Patience(self)
+        self.read_retries = ReadRetries(self)
         self.around = ExitStack()  # contexts that stay open while the attempt is alive
-        self.standing: Standing | None = None  # set if the run has no block: it ends with its outermost loop
+        self.blockless: BlocklessRun | None = None  # set if the run has no block: it ends with its outermost loop
         self.durations: dict[str, Any] = {}  # what a clock says: saved with the run, and compared by no drill
         self.left = False  # its block has ended, or without a block its outermost loop
         self.not_exact_from: int | None = None  # the step from which on other samples than before are trained
@@ -128,20 +128,20 @@ class Session:
         """
         if job() is None or not self.leads:
             return {}
-        from . import entered  # only jobs need it
+        from . import submission_guard  # only jobs need it
 
-        mine = entered.entry()
-        entered.require_ours(self.store.root, mine, self.options.accept)
+        mine = submission_guard.entry()
+        submission_guard.require_ours(self.store.root, mine, self.options.accept)
         return mine._asdict()
 
-    def begin_listening(self, standing: Standing | None) -> None:
-        """Handle the signals, and keep them from the workers of loaders. `standing`: the run has no block."""
-        self.standing = standing
+    def begin_listening(self, blockless: BlocklessRun | None) -> None:
+        """Handle the signals, and keep them from the workers of loaders. `blockless`: the run has no block."""
+        self.blockless = blockless
         self.tracked.for_each("enter")
         self.around.callback(self.tracked.for_each, "leave")
         self.alive.begin(self.ranks.rank, self.ranks.world, private=self.options.private)
         self.around.callback(self.alive.end)
-        if standing is None:
+        if blockless is None:
             self.around.enter_context(self.stop)
         else:
             self.around.callback(self.stop.__exit__)  # entered when a loop begins
@@ -276,7 +276,8 @@ class Session:
         self.attempt.leave()
 
     def require_alive(self) -> None:
-        """
+        """Require that the run has not ended, and belongs to this process.
+
         Raises:
             Stopped: again; the first was swallowed, perhaps by a bare `except:`.
             UsageError: a generator outlived its block, or continued in a forked child.
@@ -376,7 +377,8 @@ class Session:
 
 
 def require_overridable(overrides: Mapping[str, Mapping[str, Any]], tracked: Tracked) -> None:
-    """
+    """Require that each override names a tracked object with options.
+
     Raises:
         UsageError: an override names an object that is not tracked, or has no options.
     """

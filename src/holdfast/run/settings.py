@@ -16,7 +16,7 @@ DRILL = "HOLDFAST_DRILL"
 MAX_REQUEUES = "HOLDFAST_MAX_REQUEUES"
 RANKS_TIMEOUT_S = "HOLDFAST_RANKS_TIMEOUT_S"
 PURGE_DAYS = "HOLDFAST_PURGE_DAYS"
-ARGUMENTS = "arguments"  # in `accept`: a batch job with other arguments than the last one goes on with the run
+ARGUMENTS = "arguments"  # in `accept`: a batch job may have other arguments than the last one
 
 
 SafePoint = tuple[int, str]  # step and phase

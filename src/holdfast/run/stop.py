@@ -98,7 +98,7 @@ _deaf_to: set[int] = set()
 
 
 def hear_again() -> None:
-    """Stop ignoring the signals that a deaf `Stop` left ignored: another run begins in this process."""
+    """Handle the signals again that `stay_deaf` left ignored: another run begins in this process."""
     while _deaf_to and threading.current_thread() is threading.main_thread():
         number = _deaf_to.pop()
         if signal.getsignal(number) == signal.SIG_IGN:

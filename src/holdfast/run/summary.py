@@ -57,7 +57,7 @@ def at_the_end(session: Session) -> str:
     all_here = [log.attempt for log in logs] == [*range(1, session.attempt.number + 1)]
     made = f" in {counted(attempts, 'attempt')}" if all_here else f"; this was attempt {session.attempt.number}"
     line = f"{said}: {steps}{made}"
-    if not again.steps:  # where it is not exact, nothing is known of others
+    if not again.steps:  # not known for a run that is not exact
         return line
     return f"{line}, {'' if again.exact and all_here else 'at least '}{counted(again.steps, 'step')} done again"
 

@@ -20,16 +20,16 @@ from ..state.places import Places
 from ..state.unflatten import enough_stack
 from ..store import format
 from ..store.checkpoint import Checkpoint
-from .objects import OBJECTS, STEERED, Objects, adapter_for, handles_at, looked_at, made_of
+from .objects import OBJECTS, STEERED, ObjectAdapters, adapter_for, handles_at, looked_at, made_of
 from .vars import Vars
 
 RESERVED = "holdfast"  # the top-level key of the run's own state
-_BIG_BYTES = 64 << 10  # to digest a smaller leaf takes no time
+_BIG_BYTES = 64 << 10  # a smaller leaf is digested at once
 _PROGRAMS = {"torch": "holdfast.torch.program"}  # facts, seed and prediction mode of the framework as a whole
 
 
-class _NoneOwn(Objects):
-    """Of variables none is an object that restores itself."""
+class _NoneOwn(ObjectAdapters):
+    """Run.vars contains no object that restores itself."""
 
     def has(self, _: Any) -> bool:
         return False
@@ -57,7 +57,7 @@ class Tracked:
         self.objects = {name: target for name, target in live.items() if target is not None}
         self.variables = Vars() if variables is None else variables
         self.places: Places | None = None
-        self.filled: set[str] = set()  # what the last restore filled with stored bytes, not a user's load_state_dict
+        self.filled: set[str] = set()  # leaves that the last restore filled itself, without a user's load_state_dict
         self._reducers: list[Any] = []
         self._cold: dict[str, Any] = {}  # state of reducers that do not exist yet
 
@@ -69,7 +69,9 @@ class Tracked:
         self.places = Places(OBJECTS, OBJECTS.places, self._roots, given)
 
     def bound_anew(self) -> list[str]:
-        """The places that hold another object than at the beginning, while somebody else holds the first one."""
+        """Return the places that hold another object than at the beginning, while the first one is still referenced
+        elsewhere.
+        """
         return [] if self.places is None else self.places.left()
 
     def _roots(self) -> dict[str, Any]:
@@ -175,7 +177,7 @@ class Tracked:
     def plan(self, checkpoint: Checkpoint, types: Iterable[type], *, compare: bool) -> Plan:
         """Return how the live objects would be filled with the checkpoint's state; nothing is changed."""
         fill, stored = Fill(OBJECTS, self.places, compare=compare), set(checkpoint.parts())
-        # what can only be filled comes first: another place that holds it too can be set
+        # objects that can only be filled come first: another place with the same object can be set
         names = sorted((name for name in self.objects if name in stored), key=lambda name: not self._is_leaf(name))
         acts = [fill.top(name, self.objects[name], checkpoint.handles(part=name, types=types)) for name in names]
         return Plan(fill, acts, self._own())
@@ -183,13 +185,13 @@ class Tracked:
     def _is_leaf(self, name: str) -> bool:
         return not OBJECTS.has(self.objects[name]) and codec.is_leaf(self.objects[name])
 
-    def outvoted(self, checkpoint: Checkpoint, plan: Plan, types: Iterable[type]) -> dict[str, list[str]]:
+    def overridden_options(self, checkpoint: Checkpoint, plan: Plan, types: Iterable[type]) -> dict[str, list[str]]:
         """For each object, the options whose values in the script differ from the checkpoint's, which are used."""
         return {
             path: [line for line in lines if target not in STEERED or not line.startswith("lr ")]
             for path, target in _each_once(plan.own).items()
             if (adapter := adapter_for(target)) is not None
-            for lines in [adapter.outvoted(target, handles_at(checkpoint, path, types))]
+            for lines in [adapter.overridden_options(target, handles_at(checkpoint, path, types))]
         }
 
     def reducers(self) -> dict[str, Any]:

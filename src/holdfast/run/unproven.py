@@ -1,7 +1,7 @@
-"""Unproven: a loader whose replay nobody promises, or a framework that nobody tried.
+"""Unproven: a loader whose replay is not known to be equal, or a framework version that was not tested.
 
-A run is saved where no start goes on in their middle: at epochs' ends. A drill proves them when a killed run has
-resumed in the middle of its epochs and ended with the same bits. It leaves their digests in a file beside the run's
+Such a run saves at the ends of epochs, so that no start resumes in the middle of one. A drill proves them: a killed run
+resumed inside its epochs and ended with the same bits. The drill writes their digests to a file beside the run's
 directory, for the next start.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 EVENT = "unproven"  # of a drilled run's journal
-LEAST_STEPS = 1000  # so many steps a save waits for an epoch's end at least, however short its interval in steps
+LEAST_STEPS = 1000  # the least number of steps that a save waits for an epoch's end
 _FILE = "{}-replays.json"  # beside the run's directory: the digests of what a drill has proven
 _UNPROVEN = msgspec.json.Decoder(promise.Unproven)
 _PROVEN = msgspec.json.Decoder(dict[str, str])
@@ -39,7 +39,7 @@ def proven(path: Path) -> dict[str, str]:
 
 
 def prove(path: Path, found: dict[str, str]) -> Path:
-    """Add to what is proven for the run at `path`; return the file."""
+    """Record more proven digests for the run at `path`; return the file."""
     disk.make_dirs(path.parent)
     disk.replace_with(_file(path), [format.json_bytes(proven(path) | found)])
     return _file(path)
@@ -50,9 +50,9 @@ def _file(path: Path) -> Path:
 
 
 def noted(session: Session, name: str | None, unknown: Any) -> None:
-    """Note whether all ranks can resume in the middle of the loader `name`; None: in an epoch of what walks the loop.
+    """Note whether all ranks can resume in the middle of the loader `name`; None: inside an epoch of the framework.
 
-    The first loader of a name decides. That a framework was not tried is told at once.
+    The first loader of a name decides. An untested framework is reported at once.
     """
     progress, ranks = session.progress, session.ranks
     if not ranks.alone and name in progress.unproven:
@@ -82,16 +82,16 @@ class Waiting:
         self._session = session
         self._told: set[str | tuple[str, str]] = set()
         self.since: Mark | None = None  # when the first of them was due
-        self._is_short = False  # it waits for the next one that is due, and no longer
+        self._is_short = False  # it waits at most until the next save is due
 
     def done(self) -> None:
-        """Note that a save has begun, and tell of a checkpoint from which no start may be able to go on."""
+        """Note that a save has begun; report a checkpoint from which perhaps no start can resume."""
         self.since = None
         self.tell()
         self.tell_inside()
 
     def decide(self, reason: str | None, now: Mark, *, at_end: bool) -> str | None:
-        """Return why to save here, None for not: `reason`, unless the save has to wait, or has waited until now."""
+        """Return why to save here, or None: `reason`, unless the save has to wait, or has waited until now."""
         if at_end:
             return reason or (None if self.since is None else "due")
         if reason is None or not self._session.progress.unproven_here:
@@ -113,7 +113,7 @@ class Waiting:
         return getattr(every, "steps", None) is not None
 
     def tell(self) -> None:
-        """Say, once for each loader, where this run is saved and what changes that."""
+        """Print, once for each loader, where this run saves, and how to change that."""
         found = self._session.progress.unproven_here
         name = self._session.position.current or ""
         lives = self._session.progress.lives_on
@@ -140,7 +140,7 @@ class Waiting:
         )
 
     def tell_untried(self, found: promise.Unproven) -> None:
-        """Say, once in each start, that nobody tried this version of a framework, and where the run is saved."""
+        """Print, once in each start, that this framework version was not tested, and where the run saves."""
         if found.code in self._told:
             return
         self._told.add(found.code)
@@ -154,7 +154,7 @@ class Waiting:
         )
 
     def tell_inside(self) -> None:
-        """Say, once, that a checkpoint in the middle of an epoch may need its reader's word."""
+        """Print, once, that a resume from the middle of an epoch may need the user's `accept`."""
         found = self._session.progress.unproven_here
         if not found or "" in self._told:
             return
@@ -173,9 +173,9 @@ def _drill() -> str:
 
 
 def stops_unsaved(session: Session) -> bool:
-    """Whether a stop here saves nothing: the next start goes on from an epoch's end, which is exact.
+    """Whether a stop here saves nothing, because the next start resumes exactly from an epoch's end.
 
-    So that a run gets on whose attempts are all shorter than an epoch, the second of them in a row saves here.
+    If attempts are shorter than an epoch, every second one in a row saves here, so that the run makes progress.
     """
     progress = session.progress
     if not progress.unproven_here or progress.lives_on or not progress.several_epochs:

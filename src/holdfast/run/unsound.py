@@ -1,4 +1,4 @@
-"""Unsound: what a run tells of weights that are not finite, and what it does about them with `stop_on_nan`."""
+"""Unsound: a run's messages about weights that are not finite, and its reaction with `stop_on_nan`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .. import retention
 from ..errors import NotFinite, StoreError
 from ..retention import CheckpointFacts
 from ..store.checkpoint import Checkpoint
-from ..store.shelf import Shelf
+from ..store.checkpoint_index import CheckpointIndex
 from ..store.store import Store
 
 if TYPE_CHECKING:
@@ -23,35 +23,36 @@ NOTHING_KNOWN = (
 
 
 def tell_saved(session: Session, name: str, found: Sequence[str]) -> None:
-    """Tell that the weights of a checkpoint that was just saved are not finite, and those before were."""
-    session.tell(f"{_said(name, found)}; {_advice(session.store.shelf)}", kind="not_finite", name=name)
+    """Report that the weights of the checkpoint just saved are not finite, although those before were."""
+    session.tell(f"{_said(name, found)}; {_advice(session.store.index)}", kind="not_finite", name=name)
 
 
 def tell_resumed(session: Session, checkpoint: Checkpoint) -> None:
-    """Tell that the run goes on from weights that are not finite, if so."""
+    """Report if the run resumes from weights that are not finite."""
     found = checkpoint.head.not_finite
     if found:
         line = (
-            f"goes on from weights that are not finite: {_said(checkpoint.name, found)}; {_advice(session.store.shelf)}"
+            f"goes on from weights that are not finite: {_said(checkpoint.name, found)}; {_advice(session.store.index)}"
         )
         session.tell(line, kind="not_finite", name=checkpoint.name)
 
 
 def stopped(session: Session, name: str, found: Sequence[str]) -> NotFinite:
     """Return the error that ends a run with `stop_on_nan` after such a save."""
-    advice = f"; {_advice(session.store.shelf)}" if session.leads else ""
+    advice = f"; {_advice(session.store.index)}" if session.leads else ""
     return NotFinite(f"{session.path}: stop_on_nan: {_said(name, found)}{advice}")
 
 
 def require_finite(store: Store, checkpoint: Checkpoint) -> None:
-    """
+    """Require finite weights.
+
     Raises:
         NotFinite: the weights of the checkpoint from which the run would go on, its own or a named one, are not finite.
     """
     found = checkpoint.head.not_finite
     if not found:
         return
-    refused = f"the run does not go on from there: {_said(checkpoint.name, found)}; {_advice(store.shelf)}"
+    refused = f"the run does not go on from there: {_said(checkpoint.name, found)}; {_advice(store.index)}"
     if checkpoint.path.parent.parent != store.root:
         refused = (
             f"the run does not branch from {checkpoint.path}: {_said('it', found)}; name one without, or another run: "
@@ -60,27 +61,27 @@ def require_finite(store: Store, checkpoint: Checkpoint) -> None:
     raise NotFinite(f"{store.root}: stop_on_nan: {refused}")
 
 
-def newest(shelf: Shelf) -> str:
-    """Return what is to be told of the newest checkpoint; empty if its weights are finite or cannot be read now."""
+def newest(index: CheckpointIndex) -> str:
+    """Return a sentence about the newest checkpoint; empty if its weights are finite or cannot be read now."""
     try:
-        checkpoint = shelf.latest()
+        checkpoint = index.latest()
         found = checkpoint.head.not_finite
     except (OSError, StoreError):
         return ""
-    return f"{_said(checkpoint.path.name, found)}; {_advice(shelf)}" if found else ""
+    return f"{_said(checkpoint.path.name, found)}; {_advice(index)}" if found else ""
 
 
-def newest_finite(shelf: Shelf) -> CheckpointFacts | None:
+def newest_finite(index: CheckpointIndex) -> CheckpointFacts | None:
     """Return the newest checkpoint whose weights are finite; None if there is none.
 
     Raises:
         StoreError, OSError: one cannot be read now.
     """
-    return retention.newest_finite(shelf.facts())
+    return retention.newest_finite(index.facts())
 
 
 def way_back(finite: CheckpointFacts) -> str:
-    """Return what a user writes to repeat the run from that checkpoint."""
+    """Return the code with which a user repeats the run from that checkpoint."""
     return f"Run(..., go_back={finite.step})"
 
 
@@ -89,10 +90,10 @@ def _said(name: str, found: Sequence[str]) -> str:
     return f"{name} has infinite or NaN numbers in {', '.join(found[:NAMED])}{more}"
 
 
-def _advice(shelf: Shelf) -> str:
+def _advice(index: CheckpointIndex) -> str:
     """Return from which checkpoint the run can be repeated, and how."""
     try:
-        finite = newest_finite(shelf)
+        finite = newest_finite(index)
     except (OSError, StoreError) as error:
         return f"the last one without cannot be told now: {error}"
     if finite is None:

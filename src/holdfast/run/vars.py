@@ -74,7 +74,7 @@ class Vars:
         return self._plan(state, places)[0].misfits
 
     def given(self) -> Mapping[str, Any]:
-        """The caller's mapping of first values, until nobody watches these any more."""
+        """The caller's mapping of first values, while they are watched."""
         return self._given
 
     def take_new(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class Variable(NamedTuple):
     path: str  # "best", "train:best" for a local of train(), "env.state", "loader 'train'.dataset"
     value: Any
     live: bool = True  # the next pass may read it before it is assigned
-    stored: bool = False  # code still to be executed assigns it
+    stored: bool = False  # code that is still to run assigns it
     owner: Any = None  # the object that has it as an attribute
 
     def member(self, name: str, value: Any) -> Variable:
@@ -62,14 +62,14 @@ def is_users(file: str, module: str) -> bool:
     return not any(file.startswith(f"{place}/") for place in installed) and "/site-packages/" not in file
 
 
-class Found(NamedTuple):
+class FoundVariables(NamedTuple):
     """The script's variables, as far as they were read."""
 
     variables: list[Variable]
     whole: bool  # whether the limit `MOST` was not reached
 
 
-def variables(roots: Mapping[str, Any], held: Mapping[int, str]) -> Found:
+def variables(roots: Mapping[str, Any], held: Mapping[int, str]) -> FoundVariables:
     """The script's variables, then those of `roots`, each object once.
 
     `held`: ids of the tracked objects. Attributes that they save themselves are omitted; their others are not.
@@ -79,7 +79,7 @@ def variables(roots: Mapping[str, Any], held: Mapping[int, str]) -> Found:
     found = [each for variable in plain for each in walk(variable, 0)]
     for variable in (*named, *(Variable(path, value) for path, value in roots.items())):
         found += walk(variable, 0)
-    return Found(found, walk.left > 0)
+    return FoundVariables(found, walk.left > 0)
 
 
 def within(variable: Variable) -> Iterator[Variable]:
@@ -141,7 +141,7 @@ class _Walk:
             if id(value) not in self._entered:
                 self.left -= 1
                 yield variable
-            if variable.live and not isinstance(value, _SHARED):  # else a live way to it may come
+            if variable.live and not isinstance(value, _SHARED):  # a path by a live variable may be found
                 self._entered.add(id(value))
             return
         if id(value) in self._entered or depth > DEEPEST:
@@ -155,7 +155,7 @@ class _Walk:
 
 
 def _kept_by(function: FunctionType, variable: Variable) -> list[Variable]:
-    """Return what a function of the script keeps: its attributes, and the variables of an outer function."""
+    """Return the values that a function of the script keeps: its attributes, and variables of an outer function."""
     code = function.__code__
     if not is_users(code.co_filename, function.__module__ or ""):
         return []
@@ -196,7 +196,7 @@ def _members(variable: Variable, *, held: bool) -> list[Variable] | None:
         return None
     if is_module(value):
         return _of_module(variable, attributes)
-    if held and adapter_for(value) is not None:  # an optimizer, say: what its class adds, and the run does not keep
+    if held and adapter_for(value) is not None:  # such as an optimizer: attributes that the run does not save
         saved = {*_state_keys(value), "optimizer", "defaults"}
         attributes = {name: each for name, each in attributes.items() if name not in saved and name[:1] != "_"}
     return [variable.member(f".{name}", each) for name, each in attributes.items() if not name.startswith("__")]
@@ -243,9 +243,8 @@ _OF_MODULES = {
 
 
 def _of_module(variable: Variable, attributes: Mapping[str, Any]) -> list[Variable]:
-    """Return what a framework's module holds besides its state: its own attributes, which of its parameters are
-    trained,
-    and the attributes of its submodules.
+    """Return a framework's module's attributes besides its state, which parameters are trained, and its submodules'
+    attributes.
     """
     parts = [(name, each) for name, each in attributes["_modules"].items() if each is not None]
     own = [(name, each) for name, each in attributes.items() if name not in _OF_MODULES and not name.endswith(_HOOKS)]

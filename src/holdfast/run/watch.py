@@ -84,9 +84,9 @@ class Watch:
         self._release_first_values()
 
     def _unused(self) -> Iterator[Lost]:
-        """The trees, once, if by then none has changed: a step may only have gathered gradients.
+        """Return the trees, once, if none has changed so far: a step may only have accumulated gradients.
 
-        If another one has changed, one that stays the same is taken for right: a teacher's weights.
+        If another tree has changed, an unchanged one is assumed to be intended, such as a teacher's weights.
         """
         self._looks += 1
         if self._looks < LOOKS or not self._trees:

@@ -13,12 +13,12 @@ from .. import scan
 from ..errors import Damaged, Mismatch, NotFound, UsageError
 from ..legible import counted
 from ..store.checkpoint import Checkpoint
+from ..store.checkpoint_index import CheckpointIndex
 from ..store.format import MANIFEST
-from ..store.shelf import Shelf
 from ..store.signing import Key, public_key
 from ..store.store import Store
 from .objects import handles_at, weights_for
-from .patience import reading
+from .read_retries import reading
 from .resume import require_sound
 
 T = TypeVar("T")
@@ -96,7 +96,7 @@ def load_into(
             raise NotFound(f"{checkpoint.path}: holds no {name!r}, only {', '.join(known)}; say name={known[0]!r}")
         return {name: model}
 
-    reader = _Reading(wanted, rename or {}, strict=strict, key=None if key is None else public_key(key))
+    reader = _WeightReader(wanted, rename or {}, strict=strict, key=None if key is None else public_key(key))
     with reading(Path(path)):
         return reader.read(path, step)[name]
 
@@ -120,7 +120,7 @@ def begin_from(source: StartFrom, objects: Mapping[str, Any]) -> dict[str, Repor
             raise Mismatch(f"{checkpoint.path}: {has}")
         return {name: models[name] for name in names}
 
-    return _Reading(wanted, source.rename, strict=source.strict).read(source.path)
+    return _WeightReader(wanted, source.rename, strict=source.strict).read(source.path)
 
 
 def _from_elsewhere(source: StartFrom, models: Mapping[str, Any]) -> dict[str, Report]:
@@ -147,7 +147,7 @@ def at(path: str | os.PathLike[str], step: int | str | None = None) -> Checkpoin
     return _read_from(path, step, _laid_out)
 
 
-class _Reading:
+class _WeightReader:
     """Reads weights of one checkpoint into live models.
 
     If it turns out damaged halfway, an older one replaces it. That one is checked completely first, and must contain
@@ -163,7 +163,7 @@ class _Reading:
         key: Key | None = None,
     ) -> None:
         self._models, self._rename, self._strict, self._key = models, rename, strict, key
-        self._begun: dict[str, Report] = {}  # what a damaged checkpoint may have overwritten
+        self._begun: dict[str, Report] = {}  # names that a damaged checkpoint may have overwritten
 
     def read(self, path: str | os.PathLike[str], step: int | str | None = None) -> dict[str, Report]:
         try:
@@ -223,10 +223,10 @@ def _read_from(path: str | os.PathLike[str], step: int | str | None, read: Calla
     if step is not None:
         store = Store(where)
         return read(store.best() if step == "best" else store[step])
-    shelf = Shelf(where.absolute())
-    if not shelf.names():
+    index = CheckpointIndex(where.absolute())
+    if not index.names():
         raise NotFound(f"{where}: neither a checkpoint nor a run with one")
-    return shelf.read_newest(read)
+    return index.read_newest(read)
 
 
 def moved(name: str, rename: Mapping[str, str]) -> str:

@@ -30,7 +30,7 @@ _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _SHORT = 48  # characters of a value that is shown as it is
 _NEAR_S = 30 * 86400.0  # a number this near the present time is a time
 
-UNREAD = "?"  # stands for a digest that cannot be compared
+UNREAD = "?"  # means: no comparable digest
 
 
 class About(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,7 +50,7 @@ class About(msgspec.Struct, frozen=True, omit_defaults=True):
     frozen: bool = False  # it is an attribute of an object that cannot be changed in place
     renewed: bool = False  # the member of a container that has it was another object before
     installed: bool = False  # the class of the object that has it belongs to an installed package
-    bag: str = ""  # of a container: a digest of its members in no order
+    bag: str = ""  # of a container: a digest of its members in any order
 
 
 msgspec.json.Decoder(About)  # made here for the reason that `format` has

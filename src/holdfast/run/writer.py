@@ -13,7 +13,7 @@ from ..threads import Latch, Worker
 BeforeEach = Callable[[], None]
 
 
-class Writer:
+class SaveWriter:
     """Runs one piece of work at a time beside the loop. The caller fetches the outcome."""
 
     def __init__(self) -> None:

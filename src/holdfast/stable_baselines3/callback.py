@@ -56,7 +56,8 @@ class Holdfast(BaseCallback):  # type: ignore[misc]
             raise UsageError("holdfast.stable_baselines3.Holdfast: give it to learn(callback=...)")
         return self._begun
 
-    # What learn() calls -------------------------------------------------------------------------------------------
+    # Methods that learn() calls
+    # -------------------------------------------------------------------------------------------
 
     def _on_training_start(self) -> None:
         if self._begun is not None:
@@ -95,10 +96,10 @@ class Holdfast(BaseCallback):  # type: ignore[misc]
             raise
         training.leave()
 
-    # What stands in the place of the model's methods --------------------------------------------------------------
+    # Replacements of the model's methods --------------------------------------------------------------
 
     def _wrap(self, name: str, instead: Callable[..., Any]) -> None:
-        """Let `instead` stand in the place of a method, which it is given; an error in either ends the run."""
+        """Replace a method by `instead`, which gets the method as an argument; an error in either ends the run."""
         original, training = getattr(self.model, name), self._training
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -124,7 +125,7 @@ class Holdfast(BaseCallback):  # type: ignore[misc]
         return found
 
     def _train(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Log before the update of every so manieth rollout of the run: learn() itself counts those since the start."""
+        """Log before the update of every nth rollout of the run: learn() itself counts rollouts since the start."""
         interval, rollout = self.locals["log_interval"], self._training.loop.step + 1
         if not isinstance(self.model, OffPolicyAlgorithm) and interval is not None and rollout % interval == 0:
             self._dump(rollout)
@@ -155,7 +156,7 @@ class Holdfast(BaseCallback):  # type: ignore[misc]
 
 
 def _and_ours(excluded: Callable[[], list[str]]) -> Callable[[], list[str]]:
-    """Let `model.save` leave out what stands in the model for the time of learn(): it pickles all other attributes."""
+    """Exclude the replaced attributes from `model.save` during learn(): it pickles all other attributes."""
     return lambda: [*excluded(), *REPLACED, EXCLUDED]
 
 
@@ -164,7 +165,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _tell_of_times(model: Any) -> None:
-    """Say what is not known any more of the episodes before this start: their wall-clock times, a monitor's file."""
+    """Print what is lost of the episodes before this start: their wall-clock times, a monitor's file."""
     for env in environments(model):
         missing = len(env.episode_returns) - len(env.episode_times) if isinstance(env, Monitor) else 0
         if missing:

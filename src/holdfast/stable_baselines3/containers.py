@@ -1,4 +1,4 @@
-"""Containers and generators that cannot be saved as they are: of a class of the user's own, or with objects in them."""
+"""Containers and generators that cannot be saved as they are: they have a user's class, or contain objects."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class Container:
         return {"places": _places(members), "plain": {key: each for key, each in members.items() if is_plain(each)}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """
+        """Restore the container in place.
+
         Raises:
             Mismatch: it holds other objects.
         """
@@ -64,13 +65,16 @@ class Container:
 
 
 class ObjectArray:
-    """An array of objects, as the infos of SB3's HerReplayBuffer: those that are not empty, by their places."""
+    """An array of objects, such as the infos of SB3's HerReplayBuffer. Members that are not empty are saved by
+    position.
+    """
 
     def __init__(self, path: str, value: Any) -> None:
         self._path, self._value = path, value
 
     def state_dict(self) -> dict[str, Any]:
-        """
+        """Return the array's shape and its members.
+
         Raises:
             UsageError: an object in the array cannot be saved.
         """
@@ -84,7 +88,8 @@ class ObjectArray:
         return {"shape": [*self._value.shape], "members": members}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """
+        """Restore the members in place.
+
         Raises:
             Mismatch: the array has another shape.
         """

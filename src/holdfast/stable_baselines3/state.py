@@ -1,7 +1,7 @@
 """The state of a training with Stable-Baselines3: the algorithm, its buffers, callbacks and environments.
 
-Few of these have a state_dict(). Their state is what their attributes hold: each object is tracked by those of its
-attributes that can be saved, and so are the objects that are its other attributes.
+Few of these have a state_dict(). Their state is in their attributes: each object is tracked by its attributes that can
+be saved, and objects in its other attributes are tracked in the same way.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ EPISODES = ("ep_info_buffer", "ep_success_buffer")
 
 
 def state_of(model: BaseAlgorithm, root: BaseCallback, own: BaseCallback) -> dict[str, Any]:
-    """Return what a run tracks of `model` between two rollouts, and of the callbacks in `root` without `own`.
+    """Return the state that a run tracks between two rollouts: that of `model`, and of the callbacks in `root` except
+    `own`.
 
     Raises:
         UsageError: an environment, a buffer or a callback holds a state that is unknown.
@@ -52,7 +53,7 @@ def state_of(model: BaseAlgorithm, root: BaseCallback, own: BaseCallback) -> dic
     state: dict[str, Any] = {"algorithm": _Facts(model)}
     state |= {name.replace(".", "_"): attrgetter(name)(model) for name in [*modules, *tensors]}
     STEERED.update(each for each in state.values() if isinstance(each, torch.optim.Optimizer))
-    walk = Walk()
+    walk = StateWalk()
     state["model"] = [_Episodes(model), Fields(model, *_own_names(model, [*modules, *tensors], walk))]
     state["logger"] = Fields(model.logger, "name_to_value", "name_to_count", "name_to_excluded")
     roots = {name: getattr(model, name) for name in ("action_space", "action_noise", "env")}
@@ -60,8 +61,8 @@ def state_of(model: BaseAlgorithm, root: BaseCallback, own: BaseCallback) -> dic
     return state | {"buffers": walk.found, "objects": Objects(roots | others, known=[model, *walk.visited])}
 
 
-def _own_names(model: BaseAlgorithm, torch_names: Iterable[str], walk: Walk) -> list[str]:
-    """Return the attributes that the algorithm counts and remembers itself: not those that a script gives it."""
+def _own_names(model: BaseAlgorithm, torch_names: Iterable[str], walk: StateWalk) -> list[str]:
+    """Return the attributes that the algorithm itself changes, not those that a script gives it."""
     given = {name for kind in type(model).__mro__ for name in _parameters(kind)}
     elsewhere = given | SET_BY_LEARN | {*EPISODES} | {name.partition(".")[0] for name in torch_names}
     plain = []
@@ -80,7 +81,7 @@ def _parameters(kind: type) -> Iterable[str]:
 
 
 class _Facts:
-    """What must be the same when a training continues."""
+    """Facts that must be the same when a training continues."""
 
     def __init__(self, model: BaseAlgorithm) -> None:
         self._facts = {"class": type(model).__name__, "environments": model.n_envs}
@@ -89,7 +90,8 @@ class _Facts:
         return self._facts
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """
+        """Require that the model is made as it was saved.
+
         Raises:
             Mismatch: it is not.
         """
@@ -115,7 +117,7 @@ class _Episodes:
 
 
 class Objects:
-    """Environments and callbacks: what they hold at a save, since many attributes are set only when they are used."""
+    """The state of environments and callbacks. It is found at each save, since many attributes are set only on use."""
 
     def __init__(self, roots: Mapping[str, Any], known: Iterable[Any] = ()) -> None:
         """`known`: objects whose state is held elsewhere."""
@@ -125,7 +127,7 @@ class Objects:
 
     def walk(self, stored: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
         """Return the objects by their paths. One without a random generator that has one in `stored` gets one."""
-        walk = Walk(self._known, stored)
+        walk = StateWalk(self._known, stored)
         for path, root in self._roots.items():
             walk.visit(path, root)
         return walk.found
@@ -134,7 +136,9 @@ class Objects:
         return {path: self._changed(path, each) for path, each in self.walk().items()}
 
     def _changed(self, path: str, each: Any) -> dict[str, Any]:
-        """Return its state; of a callback what training has changed: the rest, a folder for one, is the script's."""
+        """Return an object's state; of a callback only the attributes that training changed: others, such as a folder,
+        are the script's.
+        """
         state: dict[str, Any] = each.state_dict()
         if not _is_callback(each):
             return state
@@ -142,7 +146,8 @@ class Objects:
         return {name: state[name] for name in state if name in restored or first.get(name) != now[name]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """
+        """Restore the objects in place.
+
         Raises:
             Mismatch: an object of the state is missing here.
         """
@@ -167,12 +172,12 @@ def _is_callback(each: Any) -> bool:
 
 
 def _looks(each: Any) -> dict[str, dict[str, str]]:
-    """Return what tells each attribute of a callback from another value; of other objects nothing."""
+    """Return, for each attribute of a callback, a text that differs for other values; for other objects nothing."""
     state = each.state_dict() if _is_callback(each) else {}
     return {name: digests({name: value}).of for name, value in state.items()}
 
 
-class Walk:
+class StateWalk:
     """Finds the objects that make up a state, each once, by the path of attributes that leads to it."""
 
     def __init__(self, known: Iterable[Any] = (), stored: Mapping[str, Any] = MappingProxyType({})) -> None:

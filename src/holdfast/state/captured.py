@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 ATOMS = frozenset({str, int, float, bool, bytes, complex, type(None)})
 MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
-_LEVELS = 8  # of tuples and lists that are looked through at once
+_LEVELS = 8  # levels of tuples and lists that are searched at once
 MUTABLE = frozenset({*MAPPINGS, list, deque, set, bytearray})  # containers that can be filled in place
 
 
 def kept_factory() -> Any:
-    """Stand for the factory of a defaultdict that stays the live one's."""
+    """Placeholder for the factory of a defaultdict: a restore keeps the live one's factory."""
     raise TypeError("the factory of this defaultdict is the script's own, and no part of the checkpoint")
 
 
@@ -90,7 +90,7 @@ def _captured(value: Any, own: Own, known: dict[int, tuple[Any, Any]]) -> Any:
 def is_plain(values: Iterable[Any]) -> bool:
     """Whether tuples and lists of text, numbers and NumPy's arrays are all that is inside.
 
-    It takes no step for each value. Tensors are looked at one by one: a parameter among them is a weight.
+    The values are not visited one by one. Tensors are, because a parameter among them is a weight.
     """
     return all(map(_is_plain, _blocks(values)))
 

@@ -277,7 +277,8 @@ def uncollected() -> Iterator[None]:
 
 
 def require_known(key: str, kind: str) -> None:
-    """
+    """Require a kind of leaf that can be decoded.
+
     Raises:
         Damaged: nothing here decodes leaves of that kind.
     """

@@ -45,7 +45,7 @@ class Fill:
     def __init__(self, own: Own | None = None, places: Places | None = None, *, compare: bool = False) -> None:
         self.misfits: list[str] = []
         self._own: Any = own  # None: no object restores itself
-        self._places = places  # tells which members are set anew, though they could be filled
+        self._places = places  # knows which members are replaced although they could be filled
         self._compare = compare  # whether objects that restore themselves report their differences
         self._filled: dict[int, tuple[Any, Any]] = {}  # id of a live object -> the object, and its new content
         self._homes: dict[Any, Any] = {}  # identity of a stored leaf -> the live leaf that receives it

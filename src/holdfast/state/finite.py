@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.util import find_spec
 
-BLOCK_BYTES = 4 << 20  # looked at in one go: it may still be in a cache for the second maximum
+BLOCK_BYTES = 4 << 20  # bytes at a time: they may still be in a cache for the second maximum
 
 # dtype -> bytes of a number, and the smallest bits of a positive one that is not finite
 _FIRST: Mapping[str, tuple[int, int]] = {
@@ -31,18 +31,18 @@ _MINUS_ZERO = ("float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e4m3b11fnuz")  # it
 
 
 def can_look() -> bool:
-    """Whether numbers can be looked at here: NumPy does it."""
+    """Whether numbers can be checked in this process: that needs NumPy."""
     return find_spec("numpy") is not None
 
 
 def is_floating(dtype: str) -> bool:
-    """Whether numbers of that dtype can be infinite or NaN, as far as is known here."""
+    """Whether the dtype is a known one whose numbers can be infinite or NaN."""
     return dtype in _FIRST or dtype in _MINUS_ZERO
 
 
 def is_finite(data: memoryview, dtype: str) -> bool:
     """Whether all numbers of a floating `dtype` in `data`, whole ones, are finite. Other threads run meanwhile."""
-    import numpy as np  # the core does without
+    import numpy as np  # the core does not need it
 
     if dtype in _MINUS_ZERO:
         return not data.nbytes or int(np.frombuffer(data, "i1").min()) > -128

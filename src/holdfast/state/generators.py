@@ -1,4 +1,4 @@
-"""Generators: copies of the random generators that a program tracks itself, and back into the live ones."""
+"""Generators: copies the states of random generators that a program tracks, and copies them back."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def copied(generator: Any) -> Any:
 
 
 def refill(live: Any, stored: Any) -> None:
-    """Bring a generator into the state of another one. One of another kind leaves it as it is."""
+    """Give a generator the state of another one, if both are of one kind."""
     if type(live) is type(stored) is random.Random:
         live.setstate(stored.getstate())
     elif type(live) is type(stored):

@@ -1,6 +1,6 @@
 """Nodes: read the tree of a manifest directly. This builds no values, and needs no types or frameworks.
 
-The reader refuses what is malformed. `leaf_keys` and `named` pass over it; everything else here raises Damaged. A tree
+Malformed nodes raise Damaged, except in `leaf_keys` and `named`, which skip them. A tree
 may be large, and a stranger's: nothing here takes more than a few steps for each of its nodes.
 """
 
@@ -323,7 +323,7 @@ def number(value: int) -> int | str:
 
 
 def _text(content: Any) -> str:
-    import json  # many starts need it for nothing
+    import json  # imported late: few starts need it
 
     try:
         return json.dumps(content)
@@ -360,7 +360,7 @@ def at(node: Any, *parts: str) -> Any:
 
 
 class Ends(NamedTuple):
-    """What a node's paths end at."""
+    """The ends of a node's paths."""
 
     leaves: list[tuple[tuple[str, ...], Any]]  # leaves and views, each with its path; parts are quoted as in leaf keys
     values: int  # how many others there are

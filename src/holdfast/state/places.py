@@ -16,7 +16,7 @@ from ..legible import of_key
 from . import codec
 from .captured import ATOMS, MAPPINGS, MUTABLE, Attributes, Own, fields_of, is_dataclass
 
-_LONGEST = 10_000  # a container with more members is not looked through
+_LONGEST = 10_000  # a container with more members is not searched
 _DEEPEST = 8
 
 Members = dict[str, tuple[Any, Callable[[], object]]]  # by name, each with a call that sets new memory in its place
@@ -32,14 +32,14 @@ class _First:
         except TypeError:  # a list or a dict
             self._refer = None
         self._identity = id(value)
-        self._is_shared = shared  # whoever holds a list or a dict now is taken to hold it later
+        self._is_shared = shared  # other holders of a list or a dict are assumed to remain
         self._memory = None if name is None else codec.adapter(name).lives(value)
 
     def stands(self, value: Any) -> bool:
         return id(value) == self._identity if self._refer is None else self._refer() is value
 
     def lives(self) -> bool:
-        """Whether somebody holds it, or its memory, when its place does not any more."""
+        """Whether it, or its memory, is still referenced elsewhere after its place was bound to another object."""
         if self._refer is None:
             return self._is_shared
         return self._refer() is not None if self._memory is None else bool(self._memory())
@@ -75,7 +75,9 @@ class Places:
         self.bound_anew = frozenset(bound_anew)
 
     def left(self) -> list[str]:
-        """The places that hold another object than at the beginning, while somebody else holds the first one."""
+        """Return the places that hold another object than at the beginning, while the first one is still referenced
+        elsewhere.
+        """
         if not self._first:
             return []
         here = {path: value for path, value in self._present(self._around) if path in self._first}

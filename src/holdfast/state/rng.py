@@ -18,9 +18,9 @@ class GeneratorSource(NamedTuple):
     """A package's global generators."""
 
     capture: Callable[[], Any]  # a state that can be flattened
-    restore: Callable[[Any], list[str]]  # returns what it had to skip, and why
+    restore: Callable[[Any], list[str]]  # returns the skipped parts, and why
     seed: Callable[[int], None]
-    check: Callable[[Any], object] = lambda _: None  # raises one of UNSOUND if a state is none of theirs
+    check: Callable[[Any], object] = lambda _: None  # raises one of UNSOUND if a state is not valid for them
 
 
 def _capture_numpy() -> dict[str, Any]:
@@ -84,9 +84,9 @@ _ELSEWHERE = {"torch": "holdfast.torch.rng"}  # package -> our module with its S
 
 @contextmanager
 def extended(sources: Mapping[str, GeneratorSource]) -> Iterator[None]:
-    """In this block, capture and restore the generators of these packages as well.
+    """Within this block, capture and restore the generators of these packages as well.
 
-    A trainer's adapter uses it: that a package is imported is no evidence that the program draws from it.
+    A trainer's adapter uses it: an imported package alone does not show that the program draws from it.
     """
     before = {name: SOURCES[name] for name in sources if name in SOURCES}
     SOURCES.update(sources)

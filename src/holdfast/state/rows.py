@@ -14,7 +14,7 @@ A column is a node with one key:
     {"kinds": [leaf, [column, ...]]}     for each row, which of the columns has it
     {"nodes": [node, ...]}         text and numbers for which the above have no place
 
-What is the same in every way but its columns is refused by `pack`: a view of other memory stays a leaf of its own.
+Rows that share memory with other values have no columns: `pack` refuses them, and a view stays a separate leaf.
 """
 
 from __future__ import annotations
@@ -233,7 +233,8 @@ class Unpacker:
         self._leaf, self._read, self._named = leaf, read, named
 
     def rows(self, column: Any, count: int) -> list[Any]:
-        """
+        """Return the values of a column.
+
         Raises:
             Damaged: it is no such column of so many rows.
         """

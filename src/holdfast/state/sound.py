@@ -1,7 +1,7 @@
-"""Sound: what a checkpoint holds is of the kind that its reader takes, or the checkpoint is damaged.
+"""Sound: checks that stored content has the form that its reader expects; otherwise the checkpoint is damaged.
 
-A digest tells that nothing changed since the save. It does not tell who saved. So each reader decides, from the stored
-content alone and before the first live byte is overwritten, whether that content can be its own.
+A digest shows that nothing changed since the save, but not who saved. So each reader checks the stored content alone,
+before the first live byte is overwritten.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def shaped(kind: type[T], stored: Any, what: str) -> T:
 
 @contextmanager
 def sound(what: str) -> Iterator[None]:
-    """An error in this block is the checkpoint's fault: the block must call no code of the user's.
+    """An error in this block means a damaged checkpoint: the block must not call the user's code.
 
     Raises:
         Damaged: instead.
@@ -48,7 +48,7 @@ def sound(what: str) -> Iterator[None]:
 
 
 def said(error: Exception) -> str:
-    """Return the beginning of its text, also where that has a number of so many digits that Python refuses it."""
+    """Return the beginning of its text, even if it contains a number with more digits than Python prints."""
     try:
         return str(error)[:200]
     except ValueError:

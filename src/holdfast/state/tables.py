@@ -1,8 +1,8 @@
 """Tables: the order of a set of numbers, which its hash table keeps, and a set with the same table.
 
-A set is walked, and `pop()` takes from it, in the order of its table. That order depends on what was added and removed
-before. The hashes of numbers, and of tuples of numbers, are the same in each process. So a search that takes from such
-a set is repeatable, and a resume has to give the table back.
+Iteration over a set, and `pop()`, follow the order of its table. That order depends on what was added and removed
+before. The hashes of numbers, and of tuples of numbers, are the same in each process. So a program that takes elements
+from such a set is repeatable, and a resume must restore the table.
 
 The table is read where CPython has it (Objects/setobject.c: PySetObject), and built by ordinary calls: `rebuilt` puts
 stand-ins where something was removed, and removes them. The result is read and compared. Where that is not possible
@@ -23,7 +23,7 @@ _HEAD = object.__basicsize__
 _WORD = ctypes.sizeof(ctypes.c_ssize_t)
 _LINEAR_PROBES, _PERTURB_SHIFT, _LEAST = 9, 5, 8  # of setobject.c
 _WORDS = 2**64 - 1
-_FARTHEST = 64  # a table as many times as large is made for the place where pop() looks first, and none larger
+_FARTHEST = 64  # the most times that a table is enlarged to set the place where pop() looks first
 
 EMPTY, FULL, REMOVED = 0, 1, 2
 
@@ -128,7 +128,7 @@ def _rebuild(target: set[Any], members: list[Any], table: Table) -> bool:
 
 
 def _point(target: set[Any], finger: int) -> None:
-    """Let `pop()` look first at the slot `finger`: what was taken last lay before it."""
+    """Let `pop()` look first at the slot `finger`, which follows the last slot that it took."""
     target.clear()
     found = _read(target)
     if found is None or found.finger == finger:
@@ -154,8 +154,8 @@ def _enlarge(target: set[Any], members: list[Any], size: int) -> None:
 def _add_displaced(target: set[Any], displaced: dict[int, Any], taken: set[int], size: int) -> None:
     """Add the members that do not lie where their search begins: each when all slots before its own are taken.
 
-    A member that was added where another one had been removed may wait for one that waits for it. A stand-in then holds
-    its slot until the others are there.
+    Members that were added to removed slots may wait for each other. A stand-in then holds one slot until the others
+    are added.
     """
     held: list[tuple[_StandIn, Any]] = []
     while displaced:
@@ -186,7 +186,7 @@ def _is_next(hashed: int, slot: int, taken: set[int], mask: int) -> bool:
 
 
 def _read(members: set[Any]) -> Table | None:
-    """Read the table where it lies; None if what is read there is not that of these members."""
+    """Read the table from memory; None if the result does not match the members."""
     _, used, mask, table, _, finger = (ctypes.c_ssize_t * 6).from_address(id(members) + _HEAD)
     if used != len(members) or mask + 1 < _LEAST or mask & (mask + 1):
         return None

@@ -436,7 +436,7 @@ def _walk_enum(_: _Flattener, value: enum.Enum) -> Any:
 def _walk_dataclass(flattener: _Flattener, value: Any) -> Any:
     kind = type(value)
     try:
-        object.__new__(kind)  # as it will be restored
+        object.__new__(kind)  # in the form in which it is restored
     except TypeError:
         flattener.refuse(value)
     return {"dataclass": [codec.type_name(kind), flattener.fields(fields_of(value))]}

@@ -269,7 +269,8 @@ def _custom(registered: codec.Registered, value: Any) -> Any:
 
 
 def _restored(tag: str, kind: Any, value: Any) -> Any:
-    """
+    """Build a value of the class that was saved.
+
     Raises:
         Mismatch: the class has changed since then. That is no damage: nothing is moved, and the old code resumes.
     """
@@ -437,7 +438,7 @@ def _read_defaultdict(reader: _Unflattener, content: Any) -> defaultdict[Any, An
 
 
 def _read_defaultdict_of(reader: _Unflattener, content: Any) -> defaultdict[Any, Any]:
-    """Return one with a registered class as its factory, or with one that stays the live one's."""
+    """Return a defaultdict with a registered class as its factory, or with a placeholder for the live one's factory."""
     name, pairs = _list(content, 2)
     if not isinstance(name, str | None):
         raise Damaged(f"the tree's defaultdict makes {_shown(name)}")

@@ -23,7 +23,7 @@ from . import places
 from .format import MANIFEST, parse_name, run_of
 from .refusal import refused
 
-_over: set[tuple[Path, int]] = set()  # attempts that this process has ended, also if it could not write that down
+_over: set[tuple[Path, int]] = set()  # attempts that this process has ended, even if it could not record that
 
 _MOST_BYTES = 16 << 20  # of run.json, or of the first lines of a manifest
 JOIN_S = 10.0  # how long a process waits to see another one's file; longer than network file systems cache a directory
@@ -110,7 +110,8 @@ class Attempt:
         return False
 
     def require(self) -> None:
-        """
+        """Require that this attempt still owns the run.
+
         Raises:
             Superseded: a later attempt owns the run.
             DiskError: the run's directory is gone.

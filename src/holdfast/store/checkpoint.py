@@ -31,7 +31,7 @@ class Checkpoint:
     If several ranks wrote it, this is rank 0's view, with divided leaves whole. `as_rank` returns another rank's view.
     """
 
-    assurance = "ok"  # what may be said when `problems` finds none: every digest holds
+    assurance = "ok"  # the word to print if `problems` finds none: every digest is right
 
     def __init__(self, path: str | os.PathLike[str], *, rank: int | None = None, key: Key | None = None) -> None:
         self.path, self._rank = Path(path), rank  # the view of this rank
@@ -317,7 +317,7 @@ class Checkpoint:
         """Read every byte; yield the places that differ from what was committed. With `cold`, read from the medium.
 
         `only`: names of the files to read. `before_each` is called before each piece of a shard; what it raises ends
-        this. `known`: what the manifest says, which is not read then.
+        this. `known`: the manifest's content, which is then not read.
 
         Raises:
             Unreadable: this user may not read a file, so that nothing is known about it.

@@ -54,7 +54,7 @@ def claim(
     places.require_rooms(root)
     run = _run_id(root, note, elsewhere.run)
     for _ in range(_MOST_TRIES):
-        taken = _numbers(root)  # before the journals: each of these attempts has one, and none is taken for a stranger
+        taken = _numbers(root)  # before the journals, so that each of these attempts has one
         earlier = journal.logs(root)
         _refuse_strangers(root, _living(root, earlier), take_over=take_over)
         number = 1 + max([elsewhere.attempt, *(log.attempt for log in earlier), *taken])

@@ -20,11 +20,11 @@ from . import attempt as attempts
 from . import claiming, divided, format, pruning
 from .attempt import Attempt
 from .checkpoint import Checkpoint
+from .checkpoint_index import CheckpointIndex
 from .format import MANIFEST, Leaf, Manifest, Name
 from .refusal import refused
 from .shards import Abandoned
 from .sharing import Sharing
-from .shelf import Shelf
 from .signing import Signer
 
 _SPARE_BYTES = 1 << 20  # of the manifest's fixed part, directories and the journal
@@ -41,14 +41,14 @@ class Facts(NamedTuple):
 
 
 class Copies(Protocol):
-    """What copies the checkpoints to other places."""
+    """The part that copies checkpoints to other places."""
 
     def spared(self) -> Collection[str]:
         """Names of the checkpoints that are being copied, or are about to be: they are not pruned."""
         ...
 
     def give_way(self) -> None:
-        """Spare none of them from now on, until the next save: the space is needed."""
+        """Protect none of them until the next save, because the space is needed."""
         ...
 
 
@@ -66,15 +66,15 @@ class Committing:
     """The owner's side of a store. Its threads write one after another."""
 
     def __init__(
-        self, shelf: Shelf, sharing: Sharing, keep: Rule | None, *, take_over: bool, private: bool = False
+        self, index: CheckpointIndex, sharing: Sharing, keep: Rule | None, *, take_over: bool, private: bool = False
     ) -> None:
-        self.root, self.shelf, self.sharing = shelf.root, shelf, sharing
+        self.root, self.index, self.sharing = index.root, index, sharing
         self.keep = keep
         self.private = private
         self.take_over = take_over or os.environ.get("HOLDFAST_TAKE_OVER") == "1"
         self.attempt: Attempt | None = None  # None: nothing was written yet
         self.parent: str | None = None  # name of the checkpoint before the next one
-        self.not_finite: Sequence[str] = ()  # weights of that checkpoint with numbers that are not: the first of them
+        self.not_finite: Sequence[str] = ()  # names of that checkpoint's weights that are not finite (the first ones)
         self._turn = threading.RLock()  # one thread at a time claims or writes
         self.copies: Copies = NoCopies()
         self.protected: Collection[str] = ()  # names of checkpoints that no rule removes before the next save
@@ -101,15 +101,15 @@ class Committing:
         with writing(self.root):
             elsewhere = self._elsewhere
             if elsewhere.run is None and not scan.lexists(self.root / "run.json"):  # its checkpoints know it, too
-                elsewhere = elsewhere._replace(run=self.shelf.run())
+                elsewhere = elsewhere._replace(run=self.index.run())
             return claiming.claim(self.root, take_over=self.take_over, private=self.private, elsewhere=elsewhere)
 
     def know(self, elsewhere: claiming.Elsewhere) -> None:
-        """Note, before the claim, what is known of the run at other places."""
+        """Note, before the claim, the facts about the run from other places."""
         self._elsewhere = elsewhere
 
     def spare(self, copies: Copies) -> None:
-        """Prune nothing from now on that `copies` needs, as long as there is space."""
+        """Prune no checkpoint that `copies` needs from now on, as long as there is space."""
         self.copies = copies
 
     def protect(self, name: Name | None) -> None:
@@ -158,11 +158,11 @@ class Committing:
         return partial
 
     def continue_after(self, before: Name | None) -> None:
-        """Let the next checkpoint follow `before`: those after it do not count any more."""
+        """Let the next checkpoint follow `before`; those after it are ignored."""
         self.parent = None if before is None else str(before)
 
     def give_up(self, partial: Path) -> None:
-        """Remove the directory of a save that failed; if the disk does not let us, the next save does."""
+        """Remove the directory of a save that failed; if the disk refuses that, the next save removes it."""
         self._unsure = partial.name
         self._failed.add(partial)
         attempts.clean_up(partial)
@@ -215,7 +215,8 @@ class Committing:
         return document()
 
     def require_space(self, need: int) -> None:
-        """
+        """Require free space for a save, after deleting surplus checkpoints.
+
         Raises:
             NoSpace: `need` bytes, and some to spare, are not free, even after removing all that the rule does not keep.
         """
@@ -286,12 +287,12 @@ class Committing:
         Raises:
             Abandoned: at most `leave()` checkpoints would be removed; nothing was.
         """
-        if self.attempt is None and not pruning.prunable(self.shelf, rule, spared):
+        if self.attempt is None and not pruning.prunable(self.index, rule, spared):
             return []
         attempt = self.claim()
         with self.acting(attempt, "prune"):
             # plan as the owner: before that, another process might have been writing
-            plan = pruning.plan(self.shelf, rule, spared, {*self.copies.spared(), *self.protected})
+            plan = pruning.plan(self.index, rule, spared, {*self.copies.spared(), *self.protected})
             if not plan.doomed:
                 return []
 
@@ -317,7 +318,7 @@ class Committing:
 
     def point(self) -> None:
         """Renew the links for users. Nothing depends on them, so errors are ignored."""
-        for link, find in (("latest", self.shelf.latest), ("best", self.best)):
+        for link, find in (("latest", self.index.latest), ("best", self.best)):
             with suppress(OSError, Damaged):
                 self._point_to(link, find)
 
@@ -334,7 +335,7 @@ class Committing:
         Raises:
             NotFound: there is no rule, or no checkpoint has that metric.
         """
-        return self.shelf.best(self.own_best())
+        return self.index.best(self.own_best())
 
     def own_best(self) -> Best | None:
         return next((rule for rule in parts(self.keep) if isinstance(rule, Best)), None) if self.keep else None

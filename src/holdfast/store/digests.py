@@ -23,7 +23,7 @@ def kind_of(digest: str) -> str:
 
 
 def hasher(kind: str = XXH3) -> Callable[..., Any]:
-    """Return what makes digests of data that comes in several pieces."""
+    """Return a hasher for data that comes in several pieces."""
     if kind == XXH3:
         return xxhash.xxh3_128
     import hashlib  # only signed runs need it

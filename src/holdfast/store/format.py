@@ -205,7 +205,8 @@ SINCE_6 = (
 
 
 def require_short(text: bytes) -> None:
-    """
+    """Require a JSON tree that fits into a manifest.
+
     Raises:
         UsageError: the state consists of too many small values.
     """
@@ -307,7 +308,8 @@ def _sound(data: bytes, where: object, key: Key | None) -> tuple[memoryview, str
 
 
 def require_version(version: str, where: object) -> None:
-    """
+    """Require a format version that this library reads.
+
     Raises:
         StoreError: this library does not read that version. What it does not know it does not take for damaged.
     """

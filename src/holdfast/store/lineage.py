@@ -24,7 +24,7 @@ from .format import XXH3, File, Leaf, digest, kind_of, seconds
 LINK_BYTES = 1 << 20  # the least total size of unchanged leaves that get a file of their own
 THREADS = min(4, os.cpu_count() or 1)
 _HOUR_S = 3600.0
-_SAMPLED_BYTES = 64 << 10  # a smaller leaf is digested as quickly as a sample is compared
+_SAMPLED_BYTES = 64 << 10  # digesting a smaller leaf is as quick as comparing a sample
 
 
 class Link(NamedTuple):

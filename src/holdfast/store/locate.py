@@ -13,8 +13,8 @@ from ..errors import Damaged, NotFound, StoreError, UsageError
 from . import source
 from .attempt import is_checkpoint
 from .checkpoint import Checkpoint
+from .checkpoint_index import committed, may_be_committed
 from .format import MANIFEST, parse_name
-from .shelf import committed, may_be_committed
 
 Step = int | str | None  # a number, "best", "latest" or a checkpoint's name; None: the newest
 T = TypeVar("T")
@@ -30,7 +30,7 @@ class Location(NamedTuple):
     single: bool  # whether `path` is one checkpoint
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Checkpoints that are committed there now, oldest first; also those that cannot be looked at."""
+        """Checkpoints that are committed there now, oldest first; unreadable ones, too."""
         if self.single:
             return [Checkpoint(self.path)]
         folder = self.path if self.root is None else self.root / "checkpoints"
@@ -111,7 +111,8 @@ def locate(path: str | os.PathLike[str]) -> Location:
 
 
 def require_run(path: Path) -> None:
-    """
+    """Require the path of a run's directory, or of a new one.
+
     Raises:
         UsageError: `path` is not a run's directory but a checkpoint, the `checkpoints` directory of a run, or a mirror.
     """

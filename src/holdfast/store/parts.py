@@ -118,7 +118,8 @@ class Parts:
         return len(self._entries)
 
     def __getitem__(self, rank: int) -> Part:
-        """
+        """Return the part that a rank wrote.
+
         Raises:
             NotFound: the checkpoint was removed.
             Damaged: two reads, the second from the medium, returned other bytes than were written.

@@ -20,12 +20,12 @@ OWN = ("attempts", "history", "quarantine", "pins")
 def require(root: Path) -> None:
     """Check all directories of a run at `root` that Holdfast writes to. Missing directories are accepted.
 
-    What this process creates there from now on is as private as the run's directory.
+    New files of this process there are as private as the run's directory.
 
     Raises:
         UsageError: one is a link that is not followed.
     """
-    modes.heed(root)
+    modes.inherit_mode(root)
     for name in OWN:
         refuse_link(root / name)
     checkpoints(root)
@@ -49,7 +49,8 @@ def make_private(root: Path) -> None:
 
 
 def require_rooms(root: Path) -> None:
-    """
+    """Require that no attempt's directory is a link.
+
     Raises:
         UsageError: `attempts`, or an attempt's directory in it, is a link. Closing that attempt would empty its target.
     """
@@ -61,7 +62,8 @@ def require_rooms(root: Path) -> None:
 
 
 def refuse_link(path: Path) -> None:
-    """
+    """Refuse a symbolic link.
+
     Raises:
         UsageError: `path` is a symbolic link.
     """

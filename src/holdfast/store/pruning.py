@@ -12,9 +12,9 @@ from ..threads import Hook, nothing
 from . import attempt as attempts
 from .attempt import Attempt
 from .checkpoint import Checkpoint
+from .checkpoint_index import CheckpointIndex
 from .format import File
 from .sharing import Sharing
-from .shelf import Shelf
 
 PART_BYTES = 1 << 30  # read back and recorded as sound in groups of this size
 
@@ -31,11 +31,11 @@ class DamagedBefore(Damaged):
         self.checkpoint = checkpoint  # None on ranks that only learned of it
 
 
-def prunable(shelf: Shelf, rule: Rule, spared: Collection[str] = ()) -> list[Checkpoint]:
+def prunable(index: CheckpointIndex, rule: Rule, spared: Collection[str] = ()) -> list[Checkpoint]:
     """Return the checkpoints that `rule` does not keep, oldest first; it never includes those that are `spared`."""
-    facts = shelf.facts()
+    facts = index.facts()
     kept = retention.keep(facts, rule).union(spared)
-    return [shelf.checkpoint(each.name) for each in facts if each.name not in kept]
+    return [index.checkpoint(each.name) for each in facts if each.name not in kept]
 
 
 class PruningPlan(NamedTuple):
@@ -44,17 +44,18 @@ class PruningPlan(NamedTuple):
     finite: Checkpoint | None = None  # the newest whose weights are finite, likewise
 
 
-def plan(shelf: Shelf, rule: Rule, spared: Collection[str], copied: Collection[str] = ()) -> PruningPlan:
-    """Plan what is removed, and what must be sound before that: the newest that remains, and the `spared`.
+def plan(index: CheckpointIndex, rule: Rule, spared: Collection[str], copied: Collection[str] = ()) -> PruningPlan:
+    """Plan which checkpoints are removed, and which must be sound before that: the newest that remains, and the
+    `spared`.
 
     If the weights of the newest are not finite, the newest with finite ones must be sound, too.
 
     `copied`: others that stay, because they are being copied elsewhere.
     """
-    doomed = prunable(shelf, rule, {*spared, *copied})
+    doomed = prunable(index, rule, {*spared, *copied})
     goes = {checkpoint.path.name for checkpoint in doomed}
-    stay = [checkpoint for checkpoint in shelf.checkpoints() if checkpoint.path.name not in goes]
-    finite = retention.newest_finite(shelf.facts()) if doomed else None
+    stay = [checkpoint for checkpoint in index.checkpoints() if checkpoint.path.name not in goes]
+    finite = retention.newest_finite(index.facts()) if doomed else None
     needed = [each for each in stay if each is stay[-1] or each.path.name in spared]
     sound = next((each for each in stay if finite and each.path.name == finite.name), None)
     return PruningPlan(doomed, needed, None if sound in needed else sound)
@@ -69,13 +70,13 @@ def verify(
 ) -> None:
     """Read these checkpoints back from the medium, except files that need not be read again.
 
-    `before_each` is called before each piece; what it raises ends this. `doomed`: what will be removed, if that is
-    known.
+    `before_each` is called before each piece; what it raises ends this. `doomed`: the checkpoints that will be removed,
+    if known.
 
     Raises:
         Damaged: one of these differs from what was committed.
     """
-    bulk.release()  # what is read needs memory of its own
+    bulk.release()  # reading needs additional memory
     with attempt.acting("verify a checkpoint"):
         for checkpoint in checkpoints:
             sharing.doubt_manifest()  # it may have been read long ago

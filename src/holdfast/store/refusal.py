@@ -50,14 +50,14 @@ def refused(root: Path, what: str, error: OSError) -> StoreError:
 
 
 class Barred(NamedTuple):
-    """A directory out of which this user may move and remove nothing, and what mends it."""
+    """A directory from which this user may not move or remove files, and the repair."""
 
     what: str
     todo: str
 
 
 def barred(path: Path) -> Barred | None:
-    """Return why this user may not take `path` out of its directory: what a claim, a commit or a prune does.
+    """Return why this user may not move `path` out of its directory, as a claim, a commit or a prune does.
 
     The mode of the directory says so, not that of the file. A directory that is moved must be writable itself.
     """
@@ -87,7 +87,7 @@ def _barred(folder: Path, facts: os.stat_result, what: str, change: str) -> Barr
 
 
 def all_barred(root: Path) -> Iterator[Barred]:
-    """Yield the directories of a run out of which this user may not move or remove what a start or a prune has to."""
+    """Yield the directories of a run from which this user may not move or remove files, as a start or a prune must."""
     for folder in ("attempts", "checkpoints", "history", "quarantine", "attempts/*", "checkpoints/step-*"):
         places: list[Path] = []
         with suppress(PermissionError):  # of a directory that was yielded itself
@@ -100,7 +100,7 @@ def all_barred(root: Path) -> Iterator[Barred]:
 
 
 def _room(root: Path) -> str:
-    """Return what is free, in words."""
+    """Return the free space, as text."""
     try:
         free = disk.free(root)
     except OSError:

@@ -17,9 +17,9 @@ from ..pages import Data, Distant
 from ..state.codec import ITEMSIZE, SAFETENSORS, Block
 from ..state.snapshot import Arena, Image, Snapshot
 from ..threads import Hook
+from .finite_check import FiniteCheck
 from .format import XXH3, File, Leaf, hasher, in_file, joined_digest, kind_of, shard_stem
 from .lineage import LINK_BYTES, Link
-from .looks import Looks
 from .source import Source
 
 SHARD_BYTES = 1 << 30
@@ -65,7 +65,7 @@ def layout(
 def _named(
     stem: str, packs: list[list[tuple[str, str]]], names: set[str], leaves: Mapping[str, Block]
 ) -> Iterator[Shard]:
-    folded = stem.casefold()  # a disk to which a checkpoint is copied may not tell letters' cases apart
+    folded = stem.casefold()  # a checkpoint may be copied to a file system that ignores letters' case
     while any(name == f"{folded}.safetensors" or name.startswith(f"{folded}-0") for name in names):
         stem, folded = f"{stem}~", f"{folded}~"
     for index, pack in enumerate(packs, 1):
@@ -184,11 +184,11 @@ def write(path: Path, staged: Staged, index: int, before_each: Hook) -> Written:
     blocks = [staged.leaves[key] for key in shard.keys]
     sizes = [len(shard.header), *(block.data.nbytes for block in blocks)]
     runs = _runs(shard, staged.leaves) if staged.snapshot is None else _copied(staged, staged.snapshot, index, sizes)
-    looks = Looks(["", *(block.dtype if block.weight else "" for block in blocks)], hasher(staged.kind))
-    digests = bulk.write(path / shard.name, runs, sum(sizes), looks.begin, before_each)
+    finite_check = FiniteCheck(["", *(block.dtype if block.weight else "" for block in blocks)], hasher(staged.kind))
+    digests = bulk.write(path / shard.name, runs, sum(sizes), finite_check.begin, before_each)
     offset = sizes[0]
     leaves = {}
-    for key, block, found, finite in zip(shard.keys, blocks, digests[1:], looks.finite[1:], strict=True):
+    for key, block, found, finite in zip(shard.keys, blocks, digests[1:], finite_check.finite[1:], strict=True):
         size = block.data.nbytes
         leaves[key] = Leaf(
             block.kind, block.dtype, tuple(block.shape), shard.name, offset, size, found, dict(block.attrs), finite

@@ -24,11 +24,11 @@ from ..threads import Hook, nothing
 from . import shards
 from .attempt import Attempt, is_checkpoint
 from .checkpoint import Checkpoint, Problem
+from .checkpoint_index import CheckpointIndex
 from .divided import Divided, Division, parse
 from .format import MANIFEST, File, Leaf
 from .lineage import Lineage, Link, samples_of
 from .shards import Stale
-from .shelf import Shelf
 
 _NO_LINK = (errno.EMLINK, errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
@@ -36,7 +36,7 @@ Identity = tuple[int, int, int, int]  # device, inode, size, mtime_ns
 
 
 class Unchanged(NamedTuple):
-    """What a state has in common with the last checkpoint."""
+    """The part of a state that is unchanged since the last checkpoint."""
 
     leaves: set[str]
     links: list[Link]  # files of which every leaf is unchanged
@@ -67,10 +67,10 @@ class Sharing:
     With several ranks each has its own, for the files that it wrote itself; the other ranks need no notice.
     """
 
-    def __init__(self, shelf: Shelf, whole: Whole, ranks: Ranks = ALONE) -> None:
+    def __init__(self, index: CheckpointIndex, whole: Whole, ranks: Ranks = ALONE) -> None:
         self.whole, self._ranks = whole, ranks
         self.lineage: Lineage | None = None
-        self._shelf = shelf
+        self._index = index
         self._divided = Divided()
         # the checkpoint from which no file is linked, because one of its files is damaged
         self._barren: str | None = None
@@ -80,7 +80,7 @@ class Sharing:
     def unchanged(
         self, leaves: Mapping[str, Block], parent: str | None, digests: Mapping[str, str] = MappingProxyType({})
     ) -> Unchanged:
-        """Find what the checkpoint `parent` has already, as written by this rank.
+        """Find the leaves that the checkpoint `parent` has already, as written by this rank.
 
         `digests`: those that were computed already, by key.
         """
@@ -110,26 +110,26 @@ class Sharing:
     def _sound_lineage(self, parent: str | None) -> Lineage | None:
         if parent is None or parent == self._barren or self.whole.checkpoints == 1:
             return None
-        checkpoint = self._shelf.checkpoint(parent)
+        checkpoint = self._index.checkpoint(parent)
         if self.lineage is None or self.lineage.path != checkpoint.path:
             self.lineage = None
             with suppress(Damaged, NotFound, StoreError):
                 self.go_on(self._mine(checkpoint.path))
         elsewhere = scan.is_symlink(checkpoint.path)  # its files belong to another run
-        gone = self.lineage is None or not is_checkpoint(self.lineage.path) or parent in self._shelf.pins()
+        gone = self.lineage is None or not is_checkpoint(self.lineage.path) or parent in self._index.pins()
         return None if gone or elsewhere else self.lineage
 
     def go_on(self, checkpoint: Checkpoint) -> None:
         """Make `checkpoint`, as this rank sees it, the one whose files may be linked next."""
         # otherwise other processes wrote the files, perhaps on other machines
-        if checkpoint.world == self._ranks.world and checkpoint.head.kind == self._shelf.kind:
+        if checkpoint.world == self._ranks.world and checkpoint.head.kind == self._index.kind:
             mine = checkpoint.manifest
             self.lineage = Lineage(checkpoint.path, mine.created, mine.files, mine.leaves)
             self._found = _ReadBack(checkpoint.path.name, {})
 
     def _mine(self, path: Path) -> Checkpoint:
         """The checkpoint as this rank saved it, so that only its own files are read."""
-        return self._shelf.at(path, rank=self._own_rank)
+        return self._index.at(path, rank=self._own_rank)
 
     @property
     def _own_rank(self) -> int | None:
@@ -251,7 +251,7 @@ class Sharing:
     def _linked(self, link: Link, target: Path) -> bool:
         """Link it if the file system allows that, and its checkpoint was not pinned meanwhile."""
         name = link.source.parent.name
-        if name in self._shelf.pins():
+        if name in self._index.pins():
             return False
         try:
             disk.link(link.source, target)
@@ -260,7 +260,7 @@ class Sharing:
                 raise
             self._linkless = True
             return False
-        if name in self._shelf.pins():
+        if name in self._index.pins():
             disk.remove_file(target)
             return False
         return True
@@ -292,7 +292,7 @@ class Sharing:
         self._found = _ReadBack(self._found.name, {})
 
     def doubt_manifest(self) -> None:
-        """Let `problems` read the last checkpoint's manifest once more: more depends on it than on an early read."""
+        """Let `problems` read the last checkpoint's manifest once more: an early read is not enough for it."""
         self._found.files.pop(MANIFEST, None)
 
     def sample(self, samples: dict[str, bytes], before: Lineage | None) -> None:

@@ -32,7 +32,8 @@ class Key(NamedTuple):
         return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
     def require(self, said: str, signature: str, data: bytes, where: object) -> None:
-        """
+        """Verify the signature of `data`.
+
         Raises:
             Untrusted: the key that a manifest names is not this one, or did not sign `data`. Both are in hex.
         """
@@ -52,7 +53,8 @@ class Signer:
     """A private key, which never leaves this object."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """
+        """Read the private key.
+
         Raises:
             UsageError: there is no such key, it is a public one, others may read it, or it has a passphrase.
         """

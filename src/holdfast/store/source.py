@@ -1,4 +1,4 @@
-"""Source: one file that is read through the page cache, past it or as a map, and what the medium holds of it.
+"""Source: reads one file through the page cache, past it or as a map, or again from the medium.
 
 A missing file is damage, or the checkpoint was removed.
 """
@@ -32,7 +32,7 @@ _mincore = ctypes.CDLL(None).mincore
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Raise an OSError as Unreadable, unless what is read is not there, or is another kind of file.
+    """Raise an OSError as Unreadable, unless the file is missing, or is another kind of file.
 
     Libraries that read through us take an OSError for damage.
     """
@@ -71,7 +71,7 @@ class Source:
     def is_far(self, offset: int, size: int) -> bool:
         """Whether these are many bytes, most of them not in the page cache, to judge by a few of their pages.
 
-        To ask for each page takes a tenth of the time of a read. A read with RWF_NOWAIT would tell, too. But it makes
+        To ask for each page takes a tenth of the time of a read. A read with RWF_NOWAIT would also show it, but makes
         the kernel read ahead what we are about to read past the cache.
         """
         if size < DIRECT_BYTES or offset + size > self._mapped:

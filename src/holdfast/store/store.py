@@ -18,6 +18,7 @@ from ..state.snapshot import Arena
 from ..threads import Hook, nothing
 from . import divided, format, pins, pruning, shards
 from .checkpoint import Checkpoint, Problem
+from .checkpoint_index import CheckpointIndex
 from .committing import Committing, Facts, writing
 from .files import make_durable
 from .format import Manifest, Name
@@ -25,7 +26,6 @@ from .lineage import Link
 from .locate import require_run
 from .shards import Abandoned, Staged, Stale
 from .sharing import Sharing
-from .shelf import Shelf
 from .signing import Signer
 
 __all__ = ["Facts", "Store"]
@@ -68,8 +68,8 @@ class Store(Committing):
             raise UsageError(f"whole={whole!r}: give a value, as in Whole(checkpoints=20, hours=24)")
         with writing(self.root, "open the run"):
             require_run(self.root)
-        shelf = Shelf(self.root, None if signer is None else signer.key)
-        super().__init__(shelf, Sharing(shelf, whole, self.ranks), keep, take_over=take_over, private=private)
+        index = CheckpointIndex(self.root, None if signer is None else signer.key)
+        super().__init__(index, Sharing(index, whole, self.ranks), keep, take_over=take_over, private=private)
         self.signer = signer
 
     def __repr__(self) -> str:
@@ -79,7 +79,7 @@ class Store(Committing):
 
     def checkpoints(self) -> list[Checkpoint]:
         """Committed checkpoints, oldest first. They may be damaged since; `verify` finds that out."""
-        return self.shelf.checkpoints()
+        return self.index.checkpoints()
 
     def latest(self) -> Checkpoint:
         """The newest committed checkpoint.
@@ -87,16 +87,16 @@ class Store(Committing):
         Raises:
             NotFound: there is none.
         """
-        return self.shelf.latest()
+        return self.index.latest()
 
     def __getitem__(self, step: int | str) -> Checkpoint:
         """Return the checkpoint of `step` (the end of its epoch, if both exist), or the one with that name."""
-        names = self.shelf.names()
+        names = self.index.names()
         wanted = [name for name in names if step in (name.step, str(name))]
         if not wanted:
             have = ", ".join(map(str, names[-5:])) or "none"
             raise NotFound(f"{self.root}: no checkpoint of step {step}; the newest are: {have}")
-        return self.shelf.checkpoint(wanted[-1])
+        return self.index.checkpoint(wanted[-1])
 
     def load(
         self,
@@ -129,19 +129,19 @@ class Store(Committing):
         return self._load(None if step is None else choose, read)
 
     def _load(self, choose: Callable[[], Checkpoint] | None, read: Callable[[Checkpoint], Any]) -> Any:
-        return self.shelf.read_newest(read) if choose is None else read(choose())
+        return self.index.read_newest(read) if choose is None else read(choose())
 
     def pins(self) -> set[str]:
         """Names of pinned checkpoints, which no rule removes."""
-        return self.shelf.pins()
+        return self.index.pins()
 
     def facts(self) -> list[retention.CheckpointFacts]:
         """The facts for retention rules, of every checkpoint with a valid manifest; oldest first."""
-        return self.shelf.facts()
+        return self.index.facts()
 
     def sharing_damage(self, checkpoint: Checkpoint) -> dict[str, str]:
         """Names of the other checkpoints that share a damaged file with `checkpoint`; each mapped to such a file."""
-        return self.shelf.sharing_damage(checkpoint)
+        return self.index.sharing_damage(checkpoint)
 
     # -- writing -------------------------------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class Store(Committing):
             with self.ranks.together(f"state of step {step}"):
                 return self.stage(state)
 
-        with uncollected():  # when this ends, nothing of `staged` is left to be visited
+        with uncollected():  # until this ends, the collector would visit `staged`
             return self.commit(staged(), step=step, facts=facts or Facts(metrics=metrics or {}, note=note))
 
     def stage(self, state: Any, arena: Arena | None = None, weights: Collection[int] = ()) -> Staged:
@@ -202,13 +202,13 @@ class Store(Committing):
             fresh = plain | {key: block for each in divisions.values() for key, block in each.fresh.items()}
             kept = {key: block for each in divisions.values() for key, block in each.kept.items()}
             leaves = {key: block for key, block in flat.leaves.items() if key not in divisions} | fresh | kept
-            staged = Staged(flat.tree, leaves, plan, links, whole=flat.leaves, kind=self.shelf.kind)
+            staged = Staged(flat.tree, leaves, plan, links, whole=flat.leaves, kind=self.index.kind)
         return staged if arena is None else staged.snapshot_in(arena)
 
     def go_on(self, checkpoint: Checkpoint) -> None:
         """Let the next save continue `checkpoint`, which this process has loaded, as its rank sees it."""
         self.parent = checkpoint.name
-        if checkpoint.path == self.shelf.checkpoint(self.parent).path:  # not another run's
+        if checkpoint.path == self.index.checkpoint(self.parent).path:  # not another run's
             self.sharing.go_on(checkpoint)
 
     def unread(self) -> list[Link]:
@@ -286,7 +286,7 @@ class Store(Committing):
             with suppress(Abandoned):  # the checkpoint is committed; the save that waits for this one will prune
                 hooks.before_each()
                 self.apply_rule(name, hooks.leave)
-        return self.shelf.checkpoint(name)
+        return self.index.checkpoint(name)
 
     @contextmanager
     def directory(
@@ -307,7 +307,7 @@ class Store(Committing):
             disk.remove_tree(partial)
             raise
         self.finish(
-            name, partial, lambda path: self.manifest(name, facts, make_durable(path, self.shelf.kind), {}, None)
+            name, partial, lambda path: self.manifest(name, facts, make_durable(path, self.index.kind), {}, None)
         )
         self.apply_rule(name)
 
@@ -331,7 +331,7 @@ class Store(Committing):
 
     def prunable(self, rule: Rule) -> list[Checkpoint]:
         """Return what `prune` would remove, oldest first."""
-        return pruning.prunable(self.shelf, rule)
+        return pruning.prunable(self.index, rule)
 
     def prune(self, rule: Rule) -> list[Checkpoint]:
         """Remove and return what `rule` does not keep, after the newest remaining one was read back from the medium.

@@ -14,7 +14,7 @@ from .boxes import stretches
 from .stored import Stored, StoredLeaf, StoredPieces
 
 CHUNK_BYTES = 1 << 20
-_AHEAD_BYTES = 64 << 10  # what is read at once of one piece among many
+_AHEAD_BYTES = 64 << 10  # bytes that are read at once from one of many pieces
 _BLOCKS = 32  # the most chunks of a leaf that are kept for reads in any order
 
 
@@ -41,9 +41,9 @@ def evenly(parts: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytearra
 
 def _in_order(stored: Stored) -> Iterator[memoryview]:
     if isinstance(stored, StoredLeaf):
-        yield from _Piece(stored, CHUNK_BYTES).take(stored.size_bytes)
+        yield from _PieceStream(stored, CHUNK_BYTES).take(stored.size_bytes)
         return
-    readers = [_Piece(piece.leaf, _AHEAD_BYTES) for piece in stored.pieces]
+    readers = [_PieceStream(piece.leaf, _AHEAD_BYTES) for piece in stored.pieces]
     places = [_places(stored, number) for number in range(len(readers))]
     for _, number, size in heapq.merge(*places):
         yield from readers[number].take(size)
@@ -55,7 +55,7 @@ def _places(stored: StoredPieces, number: int) -> Iterator[tuple[int, int, int]]
         yield place.start, number, place.size
 
 
-class _Piece:
+class _PieceStream:
     """One piece of a leaf, which is read from its beginning to its end. Its file is open only during a read."""
 
     def __init__(self, leaf: StoredLeaf, ahead: int) -> None:

@@ -1,4 +1,4 @@
-"""Causes: why a start of the command ended, from the evidence, and what is done about it. Pure."""
+"""Causes: why a start of the command ended, from the evidence, and the action that follows. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEMORY, DISK, REPEATS = "out of memory", "disk full", "same error twice"
 NOT_FINITE = "weights not finite"
 UNTRUSTED = "checkpoint not trusted"
 UNREADABLE = "checkpoint unreadable"
-ACTIONS: dict[str, tuple[Action, str]] = {  # what is done, and by which evidence a cause is known
+ACTIONS: dict[str, tuple[Action, str]] = {  # the action, and the evidence for the cause
     MEMORY: ("back off", "the cgroup's count of kills or the kernel's log; an exception for want of memory"),
     DISK: ("back off", "the text of the error, or the run's file system has no space left"),
     UNREADABLE: ("back off", "the error `Unreadable`: a start that has waited could not read a file of its checkpoint"),
@@ -48,7 +48,7 @@ _PASSING_TEXT = re.compile(
     r"|Input/output error|Stale file handle"  # the same in words, of a DiskError
     r"|[Cc]onnection (closed|reset|refused|aborted|timed out)|[Tt]imed out|[Tt]emporar(y failure|ily unavailable)|NCCL"
 )
-# What only the machine can be at fault for: of an OSError, or as other programs write it.
+# Errors for which only the machine can be at fault: of an OSError, or as other programs write them.
 _NODE = re.compile(
     r"\[Errno (5|116|121)\]|\[Errno (107|112)\] [^\n]*: ['\"]|Input/output error|Stale (NFS )?file handle"
     r"|/[^\n:]*: (Transport endpoint is not connected|Host is down)"
@@ -78,7 +78,7 @@ class Error(NamedTuple):
     place: str = ""  # "train.py:17"
     step: int | None = None
     text: str = ""
-    may_mend: bool = False  # the run itself does something about it at the next start, as setting a checkpoint aside
+    may_mend: bool = False  # the run handles it at the next start, for example sets a checkpoint aside
 
     def repeats(self, before: Error) -> bool:
         """Whether the next start would fail with it as well."""
@@ -120,7 +120,7 @@ def cause(seen: Evidence) -> str:
 
 
 def action(cause: str) -> Action:
-    """Return what is done about a cause: "again", "back off" or "leave"."""
+    """Return the action for a cause: "again", "back off" or "leave"."""
     return ACTIONS.get(cause, ("again", ""))[0]
 
 

@@ -1,4 +1,4 @@
-"""Evidence: what the machine tells about the end of a start. Reads only.
+"""Evidence: the machine's facts about the end of a start. Reads only.
 
 Sources: cgroups(7) and the kernel's cgroup-v2.rst (memory.events) and cgroup-v1/memory.rst (memory.oom_control); the
 kernel's dev-kmsg ABI; proc(5).
@@ -95,7 +95,7 @@ def memory() -> tuple[int, int]:
 
 
 def _limit(cgroup: Path) -> tuple[int | None, int]:
-    """Return a cgroup's limit, if it has one, and what it uses of it; files that can be forgotten do not count."""
+    """Return a cgroup's limit, if it has one, and its use; reclaimable page cache does not count."""
     facts = _numbers(cgroup / "memory.stat")
     forgotten = facts.get("total_inactive_file", facts.get("inactive_file", 0))
     for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):

@@ -18,7 +18,7 @@ RARE = 3.0  # times the floor, for phases that come seldom
 FEW, FEW_TIMES, WIDER = 30, 6.0, 3.0  # until so many steps are known: times the floor, and wider than TIMES
 UNKNOWN = 12.0  # times the floor, for what nothing is known of: the restore, the first step with its compilation
 LOOK_S, LEAST_LOOK_S = 5.0, 0.1
-SLACK_S = 1.0  # by which a look may be late and still count in full
+SLACK_S = 1.0  # so late a look may be and still count in full
 
 
 class Look(NamedTuple):
@@ -42,7 +42,7 @@ class Phase(NamedTuple):
 
 
 class Hang(NamedTuple):
-    """A place without a sign of life for longer than its limit."""
+    """A place that shows no sign of life for longer than its limit."""
 
     place: Hashable
     phase: str
@@ -62,7 +62,7 @@ class _Stay:
 
 @dataclass
 class Judge:
-    """Looks at all places in turn. What is known of the phases outlives a restart of the command."""
+    """Looks at all places in turn. The knowledge about phases is kept over restarts of the command."""
 
     phases: dict[str, Phase]
     after_s: float | None = None  # the user's limit

@@ -34,7 +34,7 @@ class JobEnd:
     requeue: bool
     limit: int
     chain: bool
-    exit_code: int | None = None  # instead of 75: what makes the scheduler go on, or show no failure
+    exit_code: int | None = None  # instead of 75: makes the scheduler continue, or show no failure
     _asked_s: float = -ASKED_S
 
     def __post_init__(self) -> None:
@@ -102,7 +102,7 @@ class JobEnd:
         return not why
 
     def _exclusion_after(self, events: Sequence[journal.Event], died: Sequence[Death]) -> tuple[Exclusion | None, str]:
-        """Return what Slurm is to be told of nodes, if anything; or why that is not known."""
+        """Return the nodes to exclude in Slurm, if any; or why they are not known."""
         job, now_s = self._movable, time.time()
         if job is None or not (bad_nodes.ours(events, job.id) or bad_nodes.excluded(died, now_s)):
             return None, ""

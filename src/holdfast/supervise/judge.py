@@ -33,7 +33,7 @@ class CommandAttempt(NamedTuple):
     progressed: bool | None = None  # None: unknown
     late: bool = False  # the job's time is nearly over
     held: bool = False
-    lacks: str = ""  # what was missing although the exit code was 0
+    lacks: str = ""  # why it is not done although the exit code was 0
     refused: str = ""  # why the run did not begin, and would not the next time
     behind: str = ""  # it failed behind a last batch: what the next start goes on from
     hung: str = ""  # where it hung, if it was ended for that

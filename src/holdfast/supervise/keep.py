@@ -11,7 +11,7 @@ from pathlib import Path
 from .. import journal, scan
 from ..apps.program import Program
 from ..apps.program import ProgramCheckpoint as Written
-from ..apps.take import Look, looks, take
+from ..apps.take import FileState, looks, take
 from ..children import processes
 from ..errors import Damaged, DiskError, NotFound, StoreError, UsageError
 from ..rules import Last
@@ -34,7 +34,7 @@ class _Moving(Exception):
     """The program changed a file while it was copied."""
 
 
-class Kept:
+class ProgramStore:
     """The store of one program's checkpoints, owned by a supervisor."""
 
     def __init__(self, root: Path, program: Program) -> None:
@@ -82,11 +82,11 @@ class Kept:
         warn(f"{checkpoint.path.name} {why}; it is now {path}")
 
     def begin(self) -> None:
-        """Forget what was seen of earlier starts; called before a start."""
-        self._seen: dict[Path, Look] = {}
+        """Forget the files of earlier starts; called before a start."""
+        self._seen: dict[Path, FileState] = {}
         self._since_s = 0.0  # when it was first seen in this state
         self._restless = 0  # number of looks since the last commit that found a changed checkpoint
-        self._done: dict[Path, Look] = {}  # the files committed during this start
+        self._done: dict[Path, FileState] = {}  # the files committed during this start
         self._new_s: float | None = None  # since when there are new files that have not settled
         self.look_s = LOOK_S  # until the next look is due
         self.committed = 0
@@ -151,7 +151,7 @@ class Kept:
         self.begin()
 
     def last_words(self) -> str:
-        """Return the end of a sentence: what is kept."""
+        """Return the end of a sentence: which checkpoint is kept."""
         steps = [each.step for each in self.store.checkpoints()]
         if not steps:
             return "; none of its checkpoint files was seen, so nothing was kept"
@@ -161,7 +161,7 @@ class Kept:
         with suppress(StoreError):  # the closing line is not essential
             self.store.close()
 
-    def _fresh(self) -> tuple[Written | None, dict[Path, Look]]:
+    def _fresh(self) -> tuple[Written | None, dict[Path, FileState]]:
         """Return the program's files that are not committed, and the state of each; (None, ...) if there are none."""
         found = self._program.checkpoint()
         now = looks(found.files) if found is not None else {}
@@ -184,7 +184,7 @@ class Kept:
         )
         self._told = True
 
-    def _commit_if_it_fits(self, found: Written, now: dict[Path, Look]) -> int | None:
+    def _commit_if_it_fits(self, found: Written, now: dict[Path, FileState]) -> int | None:
         try:
             return self._commit(found, now)
         except DiskError as error:  # the next one may succeed, and the program still runs
@@ -194,7 +194,7 @@ class Kept:
             self._told_of = code
             return None
 
-    def _commit(self, found: Written, now: dict[Path, Look], note: str | None = None) -> int | None:
+    def _commit(self, found: Written, now: dict[Path, FileState], note: str | None = None) -> int | None:
         """Commit the files and return their step; None if the program was still writing."""
         newest = next((each.step for each in reversed(self.store.checkpoints())), -1)
         step = found.step if found.step is not None and found.step > newest else newest + 1

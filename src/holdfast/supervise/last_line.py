@@ -11,14 +11,14 @@ from ..apps.command import RUN_ME_AGAIN
 from ..inspect import starts
 from . import judge
 from .judge import CommandAttempt
-from .keep import Kept
+from .keep import ProgramStore
 
 
-def last_line(kept: Kept | None, run: Path | None, supervisor: Path) -> str:
+def last_line(kept: ProgramStore | None, run: Path | None, supervisor: Path) -> str:
     """Return how far the command came, after which starts. `supervisor`: the journal of ours."""
     words = kept.last_words() if kept is not None else ""
     found: list[starts.Start] = []
-    with suppress(OSError):  # whoever has removed the journals gets a shorter line
+    with suppress(OSError):  # without the journals the line is shorter
         events = journal.read(supervisor)
         found = starts.of_run(journal.logs(run), events) if run is not None else starts.of_command(events)
     at = f" at step {found[-1].last:,}" if run is not None and found and found[-1].last else ""

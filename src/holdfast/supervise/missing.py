@@ -1,16 +1,16 @@
-"""Missing: which rank the others wait for, and what else /proc says about a hang. Pure but for `cause`."""
+"""Missing: for which rank the others wait, and other evidence about a hang from /proc. Pure except for `cause`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from ..children import processes
-from ..children.steps import OVER, Seen
+from ..children.steps import OVER, SlotView
 from .output import Output
 from .stacks import waits_for_others
 
 
-def ranks(seen: Sequence[Seen], stacks: Mapping[int, str]) -> list[Seen]:
+def ranks(seen: Sequence[SlotView], stacks: Mapping[int, str]) -> list[SlotView]:
     """Return the ranks that the others wait for: those behind, else those that are in no collective.
 
     None if that does not tell them apart. The other ranks may be on other nodes.
@@ -24,8 +24,8 @@ def ranks(seen: Sequence[Seen], stacks: Mapping[int, str]) -> list[Seen]:
     return behind if len(behind) < world else []
 
 
-def sentence(missed: Sequence[Seen], seen: Sequence[Seen]) -> str:
-    """Return what to say of the ranks."""
+def sentence(missed: Sequence[SlotView], seen: Sequence[SlotView]) -> str:
+    """Return a sentence about the ranks."""
     world = max((each.world for each in seen), default=1)
     if world == 1:
         return ""
@@ -44,7 +44,7 @@ def _named(numbers: Sequence[int]) -> str:
 
 
 def cause(pids: Sequence[int], output: Output) -> str:
-    """Return what holds the command, if the system tells."""
+    """Return what blocks the command, if the system shows it."""
     stopped = [pid for pid in pids if processes.stopped(pid)]
     if stopped:
         return f"process {stopped[0]} was stopped by a signal (kill -CONT {stopped[0]})"

@@ -129,7 +129,7 @@ class Output:
         self.streams = Streams(None, None, None)
 
     def begin(self) -> None:
-        """Take for the command's only what is written from now on."""
+        """Count only output from now on as the command's."""
         for each in self._behind.values():
             if isinstance(each, _File):
                 each.begin()
@@ -150,7 +150,7 @@ class Output:
         return any(pipe.unread for pipe in self.pipes)
 
     def drop_what_nobody_reads(self) -> bool:
-        """Write nowhere, from now on, what would go into a full pipe; return whether there is one."""
+        """Discard output to a full pipe from now on; return whether there is one."""
         full = [number for number in (1, 2) if not accepts(number)]
         for number in full:
             nothing = disk.nowhere()

@@ -27,7 +27,7 @@ SYNCED = (*CLOSING, "requeued", "excluded")  # must be durable after a power los
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 BEAT_S = 10.0  # between two signs of life
 SILENT_S = 60.0  # after so long without one an earlier start of this job, whose node is lost, counts as ended
-TAKEN = b"taken"  # what a later start writes to one that it waits for no longer
+TAKEN = b"taken"  # written by a later start that waits no longer for an earlier one
 LOOK_S = 1.0  # at an earlier start that is still at work
 
 
@@ -37,7 +37,7 @@ class SupervisorDirectory:
     def __init__(self, path: Path, begin: Event) -> None:
         self.path = path
         self.journal = path / JOURNAL
-        self.lost = False  # a later start has gone on without this one: nothing here is ours any more
+        self.lost = False  # a later start continued without this one, and owns the directory
         self._id = uuid.uuid4().hex[:12]
         self._waiting: list[Event] = []
         self._beat_s, self._beats, self._asked = -BEAT_S, 0, False
@@ -60,11 +60,11 @@ class SupervisorDirectory:
 
     def _sign(self) -> None:
         self._beat_s, self._beats = time.monotonic(), self._beats + 1
-        with suppress(OSError):  # without space or right no later start can write either
+        with suppress(OSError):  # without space or permission no later start can write either
             disk.replace_with(_sign(self.path, self._id), [str(self._beats).encode()])
 
     def _is_asked(self) -> bool:
-        """Whether to leave; asked after our sign: either we see what a later start has written, or it sees the sign."""
+        """Whether to leave; asked after our sign: either we see the later start's request, or it sees our sign."""
         try:
             said = _leave(self.path, self._id).read_bytes()
         except OSError:
@@ -226,7 +226,8 @@ def _open(path: Path, before: str | None = None) -> list[Event]:
 
 
 def cwd() -> Path:
-    """
+    """Return the working directory.
+
     Raises:
         UsageError: the working directory is gone.
     """
@@ -252,7 +253,7 @@ def called(command: Sequence[str]) -> str:
 def _enter(path: Path, begin: Event) -> SupervisorDirectory:
     try:
         disk.make_dirs(path)
-        modes.heed(path, of=path / JOURNAL)  # a private run closes that file, and so all that comes after it
+        modes.inherit_mode(path, of=path / JOURNAL)  # a private run makes that file private, and so all later files
         with suppress(FileExistsError):
             disk.write(path / JOURNAL, [])
         disk.sync_dir(path)

@@ -66,7 +66,7 @@ class SignalInbox:
         return numbers
 
     def hear(self) -> str | None:
-        """Return what told this process to stop, until now."""
+        """Return the reasons to stop that this process has received so far."""
         self.received()
         return self.told
 

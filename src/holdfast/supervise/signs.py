@@ -1,4 +1,4 @@
-"""Signs: what shows that a command is alive, read into looks for the judge of hangs.
+"""Signs: reads a command's signs of life for the judge of hangs.
 
 The steps of a `Run` come first. Without one: the file that the user named, or else the output.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .. import scan
 from ..children import processes, steps
-from ..children.steps import Seen
+from ..children.steps import SlotView
 from .hang import UNKNOWN, Look, Phase
 
 OUTPUT, FILE = "its output", "the file that it touches"
@@ -21,13 +21,13 @@ PHASES = {
     **dict.fromkeys(steps.PHASES, _RARE),
     **dict.fromkeys((steps.PHASES[steps.OPENING], steps.PHASES[steps.FIRST]), Phase(UNKNOWN)),
     steps.PHASES[steps.STEP]: Phase(1.0, after=steps.PHASES[steps.FIRST], least=1),
-    steps.PHASES[steps.OVER]: Phase(judged=False),  # what a script does after its run is its own
+    steps.PHASES[steps.OVER]: Phase(judged=False),  # the time after the run is not judged
     OUTPUT: Phase(1.0, least=_REGULAR, silent=True),
     FILE: Phase(1.0, least=1),
 }
 
 
-def of_ranks(seen: list[Seen]) -> list[Look]:
+def of_ranks(seen: list[SlotView]) -> list[Look]:
     """Return a look for each rank."""
     return [
         Look(
@@ -52,7 +52,7 @@ def of_file(path: Path) -> list[Look]:
 
 
 def silence(phase: str, file: Path | None) -> str:
-    """Return in words what shows no sign of life, where there are no steps."""
+    """Return as text what shows no sign of life, for a command without steps."""
     if phase == FILE and file is not None and not scan.exists(file):
         return f"{file} is not there"
     return f"{phase} does not change"

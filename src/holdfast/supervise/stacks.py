@@ -1,6 +1,6 @@
 """Stacks: where the processes of a command are, as text for people. Nothing here changes what they do.
 
-A run writes the stacks of its threads itself, upon a signal that only a process gets that catches it. py-spy shows
+A run itself writes the stacks of its threads, at a signal that is sent only to processes that catch it. py-spy shows
 other Python processes, if it is installed and the system allows it. /proc shows all.
 """
 
@@ -33,7 +33,8 @@ class Stacks:
     """Memory into which runs write their stacks."""
 
     def __init__(self) -> None:
-        """
+        """Create the memory that receives the stacks.
+
         Raises:
             OSError: the system has no such memory.
         """

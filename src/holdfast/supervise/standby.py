@@ -1,7 +1,7 @@
 """Standby: the command, started in advance, that has done the imports of the last start and waits for its turn.
 
 Nothing is forked from it: it becomes the next start itself (`standing_by/sitecustomize.py`). It is discarded, with one
-line, when anything that it has done in advance would now be done otherwise.
+line, if anything that it did in advance would have another result now.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PROBE = (
     "import os, sys; print(os.environ.get('PYTHONPATH'), os.environ.get('HOLDFAST_STANDBY'), "
     "os.path.isdir(sys.argv[1]), sys.flags.ignore_environment + sys.flags.no_site)"
 )
-_FLAGS = re.compile(r"-[uOBbvqd]+$")  # of Python, without those that change what it imports at its start
+_FLAGS = re.compile(r"-[uOBbvqd]+$")  # options of Python, except those that change its imports at the start
 
 
 class Ready(NamedTuple):
@@ -131,7 +131,7 @@ class Standby:
         return "" if self._goes() else self._refusal() or "it does not answer"
 
     def close(self) -> None:
-        """End it without a word."""
+        """End it without a message."""
         self._end()
         self._for = None
 

@@ -186,7 +186,7 @@ class CommandProcess:
         self._waiting = later
 
     def _send(self, child: Child, wanted: int) -> None:
-        chosen = self._heeded(child, wanted) if wanted not in self._handed else wanted
+        chosen = self._handled(child, wanted) if wanted not in self._handed else wanted
         if chosen not in self._handed:
             child.send(chosen)
             self.note("handed", signal=signal.Signals(chosen).name)
@@ -194,7 +194,7 @@ class CommandProcess:
                 say("Ctrl-C: it may save and end; a second one kills it")
         self._handed |= {chosen, wanted}
 
-    def _heeded(self, child: Child, number: int) -> int:
+    def _handled(self, child: Child, number: int) -> int:
         """Return the signal to send: SIGTERM instead of a notice that would only kill.
 
         For example, torchrun handles no SIGUSR1.
@@ -251,7 +251,7 @@ class CommandProcess:
         If the signal killed only its shell, the rest may still be saving.
         """
         fell = self._handed and (child.code or 0) < 0
-        if fell and any(processes.heed(processes.members(child.pid), number) for number in self._handed):
+        if fell and any(processes.handle_signal(processes.members(child.pid), number) for number in self._handed):
             return
         if self._nudged_s is None:
             child.send(signal.SIGTERM)
@@ -267,7 +267,7 @@ class CommandProcess:
         warn(why)
 
     def _end_hung(self, child: Child) -> None:
-        """Tell a command that hangs to save and end, if it still can. One that was stopped goes on for that."""
+        """Tell a command that hangs to save and end, if it still can. A suspended one is continued for that."""
         say("the command is told to save and end, if it still can")
         self._waiting.append(signal.SIGTERM)
         warden.send(child.processes(), signal.SIGCONT)

@@ -21,8 +21,8 @@ from ..journal import CLOSING, Event, Log
 from ..provenance import REDACTED
 from ..run import unsound
 from ..store.attempt import read_run
+from ..store.checkpoint_index import CheckpointIndex
 from ..store.locate import locate
-from ..store.shelf import Shelf
 from . import submission
 from .place import JOURNAL, living
 from .submission import Submitted
@@ -33,7 +33,7 @@ ON_HOLD = "on hold: not started again"
 _ENDED = {"end": "done", "failed": "failed", "stop": "stopped"}
 
 
-class Place(NamedTuple):
+class RunDirectories(NamedTuple):
     """Where a run and its supervisor keep their journals."""
 
     name: str
@@ -65,10 +65,10 @@ class Status(NamedTuple):
     next: str  # what to type
     at_risk: str  # what the loss of the run's disk would cost now; empty: it has no mirrors
     excluded: Mapping[str, float]  # nodes that the job is kept from, and until when
-    not_finite: str  # what there is to say of the newest checkpoint; empty: its weights are finite, or nobody knows
+    not_finite: str  # a sentence about the newest checkpoint; empty: its weights are finite, or not known
 
 
-def places(path: Path) -> list[Place]:
+def places(path: Path) -> list[RunDirectories]:
     """Return the runs at `path`: one, those of a sweep, or those in a folder of runs, without duplicates.
 
     Raises:
@@ -91,7 +91,7 @@ def queue() -> tuple[list[Queued] | None, str]:
         return None, str(error)
 
 
-def status(place: Place, queued: Sequence[Queued] | None) -> Status:
+def status(place: RunDirectories, queued: Sequence[Queued] | None) -> Status:
     """Return what the journals and the queue say of one run. `queued` is None if the queue is not known."""
     events = _read(place.directory / JOURNAL) if place.directory is not None else []
     logs = _of_starts(journal.logs(place.run)) if place.run is not None else []
@@ -100,7 +100,7 @@ def status(place: Place, queued: Sequence[Queued] | None) -> Status:
     over = place.submitted.jobs if queued is not None and here is None else ()  # they are not in the queue any more
     state, why = _state(place, events, logs, here, over)
     if found and not found[-1].cause and state != "running":
-        found[-1] = found[-1]._replace(cause=starts.KILLED)  # nobody wrote why it ended
+        found[-1] = found[-1]._replace(cause=starts.KILLED)  # the reason of its end is not recorded
     if why.startswith("SIG") and found:  # a signal does not tell who has sent it
         why = found[-1].cause.removeprefix("stopped by ")
     saved = next((event for log in reversed(logs) for event in log.newest("saved")), {})
@@ -126,11 +126,11 @@ def status(place: Place, queued: Sequence[Queued] | None) -> Status:
         _next(place, state, events, output, logs),
         mirrors.at_risk(mirrors.of_run(logs), saved.get("checkpoint")),
         bad_nodes.told(events, time.time()),
-        unsound.newest(Shelf(place.run)) if place.run is not None else "",
+        unsound.newest(CheckpointIndex(place.run)) if place.run is not None else "",
     )
 
 
-def _places(path: Path, name: str, deep: int) -> Iterator[Place]:
+def _places(path: Path, name: str, deep: int) -> Iterator[RunDirectories]:
     ours, tasks = submission.is_there(path), None
     with suppress(UsageError):  # changed by hand, beyond what we read
         tasks = submission.tasks_of(submission.script_of(path)) if ours else None
@@ -139,19 +139,19 @@ def _places(path: Path, name: str, deep: int) -> Iterator[Place]:
         submitted = submission.submitted(path)
         for number in tasks.numbers:
             directory = path / f"{job_leader.TASK_DIRECTORY}{number}"
-            yield Place(f"{name}/{directory.name}", directory, job_leader.run_of(directory), submitted, number)
+            yield RunDirectories(f"{name}/{directory.name}", directory, job_leader.run_of(directory), submitted, number)
     elif sweep is not None:
         task = int(path.absolute().name.removeprefix(job_leader.TASK_DIRECTORY))
-        yield Place(name, path, job_leader.run_of(path), submission.submitted(sweep), task)
+        yield RunDirectories(name, path, job_leader.run_of(path), submission.submitted(sweep), task)
     elif ours or scan.is_file(path / JOURNAL):
-        yield Place(name, path, job_leader.run_of(path) or _run(path), submission.submitted(path))
+        yield RunDirectories(name, path, job_leader.run_of(path) or _run(path), submission.submitted(path))
     elif (run := _run(path)) is not None:
-        yield Place(name, None, run)
+        yield RunDirectories(name, None, run)
     elif deep and scan.is_dir(path):
         for child in sorted(path.iterdir(), key=_by_number):
             if child.name.startswith(".") and child.name != ".holdfast":
                 continue
-            with suppress(OSError, StoreError):  # a stranger's, or it is being removed
+            with suppress(OSError, StoreError):  # it is another user's, or is being removed
                 if scan.is_dir(child):
                     yield from _places(child, child.name if child.name != ".holdfast" else "", deep - 1)
 
@@ -169,7 +169,7 @@ def _run(path: Path) -> Path | None:
     return None
 
 
-def _queued(place: Place, queued: Sequence[Queued], found: Sequence[Start]) -> Queued | None:
+def _queued(place: RunDirectories, queued: Sequence[Queued], found: Sequence[Start]) -> Queued | None:
     """Return its job in the queue; of a chain's tasks the one at work before those that wait."""
     if place.directory is None:  # a job that asked for its own requeue; while it runs, the run's journal knows more
         last = found[-1].job if found and found[-1].cause != starts.DONE else None
@@ -183,13 +183,13 @@ def _id(queued: Queued) -> str:
     return f"{queued.job}_{queued.task}" if queued.task else queued.job
 
 
-def _held(place: Place) -> Path | None:
+def _held(place: RunDirectories) -> Path | None:
     sweep = job_leader.sweep_of(place.directory) if place.directory is not None else None
     return next((each for each in (place.directory, sweep, place.run) if each and scan.exists(each / HOLD)), None)
 
 
 def _state(
-    place: Place, events: Sequence[Event], logs: Sequence[Log], queued: Queued | None, over: Sequence[str]
+    place: RunDirectories, events: Sequence[Event], logs: Sequence[Log], queued: Queued | None, over: Sequence[str]
 ) -> tuple[str, str]:
     held = _held(place) is not None
     if queued is not None:
@@ -210,7 +210,7 @@ def _state(
     return (ended or "killed"), why
 
 
-def _alive(place: Place, logs: Sequence[Log], over: Sequence[str]) -> bool:
+def _alive(place: RunDirectories, logs: Sequence[Log], over: Sequence[str]) -> bool:
     """Whether a process of this run may be alive, as far as this machine and Slurm can tell."""
     begun = living(place.directory / JOURNAL) if place.directory is not None else []
     if any(str(_mapping(_mapping(begin.get("owner")).get("job")).get("id")) not in over for begin in begun):
@@ -236,7 +236,7 @@ def _pace(log: Log) -> float | None:
     return (seen[0][1] - seen[-1][1]) / took_s if took_s > 1 else None
 
 
-def _output(place: Place, queued: Queued | None, found: Sequence[Start]) -> str | None:
+def _output(place: RunDirectories, queued: Queued | None, found: Sequence[Start]) -> str | None:
     """Return the file with the job's output, as the script names it."""
     script = job_leader.script_of(place.directory) if place.directory is not None else None
     if script is None or place.directory is None:
@@ -250,7 +250,7 @@ def _output(place: Place, queued: Queued | None, found: Sequence[Start]) -> str 
     return path if not unheard or scan.exists(Path(path)) else None
 
 
-def _next(place: Place, state: str, events: Sequence[Event], output: str | None, logs: Sequence[Log]) -> str:
+def _next(place: RunDirectories, state: str, events: Sequence[Event], output: str | None, logs: Sequence[Log]) -> str:
     if state in {"running", "queued"}:
         return f"tail -F {shlex.quote(output)}" if output and state == "running" else ""
     if state == "done":
@@ -279,9 +279,9 @@ def _needs_doctor(run: Path, logs: Sequence[Log]) -> bool:
 
 
 def _from_finite(run: Path, again: str) -> str:
-    """Return how a run with stop_on_nan goes on: as it was, its start is refused."""
+    """Return how to continue a run with stop_on_nan, whose start is refused as it is."""
     with suppress(OSError, StoreError):
-        finite = unsound.newest_finite(Shelf(run))
+        finite = unsound.newest_finite(CheckpointIndex(run))
         if finite is None:
             return "mend the cause, and begin another run: no checkpoint with finite weights is here"
         again = "start it again" if again == AS_BEFORE else again
@@ -289,7 +289,7 @@ def _from_finite(run: Path, again: str) -> str:
     return again
 
 
-def _again(place: Place, events: Sequence[Event]) -> str:
+def _again(place: RunDirectories, events: Sequence[Event]) -> str:
     """Return the command that goes on with it."""
     if place.directory is None:
         return AS_BEFORE

@@ -1,4 +1,4 @@
-"""Submission: the directory of what was submitted together, one job or a sweep, and what of it is left to do."""
+"""Submission: the directory of one submission, a job or a sweep, and the tasks that are left to do."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Submitted(NamedTuple):
         return job.job in self.jobs or job.script == self.script
 
 
-class Standing(NamedTuple):
+class SweepProgress(NamedTuple):
     """The tasks of a sweep."""
 
     done: list[int]
@@ -74,7 +74,7 @@ def claim(directory: Path) -> None:
 
 
 def give_back(directory: Path) -> None:
-    """Remove what a submission that was refused has written; what else is in the directory is the user's."""
+    """Remove the files of a refused submission; other files in the directory are the user's."""
     for file in (SCRIPT, LINES):
         with suppress(FileNotFoundError):
             disk.remove_file(directory / file)
@@ -121,7 +121,7 @@ def submitted(directory: Path) -> Submitted:
 
 
 def _job(event: journal.Event) -> str | None:
-    """Return the id of the job of which this line tells; of an array's task the array's."""
+    """Return the id of the job in this line; for an array's task the array's id."""
     if event["event"] in {"submission", "submitted"}:
         return str(event.get("successor") or event.get("job"))
     ours = event.get("owner") if event["event"] == "begin" else None
@@ -145,7 +145,8 @@ def output(text: str, job: str, task: str) -> str:
 
 
 def require_unfinished(directory: Path) -> None:
-    """
+    """Require that the submission is neither queued nor done.
+
     Raises:
         UsageError: a job of this submission is in the queue, or its work is done.
         ClusterError: Slurm does not answer.
@@ -167,7 +168,7 @@ def tasks_of(text: str) -> sweep.Tasks | None:
     return sweep.tasks(array.value or "") if array is not None and sweep.VARIABLE in text else None
 
 
-def standing(directory: Path, tasks: sweep.Tasks) -> Standing:
+def sweep_progress(directory: Path, tasks: sweep.Tasks) -> SweepProgress:
     """Return which tasks of a sweep are done, which are in the queue, and which are neither.
 
     Raises:
@@ -178,7 +179,7 @@ def standing(directory: Path, tasks: sweep.Tasks) -> Standing:
     done = {number for number in tasks.numbers if is_done(directory / f"{TASK_DIRECTORY}{number}")}
     waiting = [number for number in tasks.numbers if number in queued]
     left = [number for number in tasks.numbers if number not in done | queued]
-    return Standing(sorted(done), waiting, left)
+    return SweepProgress(sorted(done), waiting, left)
 
 
 def is_done(directory: Path) -> bool:

@@ -30,7 +30,7 @@ from . import judge
 from .diagnosis import Diagnosis
 from .job_end import JobEnd
 from .judge import CommandAttempt, Next
-from .keep import LEFT, LEFT_WORD, Kept, cut_short
+from .keep import LEFT, LEFT_WORD, ProgramStore, cut_short
 from .last_line import last_line, parting
 from .limits import PATIENCE_S, Time
 from .output import fill_gaps
@@ -72,7 +72,7 @@ class SupervisorOptions:
     spot: str | None = None  # the cloud that may take this machine back
     hangs: HangOptions = HANGS
     standby: bool = False  # the next start's imports are done in advance
-    typed: Sequence[str] = ()  # what the user gave of these, for the line to type next
+    typed: Sequence[str] = ()  # those of these options that the user gave, for the line to type next
 
 
 class Outcome(NamedTuple):
@@ -122,7 +122,7 @@ class _Supervisor:
     place: SupervisorDirectory
     job: Job | None
     attempts: list[CommandAttempt] = field(default_factory=list)
-    kept: Kept | None = None
+    kept: ProgramStore | None = None
     tail: str = ""
     elsewhere: str = ""  # the part of the tail that the user does not see above our own messages
     measured_s: float = 0.0
@@ -163,7 +163,7 @@ class _Supervisor:
                 around.callback(self.time.watch.close)
                 self.notices = Notices(cloud(self.options.spot)) if self.options.spot is not None else None
                 if self.options.keeps:
-                    self.kept = Kept(self.place.path, self.program)
+                    self.kept = ProgramStore(self.place.path, self.program)
                 self.environment = {
                     **TORCHRUN,
                     **os.environ,
@@ -199,7 +199,7 @@ class _Supervisor:
             self._wait(following.wait_s * random.uniform(0.75, 1.25))  # noqa: S311  jitter, no cryptography
 
     def _take_over(self) -> None:
-        """Keep what the program would begin with, or wrote before it was killed together with its supervisor."""
+        """Keep files with which the program would begin, or that it wrote before it was killed with its supervisor."""
         if self.kept is None or not isinstance(self.program, AppFile):
             return
         fresh = not self.place.count("start") and not self.kept.store.checkpoints()
@@ -329,7 +329,7 @@ class _Supervisor:
             code = self.job_end.exit_code
         return Outcome(code, len(self.attempts), "stop", reason, carried, self.place.path)
 
-    # -- what the parts above use -----------------------------------------------------------------------------------
+    # -- used by the parts above -----------------------------------------------------------------------------------
 
     @property
     def _places(self) -> list[Path]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .. import disk, scan
 from ..children import processes
-from ..children.steps import Memory, Seen
+from ..children.steps import SlotView, StepMemory
 from ..errors import UsageError
 from ..legible import duration, printable
 from ..run import alive
@@ -28,7 +28,7 @@ STACKS = "hang-{}.txt"
 
 @dataclass(frozen=True)
 class HangOptions:
-    """What the user has said about hangs."""
+    """The user's options about hangs."""
 
     restart: bool = False
     after_s: float | None = None
@@ -48,7 +48,7 @@ class HangWatch:
     note: Callable[..., None]  # writes events to the journal
     due_s: float = 0.0
     hung: str = ""  # where the present start has hung, if it is to be ended; equal for two hangs at the same step
-    _memory: Memory | None = None
+    _memory: StepMemory | None = None
     _stacks: Stacks | None = None
     _told: list[tuple[Hang, float]] = field(default_factory=list)  # and when
     _unsaid: str = ""
@@ -60,7 +60,7 @@ class HangWatch:
     def __post_init__(self) -> None:
         self._judge = Judge(signs.PHASES, self.options.after_s)
         with suppress(OSError):  # without such memory the output decides
-            self._memory, self._stacks = Memory(), Stacks()
+            self._memory, self._stacks = StepMemory(), Stacks()
             alive.announce(self.directory, self._memory.path, self._stacks.path)
 
     def begin(self) -> None:
@@ -104,7 +104,7 @@ class HangWatch:
         grace_s = GRACE_S if self.options.grace_s is None else self.options.grace_s
         return min(self._alive_s + grace_s, self._hung_s + max(MOST_GRACE_S, grace_s))
 
-    def _looks(self, seen: list[Seen], pids: Callable[[], Sequence[int]], output: Output) -> list[Look]:
+    def _looks(self, seen: list[SlotView], pids: Callable[[], Sequence[int]], output: Output) -> list[Look]:
         if self.options.file is not None:
             return signs.of_file(self.options.file)
         if seen or output.volume is None:
@@ -126,8 +126,8 @@ class HangWatch:
                 self.note("hang_over", stuck_s=round(stuck_s, 3))
                 self._say(f"it goes on after {duration(stuck_s)}", output)
 
-    def _tell(self, hang: Hang, seen: list[Seen], pids: list[int], output: Output) -> None:
-        """Keep the stacks, and tell of the hang."""
+    def _tell(self, hang: Hang, seen: list[SlotView], pids: list[int], output: Output) -> None:
+        """Keep the stacks, and report the hang."""
         found = {} if self._stacks is None else self._stacks.take(pids, {each.pid: each.signal for each in seen})
         file = self._keep(found, output)
         missed, cause = missing.ranks(seen, found), missing.cause(pids, output)
@@ -182,7 +182,7 @@ class HangWatch:
         self._say_late(output)
 
     def _say_late(self, output: Output) -> None:
-        """Say what has to be said once our reader reads: a full pipe must not stop the supervisor, too."""
+        """Print the waiting lines as soon as our reader reads: a full pipe must not stop the supervisor, too."""
         if self._unsaid and accepts(2):
             before = output.volume or 0
             for line in self._unsaid.splitlines():
@@ -192,7 +192,8 @@ class HangWatch:
 
 
 def require_a_place(file: Path | None) -> None:
-    """
+    """Require that the file's directory exists.
+
     Raises:
         UsageError: the file that the command is to touch cannot be there.
     """

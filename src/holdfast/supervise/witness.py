@@ -20,7 +20,7 @@ LOOKED_AT_BYTES = 1 << 18  # of each end of a journal, which grows with the run 
 
 
 class Said(NamedTuple):
-    """What one start of the command left in its run."""
+    """The results of one start of the command in its run."""
 
     event: str = ""  # "stop", "end", "failed": the run's last event; "" if it died without one, or there is no run
     reason: str = ""
@@ -59,7 +59,7 @@ class ProgressWitness:
                 self._take_saves(_last(run)[1])
 
     def after(self, began_unix_s: float) -> Said:
-        """Return what the start that began at `began_unix_s` left in its run."""
+        """Return the results, in the run, of the start that began at `began_unix_s`."""
         if refused := job_leader.take_refused(self._place):
             return Said(refused=refused)
         if (run := self.run) is None:

@@ -41,7 +41,7 @@ CACHING = "Writer: a planner with enable_plan_caching=True sends places of an ea
 _Path = tuple[str | int, ...]
 
 
-class _Place(NamedTuple):
+class _SavePlace(NamedTuple):
     """The directory of this save, and the numbers of the parts that a rank writes."""
 
     partial: str
@@ -126,12 +126,12 @@ class Writer(StorageWriter):
             raise UsageError("Writer: this process was not told that it is the coordinator")
         partial = str(self._owner.begin(self._name))
         numbered = zip(plans, _parts(plans, self._coordinator), strict=True)
-        return [dataclasses.replace(plan, storage_data=_Place(partial, parts)) for plan, parts in numbered]
+        return [dataclasses.replace(plan, storage_data=_SavePlace(partial, parts)) for plan, parts in numbered]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         if getattr(planner, "_enable_plan_caching", False):  # refused here; otherwise only the second save would fail
             raise UsageError(CACHING)
-        place: _Place = plan.storage_data
+        place: _SavePlace = plan.storage_data
         appear(Path(place.partial))
         pieces_of: list[dict[str, Block]] = [{} for _ in place.parts]
         objects, taken = tree.Flat({}, {}), Counter[str]()
@@ -177,7 +177,7 @@ class Writer(StorageWriter):
             self._owner, self._name, self._facts, self._part.partial, [seals[number] for number in sorted(seals)], body
         )
         self._owner.apply_rule(self._name)
-        self.checkpoint = self._owner.shelf.checkpoint(self._name)
+        self.checkpoint = self._owner.index.checkpoint(self._name)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Entered: what a run's modules and optimizers were when it was entered, so that what changes in training is known.
+"""Entered: a run's modules and optimizers as they were at its start, to find changes during training.
 
 A buffer that training registers, or makes larger, comes back with the checkpoint. So does a buffer outside of the
 state_dict() whose numbers change. Any other change of the structure is refused at the save: no start could restore it.
@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from ..errors import UsageError
 from ..state.codec import encode_leaf
 from ..store.format import digest
-from .gradients import Carried
+from .gradients import GradientWatch
 
 BESIDES = ".besides"  # no state_dict name begins with a dot, and no optimizer's part
 OPTIONS = ("lr", "weight_decay", "momentum", "betas", "eps", "dampening", "nesterov", "amsgrad")
@@ -35,17 +35,17 @@ class OfModule:
         self._looked: dict[str, Any] = {}
 
     def changed(self, apart: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Those whose numbers are other ones now."""
+        """Return the buffers whose numbers have changed."""
         return {name: each for name, each in apart.items() if _numbers(each) != self._first.get(name)}
 
     def look(self, apart: Mapping[str, torch.Tensor]) -> None:
-        """Take a buffer that has changed, and not since the last look, for one that is computed once."""
+        """Assume that a buffer is computed once if it has changed, but not since the last look."""
         now = {name: _numbers(each) for name, each in apart.items()}
         self._first |= {name: each for name, each in now.items() if self._looked.get(name) == each}
         self._looked = now
 
     def late(self, state: Mapping[str, Any], buffers: set[str], passed: Iterable[str], what: str) -> list[str]:
-        """The names of buffers that have come, or have another shape. `passed`: names that are not compared.
+        """Return the names of buffers that are new, or have another shape. `passed`: names that are not compared.
 
         Raises:
             UsageError: anything else has come, is gone, or has another shape.
@@ -71,7 +71,7 @@ class OfOptimizer:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._sizes = _sizes(optimizer)
-        self.carried = Carried(optimizer)
+        self.carried = GradientWatch(optimizer)
         self.begin(optimizer, [])
 
     def begin(self, optimizer: Optimizer, moved: Iterable[Mapping[str, Any]]) -> None:
@@ -94,7 +94,8 @@ class OfOptimizer:
         return found if any(found) else []
 
     def require_same_groups(self, optimizer: Optimizer) -> None:
-        """
+        """Require the groups that the optimizer had when the run began.
+
         Raises:
             UsageError: groups or parameters have come or gone, so that no start could restore them.
         """
@@ -113,17 +114,17 @@ _OPTIMIZERS: WeakKeyDictionary[Optimizer, OfOptimizer] = WeakKeyDictionary()
 
 
 def of_module(root: nn.Module) -> OfModule | None:
-    """Return what is known of a module that a run has entered."""
+    """Return the record of a module that a run has entered."""
     return _MODULES.get(root)
 
 
 def of_optimizer(optimizer: Optimizer) -> OfOptimizer | None:
-    """Return what is known of an optimizer that a run has entered."""
+    """Return the record of an optimizer that a run has entered."""
     return _OPTIMIZERS.get(optimizer)
 
 
 def note(target: nn.Module | Optimizer, state: Mapping[str, Any] | None = None) -> None:
-    """Note what a module or an optimizer is now. `state`: the module's, by plain names."""
+    """Record the present state of a module or an optimizer. `state`: the module's, by plain names."""
     if isinstance(target, Optimizer):
         forget(target)
         _OPTIMIZERS[target] = OfOptimizer(target)
@@ -132,7 +133,7 @@ def note(target: nn.Module | Optimizer, state: Mapping[str, Any] | None = None) 
 
 
 def forget(target: Any) -> None:
-    """Know nothing of it any more: its run has ended."""
+    """Drop its record: its run has ended."""
     if not isinstance(target, Optimizer):
         _MODULES.pop(target, None)
     elif (known := _OPTIMIZERS.pop(target, None)) is not None:
@@ -140,7 +141,7 @@ def forget(target: Any) -> None:
 
 
 def apart(root: nn.Module) -> dict[str, torch.Tensor]:
-    """The buffers that the state_dict() leaves out, by their names."""
+    """Return the buffers that are not in the state_dict(), by their names."""
     return {
         f"{name}.{key}" if name else key: each
         for name, module in root.named_modules()

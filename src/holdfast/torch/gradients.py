@@ -1,8 +1,8 @@
-"""Gradients that a loop leaves at a safe point for its next step, as inside of a group that it accumulates by itself.
+"""Gradients that a loop leaves at a safe point for its next step, as in its own gradient accumulation.
 
-They are saved where a step was seen to add to what the step before had left. Until then they are saved after a step in
+They are saved if a step was seen to add to the gradients of the step before. Until then they are saved after a step in
 which the optimizer did not step, unless such gradients were seen to be thrown away. A loop that zeroes them before its
-first backward reads nothing of them, and nothing is saved.
+first backward does not use them, and nothing is saved.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ READ, DISCARDED = "read", "discarded"
 _LOOKS, _THEN_EACH = 8, 16  # steps at which numbers are read that were zero so far
 
 
-class Carried:
+class GradientWatch:
     """Whether a loop reads the gradients that its steps leave to one optimizer. Two hooks see it, until that is known.
 
-    One parameter stands for all, the smallest one: its last gradient lives as long as is needed to compare.
+    Only the smallest parameter is watched; its last gradient is kept as long as the comparison needs it.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -47,7 +47,7 @@ class Carried:
         return self.is_read or self._may_be_read
 
     def at_safe_point(self, optimizer: Optimizer) -> bool:
-        """Return whether this step has shown, as the first one, that the loop reads what the steps leave."""
+        """Return whether this step is the first to show that the loop uses gradients of the step before."""
         if self.is_read:
             return False
         left = self._left
@@ -55,7 +55,7 @@ class Carried:
             self._is_found()
             return True
         if left is not None and self._is_untouched(left):
-            return False  # no step lies between: at an epoch's end it is as it was behind its last batch
+            return False  # no step since: an epoch's end is like the point after its last batch
         self._watch(optimizer)
         fresh = self._left is not None and not self._is_used(self._left)
         self._may_be_read = fresh and not self._stepped and not self._is_lost
@@ -68,11 +68,11 @@ class Carried:
 
     @property
     def are(self) -> str | None:
-        """What the loop was seen to do with gradients that no step had used: it "read" or "discarded" them."""
+        """How the loop treats gradients that no step has used: it "read" or "discarded" them."""
         return READ if self.is_read else DISCARDED if self._is_lost else None
 
     def goes_on(self, optimizer: Optimizer, are: str | None, *, pending: bool) -> None:
-        """Take over what the run that is resumed had seen. `pending`: its gradients have been put back."""
+        """Take over the observations of the resumed run. `pending`: its gradients have been restored."""
         self._reads = self._stepped = False
         if are == READ or self.is_read:
             self._is_found()
@@ -132,7 +132,9 @@ class Carried:
             self._reads = bool(left.any())
 
     def _is_filled(self, left: torch.Tensor) -> bool:
-        """Zeros are no gradient that is read. A loop that leaves zeros is not asked in each step."""
+        """Whether the gradient has numbers other than zeros. After many steps with zeros the numbers are not read any
+        more.
+        """
         if self._zeros >= _LOOKS and self._zeros % _THEN_EACH:
             self._zeros += 1
             return False

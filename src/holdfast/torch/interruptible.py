@@ -1,4 +1,4 @@
-"""Shared by the samplers: the order of an epoch, and a place in it that is the same on every rank."""
+"""Shared by the samplers: the order of an epoch, and a position in it that is the same on every rank."""
 
 from __future__ import annotations
 
@@ -147,7 +147,8 @@ class Interruptible:
         return True
 
     def _iterated(self) -> None:
-        """
+        """Note that an iteration begins.
+
         Raises:
             UsageError: the epoch is over; the loop would silently get no batch.
         """

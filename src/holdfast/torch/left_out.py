@@ -1,4 +1,6 @@
-"""Left out: attributes of modules and optimizers that their state_dict() does not have, and that a script may carry."""
+"""Left out: attributes of modules and optimizers that are not in their state_dict(), but may be used by the
+next step.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ _OF_MODULES = frozenset(vars(nn.Module()))
 
 @lru_cache(maxsize=1)
 def _of_optimizers() -> frozenset[str]:
-    """`step` is what a scheduler puts in the place of the method."""
+    """A scheduler replaces the method `step`"""
     return frozenset(vars(SGD([torch.zeros(1)]))) | {"step", "_opt_called", "_step_count", "fused"}
 
 
@@ -50,7 +52,7 @@ def _is_torchs(part: Any) -> bool:
 def _may_be_carried(part: Any, name: str, known: frozenset[str]) -> bool:
     """Whether a method reads the attribute before it is set, as far as their code says.
 
-    A value that each step sets before it is read, for somebody to look at, is not carried.
+    A value that each step sets before it is read is not carried.
     """
     if name in known:
         return False

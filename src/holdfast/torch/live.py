@@ -35,7 +35,7 @@ __all__ = [
     "handles",
     "leave",
     "look",
-    "outvoted",
+    "overridden_options",
     "override",
     "parameter_count",
     "places",
@@ -72,39 +72,41 @@ def restore(target: Any, stored: Any) -> None:
 
 
 def places(target: Any) -> Members:
-    """The buffers, by name: what a restore fills and a module can bind anew. With each, a call that gives it memory."""
+    """Return the buffers, by name: a restore fills them, and a module can rebind them. Each comes with a call that
+    gives it new memory.
+    """
     return modules.places(target) if isinstance(target, nn.Module) else {}
 
 
 def changes_in_training(target: Any) -> bool:
-    """Whether more than its numbers may change, so that it is to be entered, looked at and left."""
+    """Whether more than its numbers may change: then `enter`, `look` and `leave` must be called."""
     return isinstance(target, nn.Module | Optimizer)
 
 
 def enter(target: nn.Module | Optimizer) -> None:
-    """Note what the object is as its run begins, so that a change in training is known."""
+    """Record the object's structure as its run begins, to find changes during training."""
     _kind(target).enter(target)
 
 
 def leave(target: Any) -> None:
-    """Forget that again: the run has ended."""
+    """Drop that record: the run has ended."""
     entered.forget(modules.unwrapped(target) if isinstance(target, nn.Module) else target)
 
 
 def look(target: Any) -> None:
-    """Look at buffers that may change from step to step."""
+    """Check buffers that may change from step to step."""
     if isinstance(target, nn.Module):
         modules.look(target)
 
 
 def at_safe_point(target: Any) -> bool:
-    """Return whether something is saved from here on that was not: the gradients which the loop leaves."""
+    """Return whether the gradients that the loop leaves are saved from now on, and were not before."""
     return isinstance(target, Optimizer) and optimizers.at_safe_point(target)
 
 
-def outvoted(target: Any, stored: Any) -> list[str]:
+def overridden_options(target: Any, stored: Any) -> list[str]:
     """Options in the script that differ from the checkpoint's, which a restore will use."""
-    return optimizers.outvoted(target, stored) if isinstance(target, Optimizer) else []
+    return optimizers.overridden_options(target, stored) if isinstance(target, Optimizer) else []
 
 
 def _kind(target: object) -> Any:

@@ -48,7 +48,7 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
 def _repeats(loader: DataLoader[Any]) -> bool:
     """Whether an epoch is the next len(loader) batches of one iterator that never ends, over its batch sampler.
 
-    Its workers live on so. Source: InfiniteDataLoader of ultralytics, MultiEpochsDataLoader of timm.
+    This keeps its workers alive. Source: InfiniteDataLoader of ultralytics, MultiEpochsDataLoader of timm.
     """
     code = getattr(type(loader).__iter__, "__code__", None)
     makes = {"_get_iterator", "super", "__iter__"}  # when it is walked first
@@ -123,7 +123,7 @@ class DataLoaderFeed(Feed):
 
     def _seed_workers(self, epoch: int, batches: int, *, first: bool) -> None:
         """Seed the workers of this pass. `first`: it is the loader's first in the run."""
-        plain = batches == 0  # otherwise the loop's random numbers are restored: they come after those drawn here
+        plain = batches == 0  # otherwise the restored random numbers already come after those drawn here
         seed = key("workers", self._seed, epoch, batches)
         if plain and self._draws and (first or not self._once):
             draw_seed_of_workers(self._loader, self._twin, seed)

@@ -1,6 +1,7 @@
-"""Looked at: the tensors of a captured object that are parameters or moments, so that a save looks at their numbers.
+"""Looked at: the tensors of a captured object that are parameters or moments.
 
-Buffers are not: a causal mask is full of infinities. Nor is what an optimizer has once for all, as its rates.
+A save checks that their numbers are finite. Buffers are not checked: a causal mask is full of infinities. Nor are an
+optimizer's options, such as its rates.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def weights(target: object, captured: Any) -> Iterator[torch.Tensor]:
         yield from (each for each in _tensors(captured) if _place(each) in known)
     elif isinstance(target, Optimizer):
         states = captured.get("state") if isinstance(captured, Mapping) else None
-        # a single number is a count or a bound, as the best loss so far
+        # a single number is a count or a bound, such as the best loss so far
         yield from (each for each in _tensors(states) if each.dim() > 0)
     elif isinstance(target, torch.Tensor) and _is_parameter(target):
         yield target
@@ -36,7 +37,7 @@ def _is_parameter(tensor: torch.Tensor) -> bool:
 
 
 def _place(tensor: torch.Tensor) -> tuple[str, int, int]:
-    """Where its numbers are: a module's state_dict() holds other tensor objects, over the same memory."""
+    """Return the place of its numbers: a module's state_dict() holds other tensor objects over the same memory."""
     held = local(tensor)
     return str(held.device), held.data_ptr() if held.numel() else -id(tensor), held.numel()
 

@@ -64,7 +64,7 @@ def enter(module: nn.Module) -> None:
 
 
 def look(module: nn.Module) -> None:
-    """Look at the buffers that the state_dict() leaves out, to tell those that change from those that are made once."""
+    """Check the buffers that are not in the state_dict(): which ones change, and which are computed once."""
     root = unwrapped(module)
     known = entered.of_module(root)
     if known is not None:
@@ -122,7 +122,7 @@ class Besides(msgspec.Struct):
 
 
 def besides(stored: Mapping[str, Any]) -> Besides:
-    """Return what a checkpoint holds of that.
+    """Return the stored `Besides` of a checkpoint.
 
     Raises:
         Damaged: it is of another kind.
@@ -131,12 +131,12 @@ def besides(stored: Mapping[str, Any]) -> Besides:
 
 
 def tensors(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """A module's stored state without what is no part of its state_dict()."""
+    """Return a module's stored state without the entries that are not in its state_dict()."""
     return {name: value for name, value in stored.items() if name not in (METADATA, BESIDES)}
 
 
 class _Version(msgspec.Struct):
-    """What torch keeps for each module besides its tensors; a module of the script's may have more."""
+    """Torch's metadata of each module; a module of the script may have more."""
 
     version: Whole | None = None
 
@@ -146,7 +146,8 @@ for _kind in (_Version, Besides):
 
 
 def require_names(stored: Mapping[str, Any]) -> None:
-    """
+    """Check the form of a module's stored state.
+
     Raises:
         Damaged: no module has such names, or such version numbers.
     """

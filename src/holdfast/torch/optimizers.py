@@ -35,7 +35,7 @@ _HOOKS = (
 
 
 def capture(optimizer: Optimizer) -> Any:
-    """Return its state_dict, tensors by reference; besides, what training has changed, and optimizers that it holds.
+    """Return its state_dict, tensors by reference; and changes made during training, and inner optimizers.
 
     Raises:
         UsageError: it has other groups than when its run was entered.
@@ -63,20 +63,20 @@ def enter(optimizer: Optimizer) -> None:
 
 
 def at_safe_point(optimizer: Optimizer) -> bool:
-    """Return whether its loop has shown, as the first time, that it reads the gradients which its steps leave."""
+    """Return whether its loop has shown, for the first time, that it uses gradients of the step before."""
     known = entered.of_optimizer(optimizer)
     return known is not None and known.carried.at_safe_point(optimizer)
 
 
 class _Besides(msgspec.Struct):
-    """What a checkpoint holds of an optimizer beside its state_dict()."""
+    """The part of an optimizer's stored state that is not in its state_dict()."""
 
     moved: list[dict[str, Any]] = []  # by group, the first values of options that the script itself has changed
     held: dict[str, Any] = {}  # the states of optimizers that it holds, by their places in it
     gradients: dict[str, Any] | None = (
-        None  # by the numbers of their parameters, if the loop may read what a step leaves
+        None  # by the numbers of their parameters, if the loop may use gradients of the step before
     )
-    gradients_are: str | None = None  # what the run has seen its loop do with them: "read" or "discarded"
+    gradients_are: str | None = None  # how the loop treats them: "read" or "discarded"
 
 
 class _Group(msgspec.Struct):
@@ -94,7 +94,8 @@ for _kind in (_Besides, _Group, _Optimizer):
 
 
 def _apart(stored: Any) -> tuple[Any, _Besides]:
-    """
+    """Split the stored state of an optimizer from what Holdfast saved beside it.
+
     Raises:
         Damaged: what is beside its state_dict() is of another kind.
     """
@@ -164,7 +165,7 @@ _NUMBERS = (int, float, tuple)
 _CHOSEN = entered.OPTIONS[1:]  # all but the rate
 
 
-def outvoted(optimizer: Optimizer, stored: Any) -> list[str]:
+def overridden_options(optimizer: Optimizer, stored: Any) -> list[str]:
     """Return one line for each option whose value in the script differs from the checkpoint's, which will be used.
 
     Its first word is the option's name.
@@ -173,7 +174,7 @@ def outvoted(optimizer: Optimizer, stored: Any) -> list[str]:
     stored, besides = _apart(stored)
     groups = stored.get("param_groups") if isinstance(stored, dict) else None
     if not isinstance(groups, list) or not all(isinstance(old, dict) for old in groups):
-        return lines  # its own load_state_dict knows what that is
+        return lines  # its own load_state_dict handles it
     for number, (group, old) in enumerate(zip(optimizer.param_groups, groups, strict=False)):
         first = besides.moved[number] if number < len(besides.moved) else {}
         base = "initial_lr" if "initial_lr" in old else "lr"  # the present rate may be a schedule's

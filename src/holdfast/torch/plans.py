@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Rando
 from ..data import groups
 from ..data.advice import other_samples
 from ..data.facts import FeedPosition, LoaderFacts, known_length
-from ..data.memory import Memory
+from ..data.memory import PassMemory
 from ..data.order import key
 from ..data.sampler import Sampler
 from ..data.seeded import Index
@@ -27,7 +27,7 @@ from .samplers import InterruptibleDistributedGroupedBatchSampler, Interruptible
 from .twin import torchdatas
 
 _NOTHING = object()
-_MEMORY, _OVER = "memory", "over"  # keys of positions: what a sampler carries from pass to pass; its pass is over
+_MEMORY, _OVER = "memory", "over"  # keys of positions: a sampler's state between passes; its pass is over
 
 BatchOrder = Sampler | InterruptibleDistributedSampler  # orders that can start anywhere
 
@@ -55,7 +55,7 @@ class BatchPlan:
         """Record that the loop has taken the batch that ends at `position`."""
 
     def after(self) -> dict[str, Any]:
-        """What the position behind an epoch's last batch has besides that of the batch."""
+        """Return the keys that the position after an epoch's last batch has in addition."""
         return {}
 
     @abstractmethod
@@ -143,7 +143,7 @@ class ReplayPlan(BatchPlan):
     _walked = _over = False
 
     def __post_init__(self) -> None:
-        self._memory = Memory(lambda: [self.source])
+        self._memory = PassMemory(lambda: [self.source])
 
     def walk(self, epoch: int, at: FeedPosition) -> Iterator[Step]:
         if not self._walked:
@@ -156,7 +156,7 @@ class ReplayPlan(BatchPlan):
         return steps
 
     def _come_to(self, at: FeedPosition) -> None:
-        """Give the sampler what it carried when the pass of `at` began, or after it, where it was over."""
+        """Give the sampler the state that it had when the pass of `at` began, or after the pass if it was over."""
         before = at.get("before")
         if before is not None:
             self._memory.restore(before.get(_MEMORY, {}))
@@ -185,7 +185,7 @@ class ReplayPlan(BatchPlan):
         self._over = True
 
     def _carried(self, batches: int) -> dict[str, Any]:
-        """Return what the sampler had when the pass began, if passes change it; looked at once in a pass."""
+        """Return the sampler's state at the pass's beginning, if passes change it; read once in a pass."""
         if batches == 1:
             self._before = self._memory.before()
         return self._before
@@ -193,7 +193,8 @@ class ReplayPlan(BatchPlan):
 
 @dataclass
 class StatefulPlan(BatchPlan):
-    """Batches of a sampler that keeps its own state: `keeper` is `source`, or what torch's BatchSampler wraps.
+    """Batches of a sampler that keeps its own state: `keeper` is `source`, or the sampler that torch's BatchSampler
+    wraps.
 
     Each epoch begins from the state after the last *consumed* batch, in an uninterrupted run as after a resume. A
     sampler may reset itself before it yields its last batch. Its state alone then does not show that the epoch is over.

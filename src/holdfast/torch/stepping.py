@@ -1,4 +1,4 @@
-"""Stepping: which optimizers step while a run makes its first steps, and what they step. Keeps none of them alive."""
+"""Stepping: which optimizers step during a run's first steps, and which parameters. Keeps none of them alive."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _READS = 4  # steps of one optimizer at which its parameters are read
 
 
 class _Stepped:
-    """What one optimizer did."""
+    """The steps of one optimizer."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer: ReferenceType[Optimizer] = ref(optimizer)
         self.points: set[int] = set()  # the safe points before which it stepped
         self.options = _options(optimizer)
-        self.changed = False  # whether an option was another one at a later step
+        self.changed = False  # whether an option changed at a later step
         self.parameters: set[int] = set()  # the memory of those that it stepped
         self.reads = 0
 

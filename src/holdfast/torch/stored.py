@@ -35,7 +35,8 @@ def facts(value: object) -> TensorFacts | None:
 
 
 def require_described(stored: LeafReader) -> None:
-    """
+    """Check the description of a stored tensor.
+
     Raises:
         Damaged: its dtype, shape, stride and size contradict each other.
     """

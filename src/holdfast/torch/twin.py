@@ -33,15 +33,15 @@ def twin_of(
     if steps is not None:
         order = {"batch_sampler": steps} if loader.batch_sampler is not None else {"sampler": steps, "batch_size": None}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the user's own loader has said it all
+        warnings.simplefilter("ignore")  # the user's own loader has warned already
         return kind(loader.dataset if dataset is None else dataset, **order, **{**_settings(loader), **settings})
 
 
 def draw_seed_of_workers(loader: DataLoader[Any], twin: Any, seed: int) -> None:
     """Draw the number that seeds the workers of `loader`. The next iterator of `twin` will draw the same one.
 
-    A generator of the user's may not be tracked, and then a resume finds it in another state. So it only moves on, and
-    the workers get `seed`.
+    A generator of the user's may not be tracked, and then a resume finds it in another state. So it is only advanced,
+    and the workers get `seed`.
     """
     if loader.generator is None:
         twin.generator.set_state(torch.get_rng_state())
@@ -67,13 +67,13 @@ def _draw(generator: torch.Generator) -> None:
 
 
 def torchdatas(name: str) -> Any:
-    """What `torchdata.stateful_dataloader` has under that name, if the program has imported it."""
+    """Return the object of that name in `torchdata.stateful_dataloader`, if the program has imported it."""
     homes = ("torchdata.stateful_dataloader", "torchdata.stateful_dataloader.sampler")
     return next((found for home in homes if (found := getattr(sys.modules.get(home), name, None)) is not None), None)
 
 
 def _settings(loader: DataLoader[Any]) -> dict[str, Any]:
-    """What the twin has of the user's besides samples and their order."""
+    """Return the user's settings that the twin takes over, without samples and their order."""
     names = ["num_workers", "collate_fn", "pin_memory", "timeout", "persistent_workers"]
     if loader.num_workers:
         names += ["prefetch_factor", "multiprocessing_context"]
@@ -84,7 +84,7 @@ def _settings(loader: DataLoader[Any]) -> dict[str, Any]:
 
 
 def facts_of(loader: DataLoader[Any]) -> dict[str, Any]:
-    """What a DataLoader says of itself; its length is that of its dataset, in samples."""
+    """Return the facts of a DataLoader; its length is that of its dataset, in samples."""
     dataset = loader.dataset
     name = f"Seeded({type(dataset.dataset).__name__})" if isinstance(dataset, Seeded) else type(dataset).__name__
     return facts(loader, dataset) | {"dataset": name}

@@ -1,4 +1,4 @@
-"""Untracked: what torch can say of values that a run and a loop do not share: optimizers, parameters, copies."""
+"""Untracked: finds torch's objects that a loop uses and a run does not save: optimizers, parameters, copies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def places(captured: Iterable[Any]) -> set[int]:
 def held_by(objects: Mapping[str, Any], captured: Mapping[str, Any]) -> set[int]:
     """The memory of all tensors that the run saves, besides the moments of its optimizers.
 
-    `captured`: the state of all objects, and what run.vars holds.
+    `captured`: the state of all objects, and the values of run.vars.
     """
     optimizers = {name for name, each in objects.items() if isinstance(each, Optimizer)}
     models = [each for each in objects.values() if isinstance(each, nn.Module)]
@@ -38,7 +38,7 @@ def held_by(objects: Mapping[str, Any], captured: Mapping[str, Any]) -> set[int]
 def untracked(
     objects: Mapping[str, Any], held: set[int], more_held: set[int], steps: Steps
 ) -> Iterator[tuple[str, str]]:
-    """Name and line of each tracked optimizer that steps parameters which no tracked object holds.
+    """Yield name and line of each tracked optimizer that steps parameters which no tracked object holds.
 
     `more_held`: the memory of tensors that a tracked object reaches, and may save in its own way.
     """
@@ -75,7 +75,7 @@ def _line(
 
 
 def forgotten(steps: Steps, held: set[int], kept: Mapping[int, Any], captured: Any) -> Iterator[tuple[Any, str]]:
-    """Each optimizer that steps what the run saves, is not in `kept`, and whose state no captured state has."""
+    """Yield each optimizer that steps saved parameters, is not in `kept`, and whose own state is not saved."""
     saved: set[int] | None = None
     for optimizer, what in steps.untracked(held, kept):
         saved = places([captured]) if saved is None else saved
@@ -85,7 +85,7 @@ def forgotten(steps: Steps, held: set[int], kept: Mapping[int, Any], captured: A
 
 
 def saves_alone(value: Any) -> bool:
-    """Whether it is torch's own kind of object: its state_dict() has nothing of the objects that it refers to."""
+    """Whether it is of torch's own kind: its state_dict() does not contain the objects that it refers to."""
     method = getattr(type(value), "state_dict", None)
     homes = (nn.Module.state_dict, Optimizer.state_dict, GradScaler.state_dict)
     is_schedulers = getattr(method, "__module__", "") == LRScheduler.__module__  # LambdaLR has one of its own
@@ -104,7 +104,7 @@ def learned(module: nn.Module, held: set[int]) -> Iterator[tuple[str, torch.Tens
 def stepped_in(value: Any, steps: Steps) -> bool:
     """Whether an optimizer steps the parameters of a module, or the tensors of a container.
 
-    What is to be said of these is said of the optimizer.
+    The report is then about the optimizer.
     """
     stepped = steps.stepped()
     tensors = value.parameters() if isinstance(value, nn.Module) else ()
@@ -117,7 +117,7 @@ def place(tensor: Any) -> int:
 
 
 def alone(value: Any) -> bool:
-    """Whether nothing but its Python object holds a tensor or its memory. True of anything else."""
+    """Whether only its Python object refers to a tensor and its memory. True for anything else."""
     if not isinstance(value, torch.Tensor):
         return True
     try:

@@ -1,4 +1,4 @@
-"""A model's weights out of another run: what fits is read, the rest is named."""
+"""Reads a model's weights from another run, and names those that do not fit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_model(target: object) -> TypeGuard[nn.Module]:
 
 
 def match(model: nn.Module, stored: Mapping[str, Any], rename: Mapping[str, str]) -> Match:
-    """What of `stored` fits the model once its names are changed; touches nothing, reads nothing.
+    """Return which leaves of `stored` fit the model after renaming; nothing is changed or read.
 
     `rename`: prefix in the checkpoint -> prefix here, whole parts of a name; the longest that fits counts.
     """
@@ -47,7 +47,7 @@ def match(model: nn.Module, stored: Mapping[str, Any], rename: Mapping[str, str]
 
 
 def read_matching(model: nn.Module, stored: Mapping[str, Any], rename: Mapping[str, str]) -> None:
-    """Reads what fits into the model's memory and leaves the rest of it as it was."""
+    """Read the fitting leaves into the model's memory; the rest stays."""
     live, there = modules.entries(model), _renamed(stored, rename)
     tree = {name: value for name, value in live.items() if not is_lazy(value)}
     tree |= {name: there[name] for name in match(model, stored, rename).loaded}

@@ -78,7 +78,9 @@ def sheltered() -> Iterator[None]:
 
 
 def _start_forkserver() -> None:
-    """Start a forkserver under the signals that are blocked now. One from before the run serves its own children on."""
+    """Start a forkserver under the signals that are blocked now. A forkserver from before the run keeps serving its own
+    children.
+    """
     server: Any = forkserver._forkserver  # noqa: SLF001
     with server._lock:  # noqa: SLF001
         if server._forkserver_pid not in _forkservers:  # noqa: SLF001
@@ -91,7 +93,9 @@ _forkservers: set[int] = set()  # those that block the signals
 
 
 def _ignore_stop_signals() -> None:
-    """In a worker: ignore the signals that stop a run. A SIGTERM ends it from its user, or once that has ended."""
+    """In a worker: ignore the signals that stop a run. A SIGTERM from the parent still ends it, or any once the parent
+    has ended.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # a handler does not learn who sent it
     for number in _STOP_SIGNALS:
         if number != signal.SIGTERM:

@@ -1,7 +1,8 @@
 """Attributes of the user's own objects that training changes: lists, numbers, tensors.
 
-`self.outputs = []`, appended to in each step and read at the epoch's end, is in no checkpoint of a trainer's. What was
-not changed since the training began is not saved, so that a script may give it another value later: a path, for one.
+For example, `self.outputs = []`, appended to in each step and read at the epoch's end, is not in a trainer's own
+checkpoints. Attributes that training has not changed are not saved, so that a script may give them another value later:
+a path, for example.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _CONTAINERS = (list, dict, set, deque)  # with those derived from them
 _GENERATORS = ("Generator", "RandomState")  # NumPy's and torch's
 
 
-class Attributes:
+class PlainAttributes:
     """The plain attributes of one object, but for the framework's own; or `only` some of them."""
 
     def __init__(self, target: Any, frameworks: Collection[str] = (), *, only: Collection[str] | None = None) -> None:
@@ -37,7 +38,7 @@ class Attributes:
         self._said = False
 
     def changed(self) -> dict[str, Any]:
-        """Return those that are not as they were when the training began. A line names containers that are lost."""
+        """Return the attributes that changed since the training began. A line names containers that are lost."""
         if not self._said and (lost := [name for name, size in self._lost() if self._sizes.get(name) != size]):
             self._said = True
             warn(
@@ -47,7 +48,7 @@ class Attributes:
         return {name: value for name, value in self._plain().items() if self._before.get(name) != _digest(value)}
 
     def restore(self, stored: Mapping[str, Any]) -> None:
-        """Set the stored ones, in place where that is possible."""
+        """Restore the stored attributes, in place if possible."""
         for name, value in stored.items():
             setattr(self._target, name, filled(vars(self._target).get(name), copy.deepcopy(value)))
 

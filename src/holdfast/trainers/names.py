@@ -1,8 +1,8 @@
-"""Foreign names: what an adapter wraps of a framework, and what follows where that is not as known.
+"""Foreign names: the names of a framework that an adapter wraps, and checks that they are as expected.
 
-A version number says little: a patch release may rename a private method, and most releases leave all of them alone. So
-each name is looked at itself, before anything is wrapped. One that is gone is refused. Where only what it does has
-changed, the run is saved at the ends of its epochs until a drill has proven it (`run/unproven.py`).
+A version number says little: a patch release may rename a private method, and most releases change none of them. So
+each name itself is checked before anything is wrapped. A missing name is refused. If only its source has changed, the
+run saves at the ends of its epochs until a drill has proven it (`run/unproven.py`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 from ..data.promise import Unproven
 from ..errors import UsageError
 
-_MOST_TOLD = 3  # so many names of changed functions a line has
+_MOST_TOLD = 3  # the most names of changed functions in a line
 
 
-class Name(NamedTuple):
+class ForeignName(NamedTuple):
     """A function, class or attribute of a framework that an adapter relies on."""
 
     path: str  # "lightning.pytorch.loops.fit_loop:_FitLoop.advance": module, colon, name in it
@@ -29,8 +29,8 @@ class Name(NamedTuple):
     sources: frozenset[str] = frozenset()  # `digest` of each source that the tests were run with; empty: any
 
 
-def require(framework: str, names: Iterable[Name]) -> Unproven | None:
-    """Return what of `names` has changed since the tests were run, with its version; None: nothing has.
+def require(framework: str, names: Iterable[ForeignName]) -> Unproven | None:
+    """Return which of `names` have changed since the tests were run, with the version; None: none has.
 
     Raises:
         UsageError: a name is gone, or takes other parameters.
@@ -58,8 +58,8 @@ def _told(changed: list[str]) -> str:
     return f"{' and '.join(said)} {'has' if len(changed) == 1 else 'have'} changed"
 
 
-def unlike(name: Name) -> str:
-    """In which way the installed `name` cannot be wrapped; empty if it can."""
+def unlike(name: ForeignName) -> str:
+    """Return why the installed `name` cannot be wrapped; empty if it can."""
     try:
         found = lookup(name.path)
     except (KeyError, AttributeError):
@@ -71,8 +71,8 @@ def unlike(name: Name) -> str:
     return ""
 
 
-def changed_to(name: Name) -> str:
-    """Return the digest of the installed `name` if its source is none that the tests were run with; otherwise ""."""
+def changed_to(name: ForeignName) -> str:
+    """Return the digest of the installed `name` if the tests were never run with this source; otherwise ""."""
     found = digest(lookup(name.path)) if name.sources else ""
     return "" if found in name.sources else found
 

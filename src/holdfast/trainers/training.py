@@ -23,7 +23,9 @@ from ..terminal import say
 
 
 class RunOptions(TypedDict, total=False):
-    """The options of `Run` that every callback takes: all but `finished`. Code behind a trainer lacks no name."""
+    """The options of `Run` that every callback takes: all but `finished`. Code after a trainer's loop does not use
+    names that the loop sets.
+    """
 
     keep: Rule
     every: Every | Auto | None
@@ -58,10 +60,10 @@ _finished: set[Path] = set()  # runs that this process has finished
 
 
 class Training:
-    """The run of one training, and what was changed on the trainer's objects for its time.
+    """The run of one training, and the temporary changes to the trainer's objects.
 
     Enter it when the trainer's objects exist and before its first epoch: the state is restored then, in place.
-    `untried`: what `names.require` found.
+    `untried`: the result of `names.require`.
     """
 
     def __init__(
@@ -90,7 +92,8 @@ class Training:
         return Path(self.run.path)
 
     def require_more(self) -> None:
-        """
+        """Require a run that this process has not finished.
+
         Raises:
             UsageError: this process has finished the run, so that another model would get its weights, and no step.
         """
@@ -125,7 +128,8 @@ def all_remembered(path: Path, event: str) -> Iterator[journal.Event]:
 
 
 def leaves_out(path: str | os.PathLike[str], theirs: str) -> bool:
-    """Whether the trainer is not to load `theirs`, a checkpoint of its own: an attempt of this run has begun without.
+    """Whether the trainer must not load `theirs`, its own checkpoint, because an earlier attempt of this run began
+    without one.
 
     A script that looks for the trainer's newest checkpoint finds one in each attempt but the first.
     """
@@ -136,7 +140,7 @@ def leaves_out(path: str | os.PathLike[str], theirs: str) -> bool:
 
 
 def together(own: Mapping[str, Any], users: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the run tracks: the trainer's own objects, and those that the user gave as `state`.
+    """Return the objects that the run tracks: the trainer's own, and those that the user gave as `state`.
 
     Raises:
         UsageError: both have an object of the same name.
@@ -147,7 +151,8 @@ def together(own: Mapping[str, Any], users: Mapping[str, Any]) -> dict[str, Any]
 
 
 def only_one(callbacks: Iterable[Any], kind: type) -> None:
-    """
+    """Require a single callback of ours.
+
     Raises:
         UsageError: the trainer has several of our callbacks.
     """

@@ -18,7 +18,7 @@ from ..run.run import Run
 from ..trainers.known import NAMES
 from ..trainers.names import require
 from ..trainers.training import RunOptions, leaves_out, only_one
-from .walk import Walk
+from .walk import TrainerWalk
 
 _PLAIN = {
     DistributedType.NO,
@@ -50,7 +50,7 @@ class Holdfast(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         self._untried = require("transformers", NAMES["transformers"])
         self._path, self._state, self._options = path, dict(state or {}), options
-        self._walk: Walk | None = None
+        self._walk: TrainerWalk | None = None
 
     @property
     def run(self) -> Run:
@@ -65,7 +65,8 @@ class Holdfast(TrainerCallback):  # type: ignore[misc]
             )
         return self._walk.run
 
-    # What the Trainer calls -------------------------------------------------------------------------------------
+    # Methods that the Trainer calls
+    # -------------------------------------------------------------------------------------
 
     def on_init_end(self, *_: Any, **__: Any) -> None:
         """Let train() load no checkpoint of the Trainer's own into a run that an earlier attempt has begun."""
@@ -91,7 +92,7 @@ class Holdfast(TrainerCallback):  # type: ignore[misc]
         only_one(trainer.callback_handler.callbacks, Holdfast)
         _require_fit(trainer, args, arguments, kwargs.get("train_dataloader"))
         options: RunOptions = {"seed": args.seed if args.data_seed is None else args.data_seed, **self._options}
-        self._walk = Walk(trainer, self._path, self._state, options, self._untried)
+        self._walk = TrainerWalk(trainer, self._path, self._state, options, self._untried)
 
     def on_substep_end(self, *_: Any, **__: Any) -> None:
         if self._walk is not None:
@@ -121,7 +122,7 @@ class Holdfast(TrainerCallback):  # type: ignore[misc]
 
 
 def _caller() -> tuple[Trainer, Mapping[str, Any]]:
-    """Return the trainer whose train() calls us, and the arguments of its loop. A callback is not told which it is."""
+    """Return the trainer whose train() calls us, and the arguments of its loop; a callback does not get them."""
     frame = sys._getframe(1)  # noqa: SLF001
     while frame is not None:
         trainer = frame.f_locals.get("self")
@@ -134,7 +135,8 @@ def _caller() -> tuple[Trainer, Mapping[str, Any]]:
 def _require_fit(
     trainer: Trainer, args: TrainingArguments, arguments: Mapping[str, Any], loader: DataLoader[Any] | None
 ) -> None:
-    """
+    """Require a Trainer that can be resumed exactly.
+
     Raises:
         UsageError: the trainer is to do what cannot be exact beside us, or what was not tried.
     """

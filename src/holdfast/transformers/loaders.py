@@ -1,4 +1,4 @@
-"""What the trainer's loaders read: accelerate's own loader goes on around ours, with all that it does."""
+"""The source of the trainer's loaders: accelerate's own loader stays around ours, with all its functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..data.seeded import SeededBatches, in_worker
 
 
 class Walked:
-    """Stands for a loader: it is iterated by `batches`, and otherwise like the loader itself."""
+    """Replaces a loader: its iteration is `batches`, and everything else is the loader's."""
 
     def __init__(self, loader: Any, batches: Callable[[Any], Iterator[Any]]) -> None:
         self._loader, self._batches = loader, batches
@@ -37,7 +37,7 @@ class Walked:
 def repeatable(loader: Any, seed: int) -> Any:
     """Return a loader like this one, whose workers draw the same numbers for the same batch.
 
-    What they draw must not depend on the batches that they read before: a resume begins with new workers.
+    Their draws must not depend on the batches that they read before: a resume begins with new workers.
     """
     if not (isinstance(loader, DataLoader) and loader.num_workers) or isinstance(loader.dataset, IterableDataset):
         return loader
@@ -60,7 +60,7 @@ def apart(loader: Any, seed: int) -> Any:
 
 
 class _Init:
-    """Runs in an evaluation's worker: its generators serve its samples alone."""
+    """Runs in an evaluation's worker: only samples use its generators."""
 
     def __init__(self, users: Callable[[int], None] | None) -> None:
         self._users = users

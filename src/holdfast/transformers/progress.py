@@ -1,4 +1,4 @@
-"""Progress: what a Trainer remembers beside its model, optimizer and scheduler."""
+"""Progress: a Trainer's state besides its model, optimizer and scheduler."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from transformers.trainer_callback import ExportableState
 from ..errors import Mismatch
 from ..run.metrics import is_timing
 from ..terminal import say
-from ..trainers.attributes import Attributes, set_by
+from ..trainers.attributes import PlainAttributes, set_by
 
-_STATE = (  # of TrainerState; the rest says what is to be done, and comes from the arguments
+_STATE = (  # of TrainerState; its other fields come from the arguments
     "epoch",
     "global_step",
     "num_input_tokens_seen",
@@ -43,7 +43,7 @@ class Progress:
         self.durations: dict[str, Any] = {}
         self.restored = False
         self.evaluated: set[str] = set()  # the persistent evaluation loaders that the training has begun
-        self._attributes: dict[str, Attributes] = {}
+        self._attributes: dict[str, PlainAttributes] = {}
         self._steps = 0  # of the checkpoint's whole training
         self._epochs = 0
 
@@ -55,7 +55,9 @@ class Progress:
             ours = any(kind.__module__ == f"{__package__}.callback" for kind in type(each).__mro__)
             if type(each) not in theirs and not ours:
                 known = {_SUMS, *_TRAINER} if each is self._trainer else set()
-                self._attributes[name] = Attributes(each, known | {set_ for kind in theirs for set_ in set_by(kind)})
+                self._attributes[name] = PlainAttributes(
+                    each, known | {set_ for kind in theirs for set_ in set_by(kind)}
+                )
 
     def state_dict(self) -> dict[str, Any]:
         trainer = self._trainer
@@ -107,7 +109,8 @@ class Progress:
             parameter.grad = None if grad is None else grad.to(parameter.device, copy=True)
 
     def require_same_groups(self) -> None:
-        """
+        """Require the same gradient accumulation in the middle of an epoch.
+
         Raises:
             Mismatch: the training goes on in the middle of an epoch whose batches were grouped otherwise.
         """
@@ -119,7 +122,8 @@ class Progress:
             )
 
     def require_same_epochs(self) -> None:
-        """
+        """Require epochs that are not shorter than before.
+
         Raises:
             Mismatch: the epochs are shorter now, so that the training would end without its last ones.
         """
@@ -139,7 +143,7 @@ class Progress:
             self.durations.setdefault(_LOG, {})[str(len(history) - 1)] = found
 
     def fill_timings(self) -> None:
-        """Put them back into the restored log history."""
+        """Write the durations back into the restored log history."""
         history = self._trainer.state.log_history
         for place, found in self.durations.get(_LOG, {}).items():
             if int(place) < len(history):

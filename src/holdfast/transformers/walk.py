@@ -1,4 +1,4 @@
-"""Walk: the loop of one train(), walked by the Trainer, with a run around it."""
+"""Walk: the loop of one train(), which the Trainer runs, with a run around it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ..trainers.training import RunOptions, Training, replace, together
 from .loaders import Walked, apart, repeatable
 from .progress import Progress
 
-_HERE = "holdfast"  # stands for the Trainer's own checkpoint where it goes on in the middle of an epoch
+_HERE = "holdfast"  # replaces the Trainer's own checkpoint when it continues in the middle of an epoch
 _TRAINED = "trained"  # seconds
 
 
-class Walk:
-    """One train(): its loop, with what is replaced on the trainer until the loop ends.
+class TrainerWalk:
+    """One train(): its loop, and the methods that are replaced on the trainer until the loop ends.
 
-    The run is entered when all callbacks have begun, and left before the trainer takes the best model for the last.
+    The run is entered when all callbacks have begun, and left before the trainer loads the best model.
     Safe points are where a step has been logged, evaluated and saved. An epoch's last step has its safe point at the
     epoch's end, after its evaluation.
     """
@@ -93,7 +93,7 @@ class Walk:
         return call
 
     def leave(self, error: BaseException | None = None) -> None:
-        """End the run, and take back what was replaced."""
+        """End the run, and undo the replacements."""
         self._changed.close()
         training, self._training = self._training, None
         if training is not None:
@@ -131,7 +131,7 @@ class Walk:
             self._began_s = time.time() - loop.durations.get(_TRAINED, 0.0)
         return self._training
 
-    # What the callback hears ------------------------------------------------------------------------------------
+    # Called by the callback ------------------------------------------------------------------------------------
 
     def batch_done(self) -> None:
         self._batches += 1

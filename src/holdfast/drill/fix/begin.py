@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from . import loops
-from .source import Function, Place, Refused, Source, walk
+from .source import FixRefused, Function, RunPlace, ScriptSource, walk
 
 Loop = cst.For | cst.While
 _TRAINS = ("backward", "apply_updates", "apply_gradients")  # torch's, optax's and Equinox's, Flax's and Keras's
@@ -21,14 +21,14 @@ _MAKES_STATEFUL = re.compile(r"(^|\.)(optim|lr_scheduler)\.[A-Z]\w*$|(LR|Schedul
 
 
 def begun(text: str, stem: str, *, batches: bool = True) -> str:
-    """Return the script with a Run around its training; as it is, if it has one.
+    """Return the script with a Run around its training; unchanged if it has one.
 
     `batches`: let the run walk the loader inside the outermost loop, too, so that it can stop within an epoch.
 
     Raises:
         Refused: its training loop is not found, or has a form that cannot be walked.
     """
-    source = Source(text)
+    source = ScriptSource(text)
     if source.run() is not None:
         return text
     outer = _outermost(source)
@@ -47,7 +47,7 @@ def begun(text: str, stem: str, *, batches: bool = True) -> str:
     return source.text()
 
 
-def _is_taken(source: Source, name: str) -> bool:
+def _is_taken(source: ScriptSource, name: str) -> bool:
     """Whether a variable or a function of the script has the name; attributes and methods do not count."""
     for each in source.all:
         if isinstance(each, cst.Name) and each.value == name:
@@ -58,10 +58,10 @@ def _is_taken(source: Source, name: str) -> bool:
     return False
 
 
-class Training:
+class TrainingCode:
     """Which functions and loops of a script train, by themselves or by what they call."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ScriptSource) -> None:
         self._source = source
         self.functions = [each for each in source.all if isinstance(each, Function)]
         names = {each.name.value for each in self.functions if _trains_itself(each)}
@@ -91,9 +91,9 @@ def called_by(node: cst.CSTNode) -> Iterator[str]:
             yield func.attr.value
 
 
-def _outermost(source: Source) -> Loop:
+def _outermost(source: ScriptSource) -> Loop:
     """Return the outermost loop that trains; without one, the heaviest loop that no other loop contains."""
-    training = Training(source)
+    training = TrainingCode(source)
     every = [each for each in source.all if isinstance(each, cst.For | cst.While) and not _yields(each)]
     found = [each for each in every if training.of(each)] or every
     inside = {name for each in found for name in _all_called(source, each.body)}
@@ -106,16 +106,16 @@ def _outermost(source: Source) -> Loop:
 
     outer = [each for each in found if not is_inside(each)]
     if not outer:
-        raise Refused("no training loop was found in this file")
+        raise FixRefused("no training loop was found in this file")
     return max(outer, key=lambda each: sum(1 for _ in walk(each)))
 
 
 def _yields(loop: Loop) -> bool:
-    """Whether it makes data for another loop."""
+    """Whether the loop yields data to another loop."""
     return any(isinstance(each, cst.Yield) for each in walk(loop.body))
 
 
-def _all_called(source: Source, node: cst.CSTNode) -> set[str]:
+def _all_called(source: ScriptSource, node: cst.CSTNode) -> set[str]:
     names, new = set[str](), {*called_by(node)}
     while new:
         names |= new
@@ -123,7 +123,7 @@ def _all_called(source: Source, node: cst.CSTNode) -> set[str]:
     return names
 
 
-def _loader_loop(source: Source, outer: Loop) -> cst.For | None:
+def _loader_loop(source: ScriptSource, outer: Loop) -> cst.For | None:
     """Return the loop over batches in the outermost loop, or in a function that it calls; None: none is safe to walk.
 
     A loop over numbers counts only if its own body trains and zeroes the gradients: others are groups of parts of a
@@ -131,7 +131,7 @@ def _loader_loop(source: Source, outer: Loop) -> cst.For | None:
     """
     if isinstance(outer, cst.While):
         return None
-    training = Training(source)
+    training = TrainingCode(source)
     called = [each for name in sorted(_all_called(source, outer.body)) for each in source.functions(name)]
     for block in (outer.body, *(each.body for each in called)):
         for each in walk(block):
@@ -144,13 +144,13 @@ def _loader_loop(source: Source, outer: Loop) -> cst.For | None:
     return None
 
 
-def _is_a_step(loop: cst.For, training: Training) -> bool:
+def _is_a_step(loop: cst.For, training: TrainingCode) -> bool:
     """Whether each pass of a loop over numbers is a whole step."""
     deeper = any(isinstance(each, cst.For | cst.While) and training.of(each) for each in walk(loop.body))
     return _trains_itself(loop.body) and not deeper and any(loops.is_call(each, "zero_grad") for each in walk(loop))
 
 
-def walk_more(source: Source, place: Place) -> None:
+def walk_more(source: ScriptSource, place: RunPlace) -> None:
     """Let the run walk the loader inside the outermost loop that it walks already."""
     walked = (f"{place.name}.epochs", f"{place.name}.steps")
     for each in source.all:
@@ -160,11 +160,11 @@ def walk_more(source: Source, place: Place) -> None:
                 source.reach(place, [inner])
                 loops.walk_batches(source, inner.iter, place.name)
                 return
-    raise Refused("no loop over a loader was found inside the loop that the run walks")
+    raise FixRefused("no loop over a loader was found inside the loop that the run walks")
 
 
-def _state(source: Source, outer: Loop, function: Function | None) -> dict[str, str]:
-    """Return what is surely part of the state and has a value before the loop: word -> expression."""
+def _state(source: ScriptSource, outer: Loop, function: Function | None) -> dict[str, str]:
+    """Return objects that are surely part of the state and exist before the loop: word -> expression."""
     found: dict[str, None] = {}
     for each in source.all:
         if not isinstance(each, cst.Call):
@@ -184,7 +184,7 @@ def _state(source: Source, outer: Loop, function: Function | None) -> dict[str, 
     }
 
 
-def _is_there(source: Source, expression: str, function: Function | None, outer: Loop) -> bool:
+def _is_there(source: ScriptSource, expression: str, function: Function | None, outer: Loop) -> bool:
     """Whether it surely has a value at the loop: a line that always runs binds it, or uses it."""
     root = expression.partition(".")[0]
     own = source.assigned(root, function) or (source.assigned(root, None) if function is not None else [])

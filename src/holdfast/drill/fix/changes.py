@@ -16,7 +16,7 @@ from libcst import metadata
 from .. import advice
 from ..report import Fix
 from . import begin, loops
-from .source import Function, Place, Refused, Source, keyword, walk, with_argument, with_entry
+from .source import FixRefused, Function, RunPlace, ScriptSource, keyword, walk, with_argument, with_entry
 
 _READS_NAMES = ("locals", "vars", "exec", "eval", "dir")
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*|\[(\d+|'[^']*'|\"[^\"]*\")\])*")
@@ -35,26 +35,26 @@ def applied(text: str, fix: Fix) -> str:
     _KINDS[fix.kind](source, place, fix)
     found = source.text()
     if found == before:
-        raise Refused("the script has it already")
+        raise FixRefused("the script has it already")
     return found
 
 
-def _read(text: str) -> tuple[Source, Place]:
-    source = Source(text)
+def _read(text: str) -> tuple[ScriptSource, RunPlace]:
+    source = ScriptSource(text)
     place = source.run()
     if place is None:
-        raise Refused("the script makes no Run")
+        raise FixRefused("the script makes no Run")
     return source, place
 
 
 # Objects and attributes ---------------------------------------------------------------------------------------------
 
 
-def _track(source: Source, place: Place, fix: Fix) -> None:
+def _track(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
     _enter(source, place, fix.word, fix.names[0])
 
 
-def _fields(source: Source, place: Place, fix: Fix) -> None:
+def _fields(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
     source.want("Fields")
     _enter(source, place, fix.word, advice.keyword(fix).partition("=")[2])
 
@@ -63,35 +63,35 @@ def _reached(text: str, expression: str) -> str:
     """Return the script with its Run where the expression has a value. The Run is moved down to it if that is safe."""
     source, place = _read(text)
     if not _PATH.fullmatch(expression):
-        raise Refused(f"{expression} is no name that can be written")
+        raise FixRefused(f"{expression} is no name that can be written")
     root = re.split(r"[.\[]", expression)[0]
     if source.is_bound(root, place.call):
         return text
     behind = [each for each in source.assigned(root, place.function) if source.line(each) > source.line(place.call)]
     if not behind:
-        raise Refused(f"{root} has no value where Run is made, or not always")
+        raise FixRefused(f"{root} has no value where Run is made, or not always")
     last = source.statement(min(behind, key=source.line))
     block = next(source.around(place.statement))
     body = list(block.body) if isinstance(block, cst.Module | cst.IndentedBlock) else []
     if last not in body or not isinstance(place.statement, cst.SimpleStatementLine):
-        raise Refused(f"Run is made before `{source.code(last).splitlines()[0]}`, and cannot be moved behind it")
+        raise FixRefused(f"Run is made before `{source.code(last).splitlines()[0]}`, and cannot be moved behind it")
     between = body[body.index(place.statement) + 1 : body.index(last) + 1]
     uses = (each for one in between for each in _names(one, place.name))
     if not all(isinstance(each, cst.SimpleStatementLine) for each in between) or any(uses):
-        raise Refused(f"Run is made before `{source.code(last).splitlines()[0]}`, and is used in between")
+        raise FixRefused(f"Run is made before `{source.code(last).splitlines()[0]}`, and is used in between")
     source.remove(place.statement)
     source.behind(last, source.code(place.statement))
     return source.text()
 
 
-def _enter(source: Source, place: Place, word: str, value: str) -> None:
+def _enter(source: ScriptSource, place: RunPlace, word: str, value: str) -> None:
     """Add an entry to the state mapping of the Run."""
 
     def change(call: cst.Call) -> cst.Call:
         for number, arg in enumerate(call.args):
             if keyword(arg) == "state" or (number == 1 and not keyword(arg)):
                 return _entered(call, arg, word, value)
-        raise Refused("this Run has no state mapping to add to")
+        raise FixRefused("this Run has no state mapping to add to")
 
     source.edit(place.call, change)
 
@@ -105,7 +105,7 @@ def _entered(call: cst.Call, arg: cst.Arg, word: str, value: str) -> cst.Call:
 # Variables ----------------------------------------------------------------------------------------------------------
 
 
-def _vars(source: Source, place: Place, fix: Fix) -> None:
+def _vars(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
     """Restore a variable that the loop assigns.
 
     One that the module has when Run is made is tracked by its name. Any other becomes run.vars.NAME behind Run.
@@ -113,7 +113,7 @@ def _vars(source: Source, place: Place, fix: Fix) -> None:
     name = fix.names[0]
     function = _owner(source, place, fix)
     if function is None and place.function is not None:
-        raise Refused(f"{name} is the module's, and Run is made in {place.function.name.value}")
+        raise FixRefused(f"{name} is the module's, and Run is made in {place.function.name.value}")
     if function is None and source.is_bound(name, place.call):
         source.want("Fields")
         _enter(source, place, name, f'Fields(globals(), "{name}")')
@@ -121,14 +121,14 @@ def _vars(source: Source, place: Place, fix: Fix) -> None:
     same = place.function is function
     _require_plain(source, name, function, parameter=same)
     if same and any(isinstance(each, cst.For | cst.While) for each in source.around(place.statement)):
-        raise Refused("Run is made inside a loop")
+        raise FixRefused("Run is made inside a loop")
     users = _uses(source, name, function)
     if fix.word and _changed_in_place(source, name, function, place) and source.is_bound(name, place.call):
         _enter(source, place, name, name)
         return
     inside = [each for each in users if not same or source.line(each) > place.after]
     if not inside or (function is None and len(inside) < len(users)):
-        raise Refused(f"{name} is used before Run is made, and has no value there")
+        raise FixRefused(f"{name} is used before Run is made, and has no value there")
     source.reach(place, inside)
     for each in inside:
         source.put(each, f"{place.name}.vars.{name}")
@@ -136,7 +136,7 @@ def _vars(source: Source, place: Place, fix: Fix) -> None:
         source.edit(place.call, lambda call: _with_first_value(call, name))
 
 
-def _owner(source: Source, place: Place, fix: Fix) -> Function | None:
+def _owner(source: ScriptSource, place: RunPlace, fix: Fix) -> Function | None:
     """Return the function whose local the variable is; None: the module's."""
     if not fix.owner and not source.assigned(fix.names[0], place.function):
         return None
@@ -144,7 +144,7 @@ def _owner(source: Source, place: Place, fix: Fix) -> Function | None:
         return place.function
     found = [each for each in source.functions(fix.owner) if source.assigned(fix.names[0], each)]
     if len(found) != 1:
-        raise Refused(f"{fix.names[0]} is no local of one function {fix.owner} in this script")
+        raise FixRefused(f"{fix.names[0]} is no local of one function {fix.owner} in this script")
     return found[0]
 
 
@@ -153,31 +153,31 @@ def _parameters(function: Function) -> set[str]:
     return {each.name.value for each in (*params.posonly_params, *params.params, *params.kwonly_params)}
 
 
-def _require_plain(source: Source, name: str, function: Function | None, *, parameter: bool) -> None:
+def _require_plain(source: ScriptSource, name: str, function: Function | None, *, parameter: bool) -> None:
     """Require that each place that binds the name can as well set an attribute."""
     scope = source.inner_scope(function)
     for call in source.calls(function):
         if isinstance(call.func, cst.Name) and call.func.value in _READS_NAMES:
-            raise Refused(f"{name} may be looked at by {call.func.value}()")
+            raise FixRefused(f"{name} may be looked at by {call.func.value}()")
     if function is not None and name in _parameters(function) and not parameter:
-        raise Refused(f"{name} is a parameter of {function.name.value}")
+        raise FixRefused(f"{name} is a parameter of {function.name.value}")
     for bound in scope.assignments[name]:
         node = bound.node if isinstance(bound, metadata.Assignment) else None
         parents = [*source.around(node)] if node is not None else []
         if not isinstance(node, cst.Name | cst.Param):
-            raise Refused(f"{name} is bound in a way that is not followed")
+            raise FixRefused(f"{name} is bound in a way that is not followed")
         if parents and isinstance(parents[0], cst.NamedExpr | cst.AsName) and not isinstance(parents[1], cst.WithItem):
-            raise Refused(f"{name} is bound inside of an expression")
+            raise FixRefused(f"{name} is bound inside of an expression")
     for each in source.all:
         if isinstance(each, cst.Global | cst.Nonlocal) and any(item.name.value == name for item in each.names):
-            raise Refused(f"{name} is declared global or nonlocal")
+            raise FixRefused(f"{name} is declared global or nonlocal")
         if isinstance(each, cst.Del) and any(True for _ in _names(each, name)):
-            raise Refused(f"{name} is deleted")
+            raise FixRefused(f"{name} is deleted")
         if isinstance(each, cst.FormattedStringExpression) and each.equal and any(True for _ in _names(each, name)):
-            raise Refused(f"a string prints {name} with its own name")
+            raise FixRefused(f"a string prints {name} with its own name")
 
 
-def _uses(source: Source, name: str, function: Function | None) -> list[cst.Name]:
+def _uses(source: ScriptSource, name: str, function: Function | None) -> list[cst.Name]:
     """Return every place of the function, or of code inside of it, that reads or binds this variable."""
     scope = source.inner_scope(function)
     found: dict[cst.Name, None] = {}
@@ -199,7 +199,7 @@ def _names(node: cst.CSTNode, name: str) -> Iterable[cst.Name]:
     return (each for each in walk(node) if isinstance(each, cst.Name) and each.value == name)
 
 
-def _changed_in_place(source: Source, name: str, function: Function | None, place: Place) -> bool:
+def _changed_in_place(source: ScriptSource, name: str, function: Function | None, place: RunPlace) -> bool:
     """Whether behind Run the name is bound by `x += 1` alone, which for an array writes into it."""
     behind = (each for each in source.assigned(name, function) if source.line(each) > place.after)
     augmented = {id(each.target) for each in source.all if isinstance(each, cst.AugAssign)}
@@ -216,31 +216,31 @@ def _with_first_value(call: cst.Call, name: str) -> cst.Call:
 # Loaders ------------------------------------------------------------------------------------------------------------
 
 
-def _seeded(source: Source, place: Place, fix: Fix) -> None:
+def _seeded(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
     """Wrap the dataset of the loader that the run walks."""
     del fix
     loops.seed(source, place)
 
 
-def _batches(source: Source, place: Place, fix: Fix) -> None:
+def _batches(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
     if fix.names:
         loops.walk_iterators(source, place, fix.names)
     else:
         begin.walk_more(source, place)
 
 
-def _finished(source: Source, place: Place, fix: Fix) -> None:
+def _finished(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
     """Let a start of the finished run end there, before the code behind the loop."""
     if any(keyword(arg) == "finished" for arg in place.call.args):
-        raise Refused("the Run says finished= already")
+        raise FixRefused("the Run says finished= already")
     source.edit(place.call, lambda call: with_argument(call, "finished", f'"{fix.names[0]}"'))
 
 
-def _enumerate(source: Source, place: Place, fix: Fix) -> None:
+def _enumerate(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
     loops.enumerate_batches(source, place, fix.names)
 
 
-_KINDS: dict[str, Callable[[Source, Place, Fix], None]] = {
+_KINDS: dict[str, Callable[[ScriptSource, RunPlace, Fix], None]] = {
     "track": _track,
     "fields": _fields,
     "vars": _vars,

@@ -7,7 +7,7 @@ from typing import TypeGuard
 
 import libcst as cst
 
-from .source import Place, Refused, Source, keyword, walk
+from .source import FixRefused, RunPlace, ScriptSource, keyword, walk
 
 _BARS = ("tqdm", "track", "progress_bar", "tqdm_notebook")
 
@@ -21,7 +21,7 @@ def is_call(node: cst.CSTNode, *names: str) -> TypeGuard[cst.Call]:
 
 
 def plain(iterable: cst.BaseExpression) -> cst.BaseExpression:
-    """Return what a progress bar goes over; anything else as it is."""
+    """Return the iterable inside a progress bar; anything else unchanged."""
     while is_call(iterable, *_BARS) and iterable.args:
         iterable = iterable.args[0].value
     return iterable
@@ -34,7 +34,7 @@ def is_range(iterable: cst.BaseExpression) -> bool:
     return is_call(inner, "range", "trange", "reversed", "arange")
 
 
-def walk_batches(source: Source, iterable: cst.BaseExpression, run: str) -> None:
+def walk_batches(source: ScriptSource, iterable: cst.BaseExpression, run: str) -> None:
     """Let the run serve a loop's iterable: `run.batches(loader)`, `run.enumerate(loader)`, with a bar around it."""
     inner = plain(iterable)
     if is_call(inner, "enumerate") and inner.args:
@@ -51,13 +51,13 @@ def walk_batches(source: Source, iterable: cst.BaseExpression, run: str) -> None
     source.wrap(inner, f"{run}.batches(")
 
 
-def _side_by_side(source: Source, loader: cst.BaseExpression) -> None:
+def _side_by_side(source: ScriptSource, loader: cst.BaseExpression) -> None:
     if is_call(loader, "zip"):
         source.want("Zip", "holdfast.data")
         source.put(loader.func, "Zip")
 
 
-def walk_outermost(source: Source, loop: cst.For | cst.While, run: str, *, inside: bool) -> None:
+def walk_outermost(source: ScriptSource, loop: cst.For | cst.While, run: str, *, inside: bool) -> None:
     """Let the run walk the outermost loop. `inside`: it walks a loader in it, too."""
     if isinstance(loop, cst.While):
         _walk_while(source, loop, run)
@@ -74,10 +74,10 @@ def walk_outermost(source: Source, loop: cst.For | cst.While, run: str, *, insid
         source.wrap(inner, f"{run}.epochs(")
 
 
-def _walk_while(source: Source, loop: cst.While, run: str) -> None:
+def _walk_while(source: ScriptSource, loop: cst.While, run: str) -> None:
     """`while test:` becomes `for _ in run.steps():`, which is left where the test fails."""
     if loop.orelse is not None:
-        raise Refused("the outermost loop is a `while` with an `else`")
+        raise FixRefused("the outermost loop is a `while` with an `else`")
     head = cst.For(cst.Name("_"), cst.parse_expression(f"{run}.steps()"), loop.body)
     always = source.code(loop.test) in ("True", "1")
     leave = cst.parse_statement("if not (x):\n    break\n", source.module.config_for_parsing)
@@ -90,21 +90,21 @@ def _walk_while(source: Source, loop: cst.While, run: str) -> None:
         return head.with_changes(body=body, leading_lines=updated.leading_lines)
 
     if not always and not isinstance(loop.body, cst.IndentedBlock):
-        raise Refused("the outermost loop is a `while` on one line")
+        raise FixRefused("the outermost loop is a `while` on one line")
     source.edit(loop, change)
 
 
-def walk_iterators(source: Source, place: Place, names: Sequence[str]) -> None:
+def walk_iterators(source: ScriptSource, place: RunPlace, names: Sequence[str]) -> None:
     """Let run.batches walk what these iterators walk."""
     for name in names:
         loops = [each for each in source.all if isinstance(each, cst.For) and source.code(plain(each.iter)) == name]
         if len(loops) != 1:
-            raise Refused(f"{name} is walked by {len(loops)} `for` loops, and by next() elsewhere")
+            raise FixRefused(f"{name} is walked by {len(loops)} `for` loops, and by next() elsewhere")
         source.reach(place, loops)
         walk_batches(source, loops[0].iter, place.name)
 
 
-def enumerate_batches(source: Source, place: Place, names: Sequence[str]) -> None:
+def enumerate_batches(source: ScriptSource, place: RunPlace, names: Sequence[str]) -> None:
     """`enumerate(run.batches(loader))` becomes `run.enumerate(loader)`."""
     for loop in source.all:
         if not isinstance(loop, cst.For) or not {*names} & {source.code(each) for each in walk(loop.target)}:
@@ -116,10 +116,10 @@ def enumerate_batches(source: Source, place: Place, names: Sequence[str]) -> Non
                 given = [*(source.code(arg).rstrip(", ") for arg in inner.args), *(f"start={each}" for each in start)]
                 source.put(call, f"{place.name}.enumerate({', '.join(given)})")
                 return
-    raise Refused(f"{', '.join(names)} is not counted by enumerate(run.batches(...))")
+    raise FixRefused(f"{', '.join(names)} is not counted by enumerate(run.batches(...))")
 
 
-def seed(source: Source, place: Place) -> None:
+def seed(source: ScriptSource, place: RunPlace) -> None:
     """Wrap the dataset of the DataLoader that the run walks."""
     made = [each for each in source.calls() if is_call(each, "DataLoader") and each.args]
     walked = {
@@ -134,9 +134,9 @@ def seed(source: Source, place: Place) -> None:
 
     found = [each for each in made if named(each) & walked] or made
     if len(found) != 1:
-        raise Refused(f"there are {len(found)} DataLoaders: which one the run walks is not plain")
+        raise FixRefused(f"there are {len(found)} DataLoaders: which one the run walks is not plain")
     dataset = next((arg for arg in found[0].args if keyword(arg) == "dataset"), found[0].args[0])
     if is_call(dataset.value, "Seeded"):
-        raise Refused("the dataset is Seeded already")
+        raise FixRefused("the dataset is Seeded already")
     source.want("Seeded")
     source.wrap(dataset.value, "Seeded(", ", seed=0)")

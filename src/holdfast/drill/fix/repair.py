@@ -24,24 +24,24 @@ from ..report import Divergence, DrillReport, Fix
 from ..safepoint import SafePoint
 from . import begin
 from .changes import applied
-from .source import Refused
+from .source import FixRefused
 
 FAILED = "failed"
-_ORDER = ("batches", "enumerate", "seeded")  # these change in which order, or with which draws, data come
+_ORDER = ("batches", "enumerate", "seeded")  # these change the order of the data, or the random draws
 
-_LAST = ("finished",)  # where nothing else is left to try
+_LAST = ("finished",)  # tried last
 
 
 class Addition(msgspec.Struct, kw_only=True):
-    """One change that the script needs, and why it is known."""
+    """One change that the script needs, and the evidence for it."""
 
     what: str
-    evidence: str  # what the drill says without it
+    evidence: str  # the drill's result without it
     fix: Fix
 
 
 class Repair(msgspec.Struct, kw_only=True):
-    """What came of it."""
+    """The result of a repair."""
 
     script: str
     first: str  # the verdict before any change; of a script without a Run, of the first version with one
@@ -59,8 +59,8 @@ class Repair(msgspec.Struct, kw_only=True):
         return 0 if self.verdict == report.IDENTICAL else 1
 
 
-class Drilled(msgspec.Struct, kw_only=True):
-    """One version of the script, and what its drill said."""
+class DrilledVersion(msgspec.Struct, kw_only=True):
+    """One version of the script, and the result of its drill."""
 
     text: str
     verdict: str
@@ -118,7 +118,7 @@ class Workbench:
         with self._copy(text) as command:
             return kill.run(command, {"PYTHONUNBUFFERED": "1"}, self.script.parent, lambda _: None).printed
 
-    def drill(self, text: str) -> Drilled:
+    def drill(self, text: str) -> DrilledVersion:
         self.drills += 1
         with self._copy(text) as command:
             work = Drill(command, self._options, self._say, self._watch)
@@ -127,9 +127,11 @@ class Workbench:
             except (ChildError, UsageError) as error:
                 lines = str(error).splitlines()
                 why = f"{lines[0]} {lines[-1]}" if len(lines) > 1 else lines[0]
-                return Drilled(text=text, verdict=FAILED, divergence=work.failed, why=why, printed=work.undisturbed)
+                return DrilledVersion(
+                    text=text, verdict=FAILED, divergence=work.failed, why=why, printed=work.undisturbed
+                )
         why = found.divergence.advice if found.divergence is not None else "; ".join(found.notes)
-        return Drilled(
+        return DrilledVersion(
             text=text,
             verdict=found.verdict,
             divergence=found.divergence,
@@ -138,8 +140,8 @@ class Workbench:
             report=found,
         )
 
-    def unlike(self, before: Sequence[str], after: Drilled) -> str:
-        """Return the first line that an undisturbed run prints otherwise than before; empty: none."""
+    def unlike(self, before: Sequence[str], after: DrilledVersion) -> str:
+        """Return the first line that an undisturbed run prints differently than before; empty: none."""
         if not before or len(after.printed) < 2:
             return ""
         old, one, two = (_as_section(each) for each in (before[0], *after.printed[:2]))
@@ -170,14 +172,14 @@ class Mending:
     def __init__(self, bench: Workbench, say: Say) -> None:
         self._bench, self._say = bench, say
         self._tried: list[Fix] = []
-        self._made: list[tuple[Fix, Drilled]] = []  # each with the drill before it
+        self._made: list[tuple[Fix, DrilledVersion]] = []  # each with the drill before it
         self._instead: dict[Fix, None] = {}  # for additions that were refused
         self._evidence: dict[Fix, str] = {}
         self._together: set[Fix] = set()  # added with others in one round
         self.refused: dict[str, None] = {}
 
-    def run(self, base: Drilled) -> Drilled:
-        """Return the last version: identical, or the one from which nothing leads on."""
+    def run(self, base: DrilledVersion) -> DrilledVersion:
+        """Return the last version: it is identical, or no further change helps."""
         now = base
         while now.verdict != report.IDENTICAL:
             wanted = [fix for fix in (*now.fixes, *self._instead) if fix not in self._tried]
@@ -189,20 +191,20 @@ class Mending:
         return self._prove(base, now) if now.verdict == report.IDENTICAL else now
 
     def additions(self, text: str) -> list[Addition]:
-        """Return what this last version of the script has more than the first one."""
+        """Return the additions of this last version over the first one."""
         return [
             Addition(what=described(fix, text), evidence=self._evidence.get(fix) or _says(before), fix=fix)
             for fix, before in self._made
         ]
 
-    def _round(self, now: Drilled, wanted: Sequence[Fix]) -> Drilled | None:
-        """Add what can be added, all at once; if that is no use, one by one."""
+    def _round(self, now: DrilledVersion, wanted: Sequence[Fix]) -> DrilledVersion | None:
+        """Make all possible additions at once; if that does not help, one by one."""
         text, made = now.text, []
         for fix in wanted:
             try:
                 text = applied(text, fix)
                 made.append(fix)
-            except Refused as error:
+            except FixRefused as error:
                 self._refuse(fix, str(error))
         if not made:
             return None
@@ -226,8 +228,8 @@ class Mending:
             self._instead[Fix("vars", (fix.owner.partition(".")[0].partition("[")[0],))] = None
         self._say(f"not added: {described(fix)}: {why}")
 
-    def _spoils(self, before: Drilled, after: Drilled, made: Sequence[Fix]) -> str:
-        """Return what speaks against a version; empty: nothing."""
+    def _spoils(self, before: DrilledVersion, after: DrilledVersion, made: Sequence[Fix]) -> str:
+        """Return the reason against a version; empty: there is none."""
         if after.verdict == FAILED and before.verdict != FAILED and after.divergence is None:
             return f"with it the script fails: {after.why}"
         if after.verdict == report.NOT_DETERMINISTIC != before.verdict:
@@ -235,14 +237,14 @@ class Mending:
         changed = "" if any(fix.kind in _ORDER for fix in made) else self._bench.unlike(before.printed, after)
         return f"with it an undisturbed run prints otherwise: {changed}" if changed else ""
 
-    def _prove(self, base: Drilled, now: Drilled) -> Drilled:
+    def _prove(self, base: DrilledVersion, now: DrilledVersion) -> DrilledVersion:
         """Drill without each line that was added together with others; leave out those that are not needed."""
         for fix in [fix for fix, _ in self._made if fix in self._together and len(self._made) > 1]:
             try:
                 text = base.text
                 for each, _ in self._made:
                     text = text if each == fix else applied(text, each)
-            except Refused as error:
+            except FixRefused as error:
                 self._evidence[fix] = f"without it another line cannot be added: {error}"
                 continue
             self._say(f"without {described(fix)}:")
@@ -255,7 +257,7 @@ class Mending:
         return now
 
 
-def _says(found: Drilled) -> str:
+def _says(found: DrilledVersion) -> str:
     if found.divergence is None:
         return f"{found.verdict}: {found.why}"
     at = SafePoint(found.divergence.step, found.divergence.phase)
@@ -314,13 +316,13 @@ def repair(
     return found
 
 
-def _begin(bench: Workbench, say: Say) -> Drilled:
+def _begin(bench: Workbench, say: Say) -> DrilledVersion:
     """Return the first version with a Run: with batches walked by it if that works, else its outermost loop alone."""
     versions = dict[str, None]()
     for batches in (True, False):
         try:
             versions[begin.begun(bench.text, bench.script.stem, batches=batches)] = None
-        except Refused as error:
+        except FixRefused as error:
             raise UsageError(f"{bench.script}: {error}") from error
     for number, text in enumerate(versions, 1):
         for line in difference(bench.text, text, str(bench.script)).splitlines():

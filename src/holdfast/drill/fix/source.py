@@ -16,11 +16,11 @@ Edit = Callable[[Any], Any]  # takes a node in which all inner edits are made
 Function = cst.FunctionDef
 
 
-class Refused(Exception):
-    """A change that cannot be made, or not safely. The text says why."""
+class FixRefused(Exception):
+    """A change that cannot be made, or cannot be made safely. The text says why."""
 
 
-class Place(NamedTuple):
+class RunPlace(NamedTuple):
     """Where a script makes its Run."""
 
     call: cst.Call  # Run(...)
@@ -30,7 +30,7 @@ class Place(NamedTuple):
     after: int  # the last line on which the run is not there yet
 
 
-class Source:
+class ScriptSource:
     """One version of a script. An edit is noted by its node; `text()` applies all of them."""
 
     def __init__(self, text: str) -> None:
@@ -59,11 +59,11 @@ class Source:
     def scope(self, node: cst.CSTNode) -> metadata.Scope:
         found = self._scopes[node]
         if found is None:
-            raise Refused("a name there belongs to no scope that can be read")
+            raise FixRefused("a name there belongs to no scope that can be read")
         return found
 
     def around(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """Yield what encloses the node, from the inside."""
+        """Yield the nodes around the node, innermost first."""
         while (parent := self._parents.get(node)) is not None:
             yield (node := parent)
 
@@ -110,11 +110,11 @@ class Source:
         )
 
     def _conditions(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """Yield what around the node may keep it from being run."""
+        """Yield the enclosing nodes that may keep it from being run."""
         kinds = cst.If | cst.Else | cst.For | cst.While | cst.ExceptHandler | cst.IfExp | Function | cst.Lambda
         return (each for each in self.around(node) if isinstance(each, kinds))
 
-    def run(self) -> Place | None:
+    def run(self) -> RunPlace | None:
         """Return where the script makes its Run; None: nowhere.
 
         Raises:
@@ -122,20 +122,20 @@ class Source:
         """
         calls = [each for each in self.calls() if self.code(each.func) in ("Run", "holdfast.Run")]
         if len(calls) > 1:
-            raise Refused(f"the script makes {len(calls)} runs, and only one can be mended at a time")
+            raise FixRefused(f"the script makes {len(calls)} runs, and only one can be mended at a time")
         return self._place(calls[0]) if calls else None
 
-    def _place(self, call: cst.Call) -> Place:
+    def _place(self, call: cst.Call) -> RunPlace:
         function, statement = self.function(call), self.statement(call)
         for node in self.around(call):
             if isinstance(node, cst.WithItem) and node.item is call and node.asname is not None:
                 after = self.last_line(node.asname)
-                return Place(call, statement, self.code(node.asname.name), function, after)
+                return RunPlace(call, statement, self.code(node.asname.name), function, after)
             if isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Name):
                 if self.code(node.value).endswith(".start()"):
-                    return Place(call, statement, node.targets[0].target.value, function, self.last_line(statement))
+                    return RunPlace(call, statement, node.targets[0].target.value, function, self.last_line(statement))
                 break
-        raise Refused("the Run is made in a form that is not known: write `run = Run(...).start()`")
+        raise FixRefused("the Run is made in a form that is not known: write `run = Run(...).start()`")
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -168,7 +168,9 @@ class Source:
         return made
 
     def want(self, name: str, home: str = "holdfast") -> None:
-        """Let the script import `name` from `home`: in a line that is there, or one after the other imports."""
+        """Let the script import `name` from `home`: in an existing import line, or in a new one after the other
+        imports.
+        """
         for line in filter(_is_import, self.module.body):
             there = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
             if not isinstance(there, cst.ImportFrom) or isinstance(there.names, cst.ImportStar):
@@ -188,7 +190,7 @@ class Source:
         else:
             self._head.append(self._statement(f"from {home} import {name}"))
 
-    def reach(self, place: Place, users: Iterable[cst.CSTNode]) -> None:
+    def reach(self, place: RunPlace, users: Iterable[cst.CSTNode]) -> None:
         """Make the run's variable global if code outside of the function that makes it uses it.
 
         Raises:
@@ -199,7 +201,7 @@ class Source:
             return
         for function in {self.function(each) for each in outside} - {None}:
             if self.assigned(place.name, function):
-                raise Refused(f"{place.name} is another variable in {function.name.value if function else 'it'}")
+                raise FixRefused(f"{place.name} is another variable in {function.name.value if function else 'it'}")
         if f"global {place.name}" not in self.code(place.function):
             self.before(place.statement, f"global {place.name}")
 

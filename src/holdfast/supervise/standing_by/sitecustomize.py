@@ -27,7 +27,7 @@ Place = tuple[str | None, list[str]]  # a module's file, and the folders of its 
 
 
 def _undo() -> bool:
-    """Make this process look like one that never heard of us; return whether the user has a `sitecustomize`."""
+    """Undo all traces of the standby in this process; return whether the user has a `sitecustomize`."""
     first, _, rest = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
     if first == _HERE:
         if rest:
@@ -49,7 +49,7 @@ def _undo() -> bool:
 
 
 class _Quiet:
-    """Keeps what is printed, until it is printed after all."""
+    """Keeps output until the script runs, and prints it then."""
 
     def __init__(self) -> None:
         self._ours = [os.dup(1), os.dup(2)]
@@ -69,7 +69,7 @@ class _Quiet:
             if number == 2 and self._one:
                 break
             data = os.pread(kept, os.fstat(kept).st_size, 0)
-            with contextlib.suppress(OSError):  # nobody reads it: what the script prints next will fail as ever
+            with contextlib.suppress(OSError):  # its reader is gone: the script's next output fails as usual
                 while data:
                     data = data[os.write(number, data) :]
             os.close(kept)
@@ -85,7 +85,7 @@ class _Gently:
             os.setpriority(os.PRIO_PROCESS, 0, 19)
 
     def end(self) -> None:
-        for thread in os.listdir("/proc/self/task"):  # a pool that an import has begun has our priority
+        for thread in os.listdir("/proc/self/task"):  # a thread pool of an import has our priority
             with contextlib.suppress(ProcessLookupError):
                 os.setpriority(os.PRIO_PROCESS, int(thread), self._before)
 
@@ -172,7 +172,7 @@ _STATES: dict[str, Callable[[Any], bytes]] = {
 
 
 def _is_installed(path: str) -> bool:
-    """Whether a folder of sys.path holds installed modules: others may do what a script does when they are imported."""
+    """Whether a folder of sys.path holds installed modules: other modules may run a script's code on import."""
     roots = {sys.prefix, sys.base_prefix, os.path.realpath(sys.prefix), os.path.realpath(sys.base_prefix)}
     named = os.path.basename(path) in {"site-packages", "dist-packages"}
     return named or path.startswith(tuple(os.path.join(root, "lib", "") for root in roots))
@@ -195,7 +195,7 @@ def _loaded() -> dict[str, str]:
 
 
 def _look(files: dict[str, str]) -> dict[str, Seen]:
-    """Return what each file is like now, and what the folders of modules lead to."""
+    """Return the state of each file now, and the targets of the modules' folders."""
     return {file: (*_facts(file), _digest(file)) for file in {*files.values(), *_site_files(), sys.argv[0]}}
 
 
@@ -282,7 +282,7 @@ def _size() -> int:
 
 
 def _stay(*_: object) -> None:
-    """Stand in for what starts another program in this process: Python would then run the script at once."""
+    """Replace functions that start another program in this process: Python would then run the script at once."""
     raise PermissionError("it starts another program")
 
 

@@ -1,4 +1,4 @@
-"""Standing: a run without a `with` block. It ends with its outermost loop and takes signals only during that loop."""
+"""BlocklessRun: a run without a `with` block. It ends with its outermost loop and takes signals only in that loop."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .session import Session
 
 STOPPED = 75  # the exit code of a stop
 
-_standing: list[Standing] = []  # runs of this process that have not ended, or whose end must still be reported
+_blockless: list[BlocklessRun] = []  # runs of this process that have not ended, or whose end must still be reported
 
 
 class LoopLeft(HoldfastError):
     """The outermost loop was left by an exception, or was still open when its process ended."""
 
 
-class Standing:
+class BlocklessRun:
     """A run that was begun by start(), until it ends."""
 
     def __init__(self, session: Session, let_go: Callable[[], None]) -> None:
@@ -36,7 +36,7 @@ class Standing:
         self._finished = False  # the end is durable, and journalled
         self._late: BaseException | None = None  # an error to raise at the next call: `break` cannot raise it
         self._left_in: CodeType | None = None  # the code in which an exception left the loop; at_exit looks for it
-        _standing.append(self)
+        _blockless.append(self)
 
     def loop_begins(self) -> None:
         """Prepare the run for its outermost loop, which begins."""
@@ -79,7 +79,7 @@ class Standing:
             self.loop_ended()
         except BaseException as error:
             self._late = error
-            _standing.append(self)
+            _blockless.append(self)
             if not isinstance(error, Stopped):
                 warn(f"{session.path}: the end is not saved: {error}")
 
@@ -87,11 +87,12 @@ class Standing:
         """End the run wherever it is; it is not marked as finished."""
         if not self.session.is_over:
             self.leave(LoopLeft(why))
-        if self in _standing:
-            _standing.remove(self)
+        if self in _blockless:
+            _blockless.remove(self)
 
     def raise_late(self) -> None:
-        """
+        """Raise the error that the run's end has kept.
+
         Raises:
             HoldfastError, Stopped: the error of the run's end after `break`; raised once.
         """
@@ -113,8 +114,8 @@ class Standing:
         if not self.session.left:
             self._let_go()
             leaving.leave(self.session, error)
-        if self._left_in is None and self in _standing:
-            _standing.remove(self)
+        if self._left_in is None and self in _blockless:
+            _blockless.remove(self)
 
     def at_exit(self) -> int:
         """Journal an unfinished run at the process's end. Return the exit code that the process must have, or 0."""
@@ -141,17 +142,16 @@ def _codes(trace: TracebackType | None) -> Iterator[CodeType]:
 
 def end_at(path: Path) -> None:
     """End a run that this thread started at `path`: a new run begins there."""
-    for standing in [*_standing]:
-        same = os.path.realpath(standing.session.path) == os.path.realpath(path)
-        if same and standing.thread == threading.get_ident():
-            standing.end("another Run began at this path in the same process")
+    for blockless in [*_blockless]:
+        same = os.path.realpath(blockless.session.path) == os.path.realpath(path)
+        if same and blockless.thread == threading.get_ident():
+            blockless.end("another Run began at this path in the same process")
 
 
 def at_exit() -> None:
     """End the runs that their loops did not end. It may end the process, so `import holdfast` registers it."""
-    owed = [standing.at_exit() for standing in [*_standing]]
-    _standing.clear()
-    codes = [code for code in owed if code]
+    codes = [code for blockless in [*_blockless] if (code := blockless.at_exit())]
+    _blockless.clear()
     if codes:  # the interpreter would exit with 0, and an exception raised here cannot change that
         if "logging" in sys.modules:
             with suppress(Exception):

@@ -1,4 +1,4 @@
-"""Mess: `holdfast doctor` names what helps nobody in a run's directory, says what to do, and changes nothing."""
+"""Stale files: `holdfast doctor` names what helps nobody in a run's directory, says what to do, and changes nothing."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import messes
+import stale_files
 from holdfast import Every, Last, Run
 from holdfast.errors import Damaged
 from holdfast.mirror.folder import Folder
@@ -19,14 +19,14 @@ from holdfast.mirror.records import folder
 from holdfast.mirror.remote import Remote
 from holdfast.store.store import Store
 from holdfast.supervise.place import enter
-from messes import PLANTS, built, dies, name
+from stale_files import PLANTS, built, dies, name
 from stores import having, invoke, listing, steps
 from toy import Cut, Passes, Toy
 from unread import unreadable
 
 
 def found(place):
-    """What doctor says of messes: (level, what, todo). It leaves all of it as it is."""
+    """What doctor says of stale files: (level, what, todo). It leaves all of it as it is."""
     before = listing(place)
     before.pop(".holdfast-doctor-123", None)  # of a doctor that was killed: the next one removes it
     told = json.loads(invoke("doctor", place, "--json").stdout)["checks"]
@@ -46,8 +46,8 @@ def train(root, cut=None):
     return toy.value, [(line["step"], line["values"]) for line in run.metrics()]
 
 
-@pytest.mark.parametrize("plant", [*PLANTS, messes.all_at_once], ids=lambda plant: plant.__name__)
-def test_a_mess_is_told_and_the_run_ends_with_the_same_bits(tmp_path, plant):
+@pytest.mark.parametrize("plant", [*PLANTS, stale_files.all_at_once], ids=lambda plant: plant.__name__)
+def test_a_stale_file_is_told_and_the_run_ends_with_the_same_bits(tmp_path, plant):
     """Killed, littered and resumed: the state and the log are those of a run that nothing happened to."""
     wanted = train(tmp_path / "alone")
     root = tmp_path / "a run"
@@ -55,10 +55,10 @@ def test_a_mess_is_told_and_the_run_ends_with_the_same_bits(tmp_path, plant):
         train(root, cut=7)
     plant(root)
     told = found(root)
-    assert told or plant is messes.folder_of_a_doctor  # whose successor has removed it already
+    assert told or plant is stale_files.folder_of_a_doctor  # whose successor has removed it already
     assert all(todo for _, _, todo in told)
     stops = [todo for level, _, todo in told if level == "problem"]
-    assert bool(stops) == (plant in (messes.odd_run_json, messes.all_at_once))
+    assert bool(stops) == (plant in (stale_files.odd_run_json, stale_files.all_at_once))
     if stops:
         assert f"holdfast doctor '{root}' says what to do first" in invoke("status", root).stdout
         with pytest.raises(Damaged, match="move it away"):
@@ -76,14 +76,14 @@ def test_a_run_that_is_well_has_no_mess(tmp_path):
 
 def test_what_a_run_that_may_be_going_on_has_under_way_is_no_mess(tmp_path):
     root = built(tmp_path / "run")
-    messes.half_export(root)
-    messes.half(Store(root).claim().room / name(9))
+    stale_files.half_export(root)
+    stale_files.half(Store(root).claim().room / name(9))
     assert found(root) == []
 
 
 def aside(root, step, word="damaged"):
     """A checkpoint that was set aside and is whole."""
-    store = Store(root, keep=messes.KEEP)
+    store = Store(root, keep=stale_files.KEEP)
     path = store.quarantine(store[step], word)
     store.close()
     return path
@@ -149,9 +149,9 @@ def test_what_is_no_mess_of_ours_is_not_told(tmp_path):
 
 
 def test_a_fresh_draft_is_left_to_its_process(tmp_path):
-    """What may be of a start or a pin under way is no mess for an hour."""
+    """What may be of a start or a pin under way is no stale file for an hour."""
     root = built(tmp_path / "run")
-    for plant in (messes.draft_of_run_json, messes.half_pin):
+    for plant in (stale_files.draft_of_run_json, stale_files.half_pin):
         plant(root)
     for path in (root / ".run-0123.json", root / "pins/.0123.part"):
         os.utime(path)
@@ -164,13 +164,13 @@ def test_half_copies_in_a_mirror_are_told_when_who_made_them_is_gone(tmp_path):
     remote, text = Remote(Folder(place)), (root / "run.json").read_text()
     for attempt in (1, 2):
         remote.claim(attempt, text, {"host": "elsewhere"}, None)
-        messes.half(place / folder(attempt, name(9)))
+        stale_files.half(place / folder(attempt, name(9)))
         if attempt == 1:
             remote.copy(1, root / "checkpoints" / name(1))
             remote.end(1)
     left = place / "claims/.000001.json.0123.new"
     left.write_bytes(b"half")
-    messes.aged(left)
+    stale_files.aged(left)
     paths = [Path(what.partition(": ")[0]).relative_to(place).as_posix() for _, what, _ in found(place)]
     assert paths == [folder(1, name(9)), "claims/.000001.json.0123.new"]
 
@@ -196,5 +196,5 @@ def test_what_killed_supervisors_left_is_told(tmp_path):
     submitted = tmp_path / "submitted"
     submitted.mkdir()
     (submitted / "job.sh").write_bytes(b"")
-    messes.aged(submitted / "job.sh")
+    stale_files.aged(submitted / "job.sh")
     assert [str(submitted / "job.sh")] == [what.partition(": ")[0] for _, what, _ in found(submitted)]

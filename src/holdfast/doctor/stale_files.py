@@ -1,4 +1,4 @@
-"""Mess: finds what a run's directory holds that helps nobody, and says what becomes of each. It changes nothing."""
+"""Stale files: finds useless files in a run's directory, and says what will happen to each. It changes nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,8 +17,8 @@ from ..journal import Log
 from ..store import claiming
 from ..store.attempt import is_checkpoint, read_run
 from ..store.checkpoint import Checkpoint
+from ..store.checkpoint_index import CheckpointIndex
 from ..store.format import MANIFEST, parse_name
-from ..store.shelf import Shelf
 from .files import FORGOTTEN_S, NAME
 
 STARTS = "the next start removes it"
@@ -28,7 +27,7 @@ SAVES = "it is no checkpoint: remove it, or the save of that step moves it to qu
 RENEWS = "the next save renews it"
 LATER = "ask again later"
 DAMAGED = "the next start that comes to it takes a mirror's copy, or moves it to quarantine/"
-DAMAGE = ("damaged", "incomplete")  # the words of a quarantine that a whole checkpoint leaves; others are decisions
+DAMAGE = ("damaged", "incomplete")  # reasons that a whole checkpoint overcomes
 _QUARANTINED = re.compile(r"(step-\d{9,18}(?:-end)?)-([a-z-]+?)(?:-\d+)?")
 _IN_A_ROOM = {
     "deleting-": "a checkpoint that it was removing",
@@ -39,45 +38,51 @@ _IN_A_ROOM = {
 }
 
 
-class Mess(NamedTuple):
+class StaleFile(NamedTuple):
     path: Path
     what: str
     todo: str
-    stops: bool = False  # no start goes on before it is mended
+    stops: bool = False  # every start is refused until it is repaired
 
 
-def find(root: Path) -> list[Mess]:
-    """Return what is wrong in the run at `root`, where no attempt may be alive; also what cannot be read now."""
-    shelf = Shelf(root)
-    messes = (_run_file(shelf), _rooms(root), _drafts(root), _no_checkpoints(root), _quarantined(root), _links(shelf))
-    return [*chain.from_iterable(messes)]
+def find(root: Path) -> list[StaleFile]:
+    """Return the problems of the run at `root`, where no attempt may be alive; unreadable files included."""
+    index = CheckpointIndex(root)
+    return [
+        *_run_file(index),
+        *_rooms(root),
+        *_drafts(root),
+        *_no_checkpoints(root),
+        *_quarantined(root),
+        *_links(index),
+    ]
 
 
-def _run_file(shelf: Shelf) -> Iterator[Mess]:
-    path = shelf.root / "run.json"
+def _run_file(index: CheckpointIndex) -> Iterator[StaleFile]:
+    path = index.root / "run.json"
     try:
-        read_run(shelf.root)
+        read_run(index.root)
     except Damaged:
         todo = f"`{_move(path, path.with_name('run.json.odd'))}`; the next start writes it again"
-        yield Mess(path, "is not what Holdfast wrote, and no start goes on", todo, stops=True)
+        yield StaleFile(path, "is not what Holdfast wrote, and no start goes on", todo, stops=True)
     except OSError as error:
         yield _unknown(path, error)
-    if not scan.lexists(path) and shelf.run() is not None:
-        yield Mess(path, "is gone", "the next start writes it again, from the newest checkpoint")
+    if not scan.lexists(path) and index.run() is not None:
+        yield StaleFile(path, "is gone", "the next start writes it again, from the newest checkpoint")
 
 
-def _rooms(root: Path) -> Iterator[Mess]:
+def _rooms(root: Path) -> Iterator[StaleFile]:
     for number in scan.names(root / "attempts"):
         room = root / "attempts" / number
         for child in scan.names(room) if number.isdecimal() and not scan.is_symlink(room) else ():
             if child != f"attempt-{number}.jsonl":
                 what = next((what for word, what in _IN_A_ROOM.items() if child.startswith(word)), "a file")
-                yield Mess(room / child, f"{what}, left by attempt {number}, which has ended", STARTS)
+                yield StaleFile(room / child, f"{what}, left by attempt {number}, which has ended", STARTS)
 
 
-def _drafts(root: Path) -> Iterator[Mess]:
+def _drafts(root: Path) -> Iterator[StaleFile]:
     for path in claiming.stale_claims(root):
-        yield Mess(path, "the draft of a start that was killed", STARTS)
+        yield StaleFile(path, "the draft of a start that was killed", STARTS)
     for pattern, what in (
         (".run-*.json", "the draft of a start that was killed"),
         (f"{NAME}-*", "left by a `holdfast doctor` that was killed"),
@@ -85,14 +90,14 @@ def _drafts(root: Path) -> Iterator[Mess]:
     ):
         for path in scan.glob(root, pattern):
             if time.time() - path.lstat().st_mtime > FORGOTTEN_S:
-                yield Mess(path, what, REMOVE)
+                yield StaleFile(path, what, REMOVE)
     for path in scan.glob(root, ".*.new"):
         if disk.is_abandoned(path):
-            yield Mess(path, "a file that its writer, which is gone, did not complete", REMOVE)
+            yield StaleFile(path, "a file that its writer, which is gone, did not complete", REMOVE)
 
 
-def _no_checkpoints(root: Path) -> Iterator[Mess]:
-    """What has a checkpoint's name, and is none that could ever be read: it would block its step."""
+def _no_checkpoints(root: Path) -> Iterator[StaleFile]:
+    """Yield paths that have a checkpoint's name but can never be read as one: each would block its step."""
     folder = root / "checkpoints"
     for path in (folder / name for name in scan.names(folder) if parse_name(name) is not None):
         try:
@@ -100,25 +105,25 @@ def _no_checkpoints(root: Path) -> Iterator[Mess]:
             is_link = scan.is_symlink(path) and not scan.exists(path)
             why = _incomplete(path) if has_manifest else None
         except Damaged as error:
-            yield Mess(path, f"its manifest is damaged: {error}", DAMAGED)
+            yield StaleFile(path, f"its manifest is damaged: {error}", DAMAGED)
             continue
         except (StoreError, OSError) as error:
             yield _unknown(path, error)
             continue
         if is_link:
-            yield Mess(path, f"is a link to {os.readlink(path)}, which is gone", SAVES)
+            yield StaleFile(path, f"is a link to {os.readlink(path)}, which is gone", SAVES)
         elif not has_manifest:
-            yield Mess(path, f"has no {MANIFEST}: a copy that did not end", SAVES)
+            yield StaleFile(path, f"has no {MANIFEST}: a copy that did not end", SAVES)
         elif why is not None:
-            yield Mess(path, why, DAMAGED)
+            yield StaleFile(path, why, DAMAGED)
 
 
-def _unknown(path: Path, error: Exception) -> Mess:
-    return Mess(path, f"cannot be read now: {error}", LATER)
+def _unknown(path: Path, error: Exception) -> StaleFile:
+    return StaleFile(path, f"cannot be read now: {error}", LATER)
 
 
 def _incomplete(path: Path) -> str | None:
-    """Return which file of a checkpoint is missing or has another length; None if none is.
+    """Return which file of a checkpoint is missing or has another length; None if all are right.
 
     Raises:
         Damaged: its manifest is.
@@ -135,8 +140,8 @@ def _incomplete(path: Path) -> str | None:
     return None
 
 
-def _quarantined(root: Path) -> Iterator[Mess]:
-    """What was set aside as damaged, and lacks nothing now; only its layout is looked at."""
+def _quarantined(root: Path) -> Iterator[StaleFile]:
+    """Yield checkpoints that were quarantined as damaged and are whole now; only their layout is checked."""
     taken, logs = {*scan.names(root / "checkpoints")}, journal.logs(root)
     for path in scan.glob(root / "quarantine", "step-*"):
         named = _QUARANTINED.fullmatch(path.name)
@@ -150,7 +155,7 @@ def _quarantined(root: Path) -> Iterator[Mess]:
         if is_back:
             move = _move(path, root / "checkpoints" / named[1])
             todo = f"if `holdfast verify {shlex.quote(str(path))}` finds every byte right: `{move}`"
-            yield Mess(path, "lacks no file, and the run has not gone on without it", todo)
+            yield StaleFile(path, "lacks no file, and the run has not gone on without it", todo)
 
 
 def _move(path: Path, to: Path) -> str:
@@ -158,10 +163,10 @@ def _move(path: Path, to: Path) -> str:
 
 
 def _is_present(root: Path, path: Path, name: str, logs: Sequence[Log]) -> bool:
-    """Whether the run came by that checkpoint: no later attempt went on from an earlier place."""
+    """Whether that checkpoint is in the run's lineage: no later attempt resumed from an earlier place."""
     try:
         head = Checkpoint(path).head
-        ours = str(head.name) == name and head.run == (read_run(root) or Shelf(root).run())
+        ours = str(head.name) == name and head.run == (read_run(root) or CheckpointIndex(root).run())
     except (Damaged, NotFound):
         return False
     later = (log.restored for log in logs if log.attempt > head.attempt)
@@ -176,14 +181,14 @@ def _is_whole(path: Path) -> bool:
     return True
 
 
-def _links(shelf: Shelf) -> Iterator[Mess]:
-    for link, find_it in (("latest", shelf.latest), ("best", lambda: shelf.best(None))):
-        path = shelf.root / "checkpoints" / link
+def _links(index: CheckpointIndex) -> Iterator[StaleFile]:
+    for link, find_it in (("latest", index.latest), ("best", lambda: index.best(None))):
+        path = index.root / "checkpoints" / link
         leads = os.readlink(path) if scan.is_symlink(path) else None
-        with suppress(StoreError, OSError):  # nobody knows where it is to lead
+        with suppress(StoreError, OSError):  # its target is unknown
             try:
                 wanted = find_it().path.name
             except NotFound:
                 wanted = None
             if leads != wanted and (leads is not None or not scan.lexists(path)):
-                yield Mess(path, f"leads to {leads or 'nothing'} instead of {wanted or 'nothing'}", RENEWS)
+                yield StaleFile(path, f"leads to {leads or 'nothing'} instead of {wanted or 'nothing'}", RENEWS)

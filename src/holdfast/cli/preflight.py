@@ -1,4 +1,4 @@
-"""Checked: what a job would fail of at its start, found before it waits in the queue."""
+"""Preflight: finds reasons for which a job would fail at its start, before it waits in the queue."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def command(order: JobRequest, words: Sequence[str], base: Path) -> None:
 def _has_directives(file: Path) -> bool:
     try:
         if not scan.is_file(file):
-            return False  # a pipe would be waited for
+            return False  # opening a pipe would block
         with file.open("rb") as opened:
             head = opened.read(65536)
     except OSError:
@@ -82,7 +82,8 @@ def tells_tasks_apart(words: Sequence[str], tasks: sweep.Tasks) -> None:
 
 
 def launched_once(order: JobRequest, lines: Sequence[str]) -> None:
-    """
+    """Refuse a command that starts itself once per task.
+
     Raises:
         UsageError: we start the commands of `lines` once per task of the job, and one of them does that itself.
     """
@@ -92,7 +93,8 @@ def launched_once(order: JobRequest, lines: Sequence[str]) -> None:
 
 
 def directory(path: str) -> None:
-    """
+    """Require a path that a batch script can name.
+
     Raises:
         UsageError: a script cannot name the directory, or Slurm would read it as another one.
     """
@@ -101,7 +103,7 @@ def directory(path: str) -> None:
 
 
 def staged(paths: Sequence[str]) -> None:
-    """Warn of what is not there, here: the job ends at once if its node does not have it either."""
+    """Warn of files that do not exist on this machine: if the job's node lacks them too, the job ends at once."""
     for path in paths:
         if not scan.exists(path):
             warn(f"--stage {path}: it is not on this machine; if the job's node does not have it either, the job ends")
@@ -144,7 +146,8 @@ def set_up(lines: Sequence[str]) -> None:
 
 
 def array(tasks: sweep.Tasks, commands: str | None) -> None:
-    """
+    """Require task numbers that the cluster accepts.
+
     Raises:
         UsageError: Slurm takes no array with such numbers.
     """
@@ -162,7 +165,8 @@ def array(tasks: sweep.Tasks, commands: str | None) -> None:
 
 
 def this_cluster(options: Sequence[Option]) -> None:
-    """
+    """Refuse a job for another cluster.
+
     Raises:
         UsageError: the job would go to another cluster, and we ask this one what became of it.
     """

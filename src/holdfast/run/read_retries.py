@@ -1,4 +1,4 @@
-"""Patience: waits while a file of a checkpoint cannot be read, and tries again. It ends with the time that it has.
+"""ReadRetries: waits while a file of a checkpoint cannot be read, and tries again. It ends with the time that it has.
 
 A read that fails says nothing about the bytes: no checkpoint is set aside for it, and no older one is taken.
 """
@@ -20,7 +20,7 @@ from ..journal import Log
 from ..store.checkpoint import Checkpoint
 from ..store.format import Name, parse_name
 from ..terminal import say
-from .ranks import parting
+from .ranks import exit_barrier
 
 if TYPE_CHECKING:
     from .session import Session
@@ -30,11 +30,11 @@ T = TypeVar("T")
 MOST_S = 300.0  # without a known end of the job
 SHARE = 10.0  # of the time that the job has left, one tenth is waited at most
 FIRST_S, LONGEST_S = 1.0, 30.0  # between two tries
-_LOOK_S = 0.1  # between two looks whether a signal came
+_LOOK_S = 0.1  # between two checks for a signal
 _AGAIN, _ENOUGH = b"again", b""
 
 
-class Patience:
+class ReadRetries:
     """How long one start waits for files that it cannot read: all its waits together. Used on rank 0."""
 
     def __init__(self, session: Session) -> None:
@@ -48,7 +48,7 @@ class Patience:
         return 0.0 if self._began_s is None else time.monotonic() - self._began_s
 
     def verdict(self, error: Unreadable) -> bytes:
-        """Wait before the next try. Return what follows: a try, nothing more, or the signal that came meanwhile."""
+        """Wait before the next try. Return the next step: a try, giving up, or the signal that came meanwhile."""
         if self._began_s is None:
             self._begin(error)
         left_s = self._most_s - self.waited_s
@@ -69,7 +69,7 @@ class Patience:
 
 
 def patiently(session: Session, work: Callable[[], T]) -> T:
-    """Return what `work` returns, which all ranks do together. Wait and do it again while a file cannot be read.
+    """Return the result of `work`, which all ranks do together. While a file cannot be read, wait and repeat it.
 
     Raises:
         Unreadable: a file could not be read in all the time that there is.
@@ -80,7 +80,7 @@ def patiently(session: Session, work: Callable[[], T]) -> T:
             return work()
         except Unreadable as error:
             fault = error
-        word = session.ranks.lead("the wait for a file", partial(session.patience.verdict, fault))
+        word = session.ranks.lead("the wait for a file", partial(session.read_retries.verdict, fault))
         if word == _ENOUGH:
             raise fault
         if word != _AGAIN:
@@ -120,34 +120,35 @@ def unread_elsewhere(error: Unreadable, name: str, logs: Sequence[Log]) -> str:
 
 
 def _hosts(files: Any, file: str) -> set[str]:
-    """Return the nodes on which `file` could not be read, of a journal's event: it may hold anything."""
+    """Return the nodes on which `file` could not be read, of a journal's event: its content is not trusted."""
     with suppress(TypeError, ValueError):
         return {str(host) for name, host in files if name == file}
     return set()
 
 
 def given_up(session: Session, error: Unreadable, older: Checkpoint | None) -> Unreadable:
-    """Return the error that says what to do, after all that could be tried."""
+    """Return the error that says what to do, after all tries failed."""
     here = job()
     hosts = ",".join(dict.fromkeys(host for _, host in error.files))
     elsewhere = f" (sbatch --exclude={hosts})" if here is not None and here.scheduler == "slurm" else ""
     at = None if older is None else parse_name(older.path.name)
     back = "" if at is None else f"; Run(..., go_back={at.step}) goes on from the checkpoint before it"
     return Unreadable(
-        f"{error}; tried for {session.patience.waited_s:.0f} s. Nothing was changed. Start it again, on another node "
-        f"if there is one{elsewhere}{back}",
+        f"{error}; tried for {session.read_retries.waited_s:.0f} s. Nothing was changed. Start it again, on another "
+        f"node if there is one{elsewhere}{back}",
         error.files,
     )
 
 
 def _leave(session: Session, reason: str, error: Unreadable) -> None:
-    """
+    """Stop the run: a checkpoint cannot be read.
+
     Raises:
         Stopped: always.
     """
     tried = session.origin.checkpoint
     step, phase = (tried and parse_name(tried.path.name)) or Name(0)
-    with parting(session.ranks):
+    with exit_barrier(session.ranks):
         session.close("stop", reason=reason, step=step, phase=phase)
         session.job_clock.stopped(session.attempt)
     say(f"{session.path}: stopped by {reason}, while {error}; nothing was changed, run me again")

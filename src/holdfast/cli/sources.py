@@ -1,4 +1,4 @@
-"""Brought: what a command looks at. Of a place it brings what the command needs into a temporary directory.
+"""Sources: the checkpoints that a command reads. From a place it fetches files into a temporary directory.
 
 That directory has the shape of a run: run.json, and each checkpoint's manifest. Other files follow when the command
 asks for them. What is printed names the place, and not that directory.
@@ -19,7 +19,7 @@ from ..foreign.checkpoint import find
 from ..legible import size
 from ..mirror.lineage import Held, lineage, origins
 from ..mirror.place import open_place
-from ..mirror.records import Copy, Seen
+from ..mirror.records import Copy, PlaceState
 from ..mirror.records import folder as inside
 from ..mirror.remote import Remote
 from ..store import locate
@@ -27,16 +27,18 @@ from ..store.checkpoint import Checkpoint, Problem
 from ..store.format import MANIFEST, File, Manifest
 from ..store.locate import Location, Step
 from . import options
+from .formatting import showing
 from .patience import patiently
-from .shown import showing
 
 Tell = Callable[[str], None]
 
-NO_MANIFEST = "no manifest"  # of a copy that was never completed
+NO_MANIFEST = "no manifest"  # the copy was never completed
 
 
-class Here:
-    """A run's directory, a checkpoint's, a copy of either, or a supervisor's: everything is there already."""
+class LocalSource:
+    """A local directory: a run's, a checkpoint's, a supervisor's, or a copy of one of them. All files are there
+    already.
+    """
 
     def __init__(self, text: str) -> None:
         self.shown = text
@@ -49,21 +51,23 @@ class Here:
         return checkpoint.head.attempt
 
     def others(self) -> list[Checkpoint]:
-        """Copies that no start uses: an attempt had saved them that was superseded, or they are damaged."""
+        """Copies that no start uses: they are damaged, or were saved by a superseded attempt."""
         return []
 
     def bring(self, checkpoint: Checkpoint, names: Collection[str] | None = None) -> None:
-        """Make files of a checkpoint readable: the parts of its ranks, and those with these `names`; None: all."""
+        """Make files of a checkpoint readable: the parts of its ranks, and the files with these `names`; None: all
+        files.
+        """
 
     def drop(self, checkpoint: Checkpoint) -> None:
-        """Remove what `bring` has brought."""
+        """Remove the files that `bring` has fetched."""
 
     def problems(self, checkpoint: Checkpoint, *, cold: bool) -> Iterator[Problem]:
         """Read every byte; yield the places that differ from what was committed."""
         return checkpoint.problems(cold=cold)
 
 
-class Others(Here):
+class ForeignSource(LocalSource):
     """A file or a folder that another program wrote."""
 
     def __init__(self, text: str, found: Location) -> None:
@@ -74,8 +78,8 @@ class Others(Here):
         return self._found
 
 
-class There(Here):
-    """The copies at a place; `folder` has what was brought of them."""
+class RemoteSource(LocalSource):
+    """The copies at a place. `folder` holds the files that were fetched."""
 
     def __init__(self, remote: Remote, folder: Path, tell: Tell) -> None:
         super().__init__(remote.place.shown)
@@ -95,7 +99,7 @@ class There(Here):
         return {str(path): f"{self.shown}/{at}" for path, at in self._paths.items()} | {str(self._folder): self.shown}
 
     def begin(self) -> None:
-        """Bring the manifests of the run as it went."""
+        """Fetch the manifests of the run's current lineage."""
         disk.make_dirs(self._folder / "checkpoints")
         disk.write(self._folder / "run.json", [self.seen.run_json.encode()])
         for path in self._paths:
@@ -111,7 +115,7 @@ class There(Here):
         return [Checkpoint(path) for path in self._aside if scan.exists(path / MANIFEST)]
 
     def left_over(self) -> list[dict[str, str]]:
-        """Return what lies there and no start uses, and why."""
+        """Return the copies there that no start uses, and why."""
         damaged = {inside(each.attempt, each.name): each.why for each in self.seen.rests}
         why = dict.fromkeys(self._aside.values(), "saved by an attempt that was superseded") | damaged
         return [{"path": f"{self.shown}/{path}", "why": why[path]} for path in sorted(why)]
@@ -140,7 +144,7 @@ class There(Here):
     def _of_files(self, checkpoint: Checkpoint, manifest: Manifest) -> Iterator[Problem]:
         for name in [name for name in manifest.files if not scan.exists(checkpoint.path / name)]:
             found: list[Problem] = []
-            for _ in range(2):  # what was damaged on its way here is whole the second time
+            for _ in range(2):  # bytes that were damaged during the transfer are whole the second time
                 self._bring(checkpoint, {name: manifest.files[name]})
                 found = list(checkpoint.problems(only={name}, known=manifest))
                 disk.remove_tree(checkpoint.path / name)
@@ -151,7 +155,8 @@ class There(Here):
             yield from found
 
     def _require(self, checkpoint: Checkpoint) -> None:
-        """
+        """Require the manifest of a copy that is used.
+
         Raises:
             NotFound: the copy was removed from its place meanwhile.
         """
@@ -183,7 +188,7 @@ class There(Here):
             try:
                 patiently(partial(self._fetch, checkpoint, name, file.size_bytes), self._tell)
             except FileNotFoundError:
-                self._require(checkpoint)  # whoever reads the file finds it missing
+                self._require(checkpoint)  # the reader then reports it as missing
 
     def _fetch(self, checkpoint: Checkpoint, name: str, size_bytes: int) -> None:
         pieces = self._place.get(f"{self._paths[checkpoint.path]}/{name}")
@@ -202,8 +207,8 @@ class There(Here):
             )
 
 
-def line(seen: Seen) -> list[Copy]:
-    """Return the copies of the run as it went, oldest first: of each name that of the newest attempt."""
+def line(seen: PlaceState) -> list[Copy]:
+    """Return the copies of the run's current lineage, oldest first: for each name that of the newest attempt."""
     came_from = origins((each.attempt, each.origin) for each in seen.claims)
     copies = {(each.attempt, each.name): each for each in seen.copies}
     held = [Held(0, each.attempt, each.name, each.digest) for each in seen.copies]
@@ -212,7 +217,7 @@ def line(seen: Seen) -> list[Copy]:
 
 
 def _at_most(size_bytes: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the pieces. Of a file that is longer than it should be, enough to show that."""
+    """Yield the pieces; of a file that is too long, only enough to show that it is."""
     for piece in pieces:
         yield piece[: size_bytes + 1]
         size_bytes -= len(piece)
@@ -221,19 +226,19 @@ def _at_most(size_bytes: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 @contextmanager
-def brought(text: str, tell: Tell, *, foreign: bool = False) -> Iterator[Here]:
-    """Yield what `text` names: a path, or the address of a place. What was brought is removed with the block.
+def open_source(text: str, tell: Tell, *, foreign: bool = False) -> Iterator[LocalSource]:
+    """Yield the checkpoints that `text` names: a path, or the address of a place.
 
-    `foreign`: it may be what another program wrote.
+    Fetched files are removed at the block's end. `foreign`: checkpoints of other programs are accepted, too.
     """
     if not is_place(text):
-        yield _of_others(text) if foreign else Here(text)
+        yield _foreign_or_local(text) if foreign else LocalSource(text)
         return
     folder = job.tmpdir() / f"holdfast-{uuid.uuid4().hex}"
     with closing(open_place(text)) as place:
         tell(f"looking at {place.shown}")
-        there = There(Remote(place), folder, tell)
-        before = os.umask(0o077)  # other users must not read what is brought
+        there = RemoteSource(Remote(place), folder, tell)
+        before = os.umask(0o077)  # other users must not read fetched files
         try:
             disk.make_dir(folder)
         finally:
@@ -246,15 +251,15 @@ def brought(text: str, tell: Tell, *, foreign: bool = False) -> Iterator[Here]:
             disk.remove_tree(folder)
 
 
-def _of_others(text: str) -> Here:
-    """Return what `text` names if no run and no checkpoint of ours is there, and a known format is."""
-    here = Here(text)
+def _foreign_or_local(text: str) -> LocalSource:
+    """Return the checkpoint of another program that `text` names; None if a run or checkpoint of ours is there."""
+    here = LocalSource(text)
     try:
         here.locate()
     except NotFound:
         found = find(Path(text))
         if found is not None:
-            return Others(text, found)
+            return ForeignSource(text, found)
         if scan.is_file(text):
             raise NotFound(f"{text}: neither a run's directory nor a checkpoint of a format that is known") from None
     return here

@@ -1,4 +1,4 @@
-"""Provision: brings checkpoints of the run's lineage from its places: the newest at a start, and files that heal."""
+"""CheckpointFetcher: fetches checkpoints of the run from its places: the newest at a start, and files for repairs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import disk, scan
 from ..errors import Damaged, NoSpace, NotFound, StoreError, Untrusted
-from ..mirror.client import Client, PlaceError
+from ..mirror.client import PlaceError, WorkerClient
 from ..mirror.protocol import Reply
 from ..store import attempt as attempts
 from ..store import format
@@ -20,30 +20,30 @@ from ..store.format import MANIFEST, Name
 from ..store.store import Store
 from ..terminal import say, warn
 from ..threads import Condition
-from .mirror_lineage import Found, Present, digest_of
+from .mirror_lineage import Present, RemoteCheckpoint, digest_of
 from .mirror_options import named
 
-QUIET_S = 180.0  # a fetch of which nothing is heard for so long is given up
+QUIET_S = 180.0  # a fetch without progress for so long is given up
 
 
-class Provision:
+class CheckpointFetcher:
     """The copies of one run's lineage, while its attempt begins."""
 
-    def __init__(self, store: Store, client: Client, shown: Sequence[str], present: Present) -> None:
+    def __init__(self, store: Store, client: WorkerClient, shown: Sequence[str], present: Present) -> None:
         self.store, self.client, self._shown, self.present = store, client, shown, present
         self._attempt = store.claim()
         self._rejected: set[str] = set()  # names that are not fetched (again)
-        self._replaced: set[str] = set()  # names that were fetched instead of what cannot be read here
+        self._replaced: set[str] = set()  # names that were fetched because the local one is unreadable
         self._faults: list[str] = []
-        self._most: Name | None = None  # the run went back to here
+        self._most: Name | None = None  # the run went back to this checkpoint
 
     # Whole checkpoints -------------------------------------------------------------------------------------------
 
     def set_strays_aside(self) -> None:
-        """Move what this directory holds beside the run's lineage to quarantine: it went on elsewhere."""
+        """Move checkpoints that are not in the run's lineage to quarantine: the run continued elsewhere."""
         for name in self.present.strays():
             why = "the run went on elsewhere, without it"
-            self.store.quarantine(self.store.shelf.checkpoint(name), "other-lineage")
+            self.store.quarantine(self.store.index.checkpoint(name), "other-lineage")
             self._attempt.record("quarantined", name=name, why=why)
             self._attempt.flush(sync=True)
             say(f"{self.store.root}: {name} is set aside: {why}")
@@ -77,7 +77,7 @@ class Provision:
                 self._fetched(each)
 
     def go_back(self, to: Name) -> None:
-        """Fetch nothing that is newer."""
+        """Fetch no checkpoint that is newer than `local` from now on."""
         self._most = to
 
     def reject(self, name: str) -> None:
@@ -92,10 +92,10 @@ class Provision:
         return "" if self.present.begins_afresh else "the run has checkpoints elsewhere, and no place has one of them"
 
     def _is_here(self, name: Name) -> bool:
-        return attempts.is_checkpoint(self.store.shelf.checkpoint(name).path)
+        return attempts.is_checkpoint(self.store.index.checkpoint(name).path)
 
-    def _fetched(self, found: Found) -> Checkpoint | None:
-        """Fetch a checkpoint from the nearest place that has it whole; None: none has."""
+    def _fetched(self, found: RemoteCheckpoint) -> Checkpoint | None:
+        """Fetch a checkpoint from the nearest place that has it whole; None: no place has."""
         silent = ""
         self._rejected.add(str(found.name))
         for place, folder in found.at:
@@ -113,9 +113,10 @@ class Provision:
         return None
 
     def substitute(self, checkpoint: Checkpoint) -> bool:
-        """Fetch a whole copy of a local checkpoint that cannot be read, and set that one aside; return whether it is.
+        """Fetch a whole copy of a local checkpoint that cannot be read, and set that one aside; return whether that
+        succeeded.
 
-        Nothing of it is changed before the copy is here.
+        The local one is not changed before the copy is complete.
         """
         name = checkpoint.path.name
         found = next((each for each in self.present.found() if str(each.name) == name), None)
@@ -131,7 +132,9 @@ class Provision:
                 return True
         return False
 
-    def _fetch(self, found: Found, place: int, folder: int, instead_of: Checkpoint | None = None) -> Checkpoint:
+    def _fetch(
+        self, found: RemoteCheckpoint, place: int, folder: int, instead_of: Checkpoint | None = None
+    ) -> Checkpoint:
         began, name = time.monotonic(), str(found.name)
         partial = self._attempt.room / name
         with self._attempt.acting("fetch a checkpoint"):
@@ -151,15 +154,16 @@ class Provision:
             "fetched", checkpoint=name, place=self._shown[place], size_bytes=got["size_bytes"], took_s=round(took_s, 3)
         )
         say(f"{self.store.root}: {name} comes from {self._shown[place]}, in {took_s:.1f} s")
-        return self.store.shelf.at(path)
+        return self.store.index.at(path)
 
     def _require_signed(self, partial: Path, where: str) -> None:
-        """
+        """Require a valid signature on a fetched checkpoint.
+
         Raises:
             Untrusted: this run's checkpoints are signed, and what was fetched is not; it was removed.
         """
         try:
-            _ = self.store.shelf.at(partial).head
+            _ = self.store.index.at(partial).head
         except Untrusted as error:
             disk.remove_tree(partial)
             why = str(error).removeprefix(f"{partial / MANIFEST}: ")

@@ -1,4 +1,4 @@
-"""Entered: refuses a run that another submission began with other arguments, before anything of it is touched."""
+"""Submission guard: refuses a run that another submission began with other arguments, before anything is changed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ..job import job
 from ..provenance import redact
 from .settings import ARGUMENTS
 
-NOTEBOOKS = ("ipykernel_launcher.py", "colab_kernel_launcher.py")  # their words name a file of the kernel
+NOTEBOOKS = ("ipykernel_launcher.py", "colab_kernel_launcher.py")  # sys.argv names a file that the frontend made
 
 
 class Entry(NamedTuple):
-    """Which submission started a process, and with which words."""
+    """The submission that started a process, and its command line."""
 
     submission: str
     command: list[str]
@@ -31,10 +31,10 @@ def entry() -> Entry:
     """Return the entry of this process, which is a batch job's."""
     here, submitted = job(), job_leader.submission()
     by = str(submitted) if submitted is not None else f"job {here.id if here is not None else ''}"
-    # what names the job itself, as a folder of logs does, is no other argument; of a chain's task Slurm has three names
+    # an argument that contains the job's own id, such as a log folder, counts as equal; a chain's task has three ids
     names = {here.id, here.array, os.environ.get("SLURM_JOB_ID")} if here is not None else set()
     either = "|".join(re.escape(name) for name in sorted(filter(None, names), key=len, reverse=True))
-    redacted = redact(sys.argv) or [""]  # a program around Python may give none
+    redacted = redact(sys.argv) or [""]  # embedded Python may have no argv
     words = [re.sub(rf"(?<!\d)(?:{either})(?!\d)", "JOB", word) if either else word for word in redacted]
     program = os.path.basename(words[0])
     given = words[1:] if program not in NOTEBOOKS else []

@@ -9,8 +9,8 @@ from torch import nn
 
 from holdfast import Best, Every, Last, Run, Stopped, Store, disk, load_into
 from holdfast.errors import Unreadable
-from holdfast.run import patience, relaunch
-from holdfast.store.shelf import Shelf
+from holdfast.run import read_retries, relaunch
+from holdfast.store.checkpoint_index import CheckpointIndex
 from mirrored import look
 from toy import Toy, events, new_run
 
@@ -39,7 +39,7 @@ def test_a_signal_during_the_wait_ends_the_attempt_at_the_places_too(tmp_path, m
         self._began_s, self._session.stop.reason = 0.0, "SIGTERM"
 
     monkeypatch.setattr(disk, "open_plain", unreadable)
-    monkeypatch.setattr(patience.Patience, "_begin", signalled)
+    monkeypatch.setattr(read_retries.ReadRetries, "_begin", signalled)
     with pytest.raises(Stopped), new_run(path, Toy(), mirror=place):
         pass
     monkeypatch.undo()
@@ -55,10 +55,10 @@ def test_going_back_on_a_disk_that_cannot_be_listed_is_an_error_of_ours(tmp_path
         for _ in run.steps(2):
             pass
 
-    def unlisted(shelf):
+    def unlisted(index):
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path / "checkpoints"))
 
-    monkeypatch.setattr(Shelf, "newest_first", unlisted)
+    monkeypatch.setattr(CheckpointIndex, "newest_first", unlisted)
     with pytest.raises(Unreadable, match="Input/output error"), new_run(path, Toy(), mirror=place, go_back=1):
         pass
 
@@ -66,11 +66,11 @@ def test_going_back_on_a_disk_that_cannot_be_listed_is_an_error_of_ours(tmp_path
 def test_a_disk_that_fails_while_a_missing_metric_is_told_stops_no_training(tmp_path, monkeypatch):
     """Whether an older checkpoint has the metric is not known then."""
 
-    def unlisted(shelf):
+    def unlisted(index):
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(tmp_path))
 
     with new_run(tmp_path, Toy(), keep=Best("val", max)) as run:
-        monkeypatch.setattr(Shelf, "facts", unlisted)
+        monkeypatch.setattr(CheckpointIndex, "facts", unlisted)
         for _ in run.epochs(2):
             for _ in run.steps(2):
                 run.log(loss=1.0)
@@ -128,7 +128,7 @@ def test_going_back_reads_nothing_of_a_checkpoint_that_cannot_be_read(tmp_path, 
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(at))
         return real(at, **options)
 
-    monkeypatch.setattr(patience, "MOST_S", 0.0)
+    monkeypatch.setattr(read_retries, "MOST_S", 0.0)
     monkeypatch.setattr(disk, "open_plain", unreadable)
     with pytest.raises(Unreadable, match="go_back=2"), Run(tmp_path, state, stop_on_nan=stops):
         pass
@@ -156,7 +156,7 @@ def test_weights_that_cannot_be_read_are_an_error_of_ours(tmp_path, monkeypatch,
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(disk, "open_plain", unreadable)
-    monkeypatch.setattr(patience, "MOST_S", 0.0)
+    monkeypatch.setattr(read_retries, "MOST_S", 0.0)
     path = path.relative_to(tmp_path) if relative else path
     with pytest.raises(Unreadable, match=r"model\.safetensors: cannot be read on .* Input/output error") as raised:
         if how == "load_into":

@@ -1,4 +1,4 @@
-"""Serving: one loader in one epoch: what remains of it, and where a resume continues."""
+"""LoaderCursor: one loader in one epoch: its remaining batches, and where a resume continues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..state import rng
 from ..terminal import warn
 from . import fingerprint, inexact, unproven
 from .opening import settle
-from .position import AHEAD, Source
+from .position import AHEAD, LoaderSource
 from .safe_point import step_done
 from .session import Session
 from .tracked import digests
@@ -34,33 +34,33 @@ class BatchesArguments(NamedTuple):
 
 
 class _Fetch(NamedTuple):
-    """What was so just before a batch was fetched ahead."""
+    """The state just before a batch was fetched ahead."""
 
     position: FeedPosition
     random: dict[str, Any]  # states of the generators that the fetch drew from, or of all
 
 
-class Serving(Iterator[Any]):
+class LoaderCursor(Iterator[Any]):
     """The remaining batches of a loader in this epoch.
 
-    Of all its batches `taken` are fetched, `given` are out, and `consumed` are done. What a resume has fetched again is
-    taken before it is out.
+    Of all its batches `taken` are fetched, `given` are out, and `consumed` are done. Batches that a resume fetches
+    again count as taken before they are given out.
 
-    Who iterates may fetch ahead of what is done, as trainers do. Such a fetch may draw random numbers before the safe
-    point that it belongs behind. They are noted: a resume fetches these batches again under the same numbers.
+    A caller may fetch batches ahead, as trainers do. Such a fetch may draw random numbers before the safe point to
+    whose next step it belongs. They are noted: a resume fetches these batches again with the same random numbers.
     """
 
     def __init__(self, session: Session, served: BatchesArguments, *, ahead: bool = False) -> None:
         self._session, self.name = session, served.name
         self._settled = self._ended = self._closed = False
-        self._may_be_ahead = ahead  # whether a safe point may come before all that was taken is consumed
+        self._may_be_ahead = ahead  # whether a safe point may come while taken batches are not consumed
         self.taken = self.given = self.consumed = session.position.consumed(self.name)
         self._length = -1 if ahead or served.counts else known_length(served.loader)
         self._group = served.accumulate
-        self._ahead: deque[_Fetch] = deque()  # of what was taken and is not consumed; the end, too
+        self._ahead: deque[_Fetch] = deque()  # of batches that are taken and not consumed; the end, too
         self._again: deque[Any] = deque()  # batches that had been fetched ahead of the checkpoint
         self._feed, position, refusal, first = _found(session, served, self.consumed)
-        if not ahead:  # a trainer knows by itself where its steps end
+        if not ahead:  # a trainer itself knows where its steps end
             self._feed.require(session.tracked.objects.values())
         unproven.noted(session, self.name, self._feed.unknown)
         session.progress.reach(self)
@@ -79,15 +79,15 @@ class Serving(Iterator[Any]):
 
     @property
     def at_rest(self) -> bool:
-        """Whether a safe point may follow the batch that was given out last: no group of the loader's is open."""
+        """Whether a safe point may follow the last batch that was given out: no group of the loader is open."""
         return self._feed.at_rest
 
     @property
     def left(self) -> int | None:
         """Number of batches of this epoch that are not consumed; None if the loader's length is not known.
 
-        It is below 0 where no safe point counts as the one behind the last batch: for a trainer, which knows by itself
-        where its epochs end, for `run.steps()`, and in an epoch of one step.
+        It is negative if no safe point counts as the one after the last batch: for a trainer, for `run.steps()`, and in
+        an epoch of one step.
         """
         if self._length is None:
             return None
@@ -166,16 +166,16 @@ class Serving(Iterator[Any]):
         return {**self._ahead[0].position, AHEAD: [fetch.random for fetch in self._ahead]}
 
     def end(self) -> None:
-        """End the loader for this epoch: what remains of it is skipped, also after a resume."""
-        self._session.progress.end_serving(self.name, self._place(self.taken), self.taken)
+        """End the loader for this epoch: its remaining batches are skipped, also after a resume."""
+        self._session.progress.end_loader(self.name, self._place(self.taken), self.taken)
         self._mark_end()
 
     def _mark_end(self) -> None:
-        """Note that no batch is left: what comes now, an evaluation perhaps, is no step."""
+        """Note that no batch is left: the code that follows, such as an evaluation, is not a step."""
         self._session.alive.mark(steps.AFTER_BATCHES, self._session.position.step)
 
     def close(self) -> None:
-        """Give no more batches, and let go of what the loader holds, its workers for one."""
+        """Give no more batches, and release the loader's resources, such as its workers."""
         self._closed, remaining = True, self._remaining
         self._remaining = iter(())
         self._again.clear()
@@ -212,7 +212,7 @@ def _found(
                 session.tell_changed(line)
     afresh = same or (known is not None and feed.replays)  # the feed object already knows its position
     goes_on = not afresh and (consumed or before is None or fingerprint.alike(before, now))
-    progress.keep_source(name, Source(loader, feed), now)
+    progress.keep_source(name, LoaderSource(loader, feed), now)
     position = session.position.feeds.get(name) if goes_on else None
     if consumed and feed.replays and refusal is None:
         warn(f"loader {name!r} cannot be positioned: {consumed} batches of it are read again and dropped")

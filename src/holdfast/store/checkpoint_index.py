@@ -1,4 +1,4 @@
-"""Shelf: the checkpoints and pins in a run's directory, as any process finds them. This module writes nothing."""
+"""CheckpointIndex: the checkpoints and pins in a run's directory, for any process. This module writes nothing."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class _ManifestFacts(NamedTuple):
     best_rule: Best | None
 
 
-class Shelf:
+class CheckpointIndex:
     """The checkpoints below `root`. Each manifest is decoded once, however often its facts are requested."""
 
     def __init__(self, root: Path, key: Key | None = None) -> None:
         self.root, self.key = root, key  # with a key, every manifest must be signed by it
-        self._cards: dict[str, _ManifestFacts] = {}
+        self._known: dict[str, _ManifestFacts] = {}
 
     @property
     def kind(self) -> str:
@@ -76,7 +76,7 @@ class Shelf:
     def newest_first(self) -> Iterator[Checkpoint]:
         """The existing checkpoints, the newest first, for the run's owner: nobody else removes any meanwhile.
 
-        One that cannot be looked at is among them: whoever reads it meets the error.
+        One that cannot be read is among them: its reader gets the error.
         """
         folder = self.root / "checkpoints"
         return (self.checkpoint(name) for name in _newest_first(folder) if may_be_committed(folder, name))
@@ -108,14 +108,14 @@ class Shelf:
 
     def facts(self) -> list[CheckpointFacts]:
         """The facts for retention rules, of every checkpoint with a valid manifest and its own name; oldest first."""
-        cards, pinned = self._read(), self.pins()
-        return [card.facts._replace(pinned=card.facts.name in pinned) for card in cards]
+        known, pinned = self._read(), self.pins()
+        return [each.facts._replace(pinned=each.facts.name in pinned) for each in known]
 
     def best_rule(self) -> Best | None:
         """The rule of the newest checkpoint that was saved under one."""
-        for card in reversed(self._read()):
-            if card.best_rule is not None:
-                return card.best_rule
+        for each in reversed(self._read()):
+            if each.best_rule is not None:
+                return each.best_rule
         return None
 
     def sharing_damage(self, checkpoint: Checkpoint) -> dict[str, str]:
@@ -165,18 +165,18 @@ class Shelf:
         raise NotFound(f"{self.root}: no committed checkpoint")
 
     def _read(self) -> list[_ManifestFacts]:
-        cards = {}
+        known = {}
         for name in map(str, self.names()):
             with suppress(Damaged, NotFound, FileNotFoundError):
-                cards[name] = self._card(name)
-        self._cards = cards  # drops removed checkpoints; one assignment, because another thread may read meanwhile
-        return [card for name, card in cards.items() if card.facts.name == name]
+                known[name] = self._manifest_facts(name)
+        self._known = known  # drops removed checkpoints; one assignment, because another thread may read meanwhile
+        return [each for name, each in known.items() if each.facts.name == name]
 
-    def _card(self, name: str) -> _ManifestFacts:
+    def _manifest_facts(self, name: str) -> _ManifestFacts:
         checkpoint = self.checkpoint(name)
         # before the read: if the file is replaced meanwhile, the next call reads it anew
         now = os.lstat(checkpoint.path / MANIFEST)
-        known = self._cards.get(name)
+        known = self._known.get(name)
         if known and (known.inode, known.mtime_ns) == (now.st_ino, now.st_mtime_ns):
             return known
         return _ManifestFacts(now.st_ino, now.st_mtime_ns, checkpoint.facts(), checkpoint.head.best_rule)
@@ -196,7 +196,7 @@ def is_committed(folder: Path, name: Name) -> bool:
 
 
 def may_be_committed(folder: Path, name: Name) -> bool:
-    """The same; true if nobody knows, because it cannot be looked at: whoever reads it meets the error."""
+    """The same; true if it cannot be read, so that its reader gets the error."""
     try:
         return is_committed(folder, name)
     except OSError:

@@ -1,4 +1,4 @@
-"""Setbacks: saves that failed, or whose bytes were damaged on the way to the disk: what is retried, and what is told.
+"""SaveFailures: saves that failed, or whose bytes were damaged on the way to the disk: what to retry and to report.
 
 After damage the next safe point saves once more. If that is damaged, too, saves become rarer: on a disk that damages
 what it writes, each of them leaves a checkpoint in quarantine/ that takes space.
@@ -19,12 +19,12 @@ from .resume import set_aside
 if TYPE_CHECKING:
     from .session import Session
 
-MOST_PASSED = 7  # due saves that are passed over at most, between two that are tried
+MOST_PASSED = 7  # the most due saves that are skipped between two tries
 _QUIET = 2  # so many saves in a row without known damage: the disk is trusted again
 _ADVICE = "if that goes on, saves become rarer: look at the system's log (dmesg), and save to another disk"
 
 
-class Setbacks:
+class SaveFailures:
     """Counts failures and damage of one attempt's saves. On several ranks all count alike."""
 
     def __init__(self, session: Session) -> None:
@@ -33,14 +33,14 @@ class Setbacks:
         self._damaged = 0  # checkpoints that were found damaged, since the disk was last trusted
         self._own = 0  # of several ranks: files that this one alone found damaged, before all did
         self._quiet = 0  # saves since the last damage
-        self._passing = 0  # due saves still to be passed over
+        self._passing = 0  # due saves still to be skipped
 
     def failed(self, name: format.Name, error: BaseException, before: format.Name | None) -> bool:
-        """Tell and journal that a save failed. Return whether the next safe point is to make up for it."""
+        """Report and journal that a save failed. Return whether the next safe point must save instead."""
         session, advice = self._session, ""
         self._failed += 1
         told, again = _is_told(self._failed), False
-        if isinstance(error, Damaged | Abandoned):  # its own files, or those that it was to link
+        if isinstance(error, Damaged | Abandoned):  # its own files, or the files to link
             told, again = self._count_damage(), self._damaged == 1 or isinstance(error, Abandoned)
         if isinstance(error, Damaged):
             advice = self._set_aside(name, before)
@@ -50,7 +50,7 @@ class Setbacks:
         return again
 
     def damaged(self, problem: Problem) -> bool:
-        """Count, and tell, damage of the last checkpoint. Return whether the next safe point is to save."""
+        """Count and report damage of the last checkpoint. Return whether the next safe point must save."""
         alone = self._session.ranks.alone
         if not alone:  # the other ranks do not know of it, and all must save at the same steps
             self._own += 1
@@ -68,14 +68,14 @@ class Setbacks:
             self._damaged = self._passing = 0
 
     def passes_over(self) -> bool:
-        """Whether to let this due save pass."""
+        """Whether to skip this due save."""
         if self._passing == 0:
             return False
         self._passing -= 1
         return True
 
     def _count_damage(self) -> bool:
-        """Return whether to tell it."""
+        """Return whether to report it."""
         self._damaged, self._quiet = self._damaged + 1, 0
         self._passing = min(MOST_PASSED, 2 ** (self._damaged - 1) - 1)
         return _is_told(self._damaged)
@@ -88,11 +88,11 @@ class Setbacks:
         store.continue_after(before)
         where = "the next start moves it to quarantine/"
         with suppress(StoreError):
-            set_aside(store, store.shelf.checkpoint(name), "damaged", "damaged on its way to the disk")
+            set_aside(store, store.index.checkpoint(name), "damaged", "damaged on its way to the disk")
             where = "it is in quarantine/"
         return f"; what the disk holds is not what was written; {where}; {_ADVICE}"
 
 
 def _is_told(count: int) -> bool:
-    """Of a row the first, the second, the fourth, the eighth."""
+    """Whether to report number `count` in a row: the first, second, fourth, eighth."""
     return count & (count - 1) == 0

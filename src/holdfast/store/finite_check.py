@@ -1,4 +1,4 @@
-"""Looks: whether the weights in a file are finite, found while their bytes pass through the digest."""
+"""FiniteCheck: checks whether the weights in a file are finite, while their bytes are digested."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..state.finite import is_finite
 _NOTHING = memoryview(b"")
 
 
-class Looks:
-    """Makes the digests of a file's pieces, one after another, and looks at the numbers of some.
+class FiniteCheck:
+    """Digests a file's pieces, one after another, and checks the numbers of some.
 
-    `dtypes`: of each piece, in their order; empty: its numbers are not looked at. `hasher` begins a digest.
+    `dtypes`: of each piece, in order; empty: its numbers are not checked. `hasher` begins a digest.
     """
 
     def __init__(self, dtypes: Sequence[str], hasher: Callable[..., Hash]) -> None:
@@ -28,12 +28,12 @@ class Looks:
         index, dtype = next(self._dtypes)
         if not dtype:
             return self._hasher(data)
-        look = _Look(self.finite, index, dtype, self._hasher())
-        look.update(data)
-        return look
+        piece = _CheckedPiece(self.finite, index, dtype, self._hasher())
+        piece.update(data)
+        return piece
 
 
-class _Look:
+class _CheckedPiece:
     """The digest of one piece. It gets whole numbers at a time."""
 
     def __init__(self, finite: list[bool | msgspec.UnsetType], index: int, dtype: str, digest: Hash) -> None:

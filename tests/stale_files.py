@@ -1,4 +1,4 @@
-"""What goes wrong in a run's directory: each of `PLANTS` puts one mess into it, beside what is whole.
+"""What goes wrong in a run's directory: each of `PLANTS` puts one stale file into it, beside what is whole.
 
 `built` makes a run with steps 1 to 4. `dies` makes a further attempt whose process is gone without a word.
 """
@@ -183,7 +183,7 @@ PLANTS = [
 
 
 def all_at_once(root: Path) -> None:
-    """Every mess that does not stand in another one's place."""
+    """Every stale file that does not stand in another one's place."""
     for plant in PLANTS:
         if plant not in (copy_with_a_short_file, dangling_checkpoint, stale_latest, no_latest):
             plant(root)

@@ -1,4 +1,4 @@
-"""Shown: formats text, tables, sizes and times for the terminal. Text from a file cannot control the terminal."""
+"""Formatting: formats text, tables, sizes and times for the terminal. Text from a file cannot control the terminal."""
 
 from __future__ import annotations
 
