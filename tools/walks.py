@@ -281,28 +281,11 @@ def table(results: dict[str, dict[str, Any]]) -> str:
 
 
 def draw(result: dict[str, Any]) -> str:
-    """The rooms in the order in which the walk enters them, each below the room that entered it first.
-
-    The number is how often that room calls into it; other callers follow in brackets.
-    """
-    moves = {(source, target): count for source, target, count in result["moves"]}
-    lines: list[str] = []
-
-    def visit(room: str, bars: str, branch: str) -> None:
-        parent = result["rooms"][room]
-        count = moves.get((parent, room))
-        others = [f"{source} {n}" for (source, target), n in moves.items() if target == room and source != parent]
-        text = f"{bars}{branch}{room}" + (f"  {count}" if count else "")
-        lines.append(text + (f"  (also {', '.join(others)})" if others else ""))
-        below = [each for each, first in result["rooms"].items() if first == room and each != room]
-        bars += {"": "", "├─ ": "│  ", "└─ ": "   "}[branch]
-        for each in below:
-            visit(each, bars, "└─ " if each == below[-1] else "├─ ")
-
+    """A line for each room: the rooms that it was the first to call, in that order; `script` for the caller's own."""
+    below: dict[str, list[str]] = {}
     for room, first in result["rooms"].items():
-        if first in {"", room}:
-            visit(room, "", "")
-    return "\n".join(lines)
+        below.setdefault("script" if first in {"", room} else first, []).append(room)
+    return "\n".join(f"    {room}: {' '.join(rooms)}" for room, rooms in below.items())
 
 
 def main() -> int:
@@ -326,7 +309,7 @@ def main() -> int:
     print(table(results))
     if asked.draw:
         for name, each in results.items():
-            print(f"\n{TITLES[name]}\n\n```\n{draw(each)}\n```")
+            print(f"\n{TITLES[name]}\n\n{draw(each)}")
     return 0
 
 

@@ -9,17 +9,14 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import walks  # noqa: E402
 
-LINE = re.compile(r"^    ([│├└─ ]*)(\w+) {2,}\S", re.MULTILINE)
+LINE = re.compile(r"^    (\w+): (.+)$", re.MULTILINE)
 
 
 def drawn(page):
-    """Of each tree on the page, its rooms, and the pairs of a room and the one it stands below."""
-    for tree in re.findall(r":\n\n((?:    [│├└─ ]*\w+ {2,}.*\n)+)", page):
-        above, pairs = [], set()
-        for bars, room in LINE.findall(tree):
-            above[len(bars) // 3 :] = [room]
-            pairs |= {(above[-2], room)} if bars else set()
-        yield set(re.findall(r"^    [│├└─ ]*(\w+)", tree, re.MULTILINE)), pairs
+    """Of each walk on the page, its rooms, and the pairs of a room and the one that calls it."""
+    for walk in re.findall(r":\n\n((?:    \w+: .+\n)+)", page):
+        pairs = {(above, room) for above, rooms in LINE.findall(walk) for room in rooms.split()}
+        yield {room for _, room in pairs}, {pair for pair in pairs if pair[0] != "script"}
 
 
 def test_the_walks_are_drawn_as_a_trace_finds_them():
