@@ -20,7 +20,7 @@ from holdfast.data.feed import feed_for
 from supervised import until
 from toy import Toy
 
-WORKERS = [{"num_workers": 1}, {"num_workers": 2}, {"num_workers": 4, "prefetch_factor": 3}]
+WORKERS = [{"num_workers": 1}, {"num_workers": 4, "prefetch_factor": 3}]
 
 
 @pytest.mark.parametrize("settings", WORKERS, ids=str)

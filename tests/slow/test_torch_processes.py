@@ -25,39 +25,6 @@ def python(code, *words):
     return done.stdout
 
 
-PEAK = """
-    import os, re, sys, torch
-    from holdfast import Run
-    os.fsync = lambda descriptor: None
-
-    def peak_mib():
-        return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) >> 10
-
-    torch.manual_seed(int(sys.argv[2]))
-    model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048, bias=False) for _ in range(16)))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with Run(sys.argv[1] + "-warm", dict(model=torch.nn.Linear(2, 2)), every=None):
-        pass
-    open("/proc/self/clear_refs", "w").write("5")
-    before = peak_mib()
-    with Run(sys.argv[1], dict(model=model, optimizer=optimizer), every=None) as run:
-        for step in run.steps(1 + int(sys.argv[2])):
-            pass
-    restored = peak_mib()
-    copies = [parameter.detach().clone() for parameter in model.parameters()]
-    print(restored - before, peak_mib() - restored, run.step, float(model[15].weight.double().sum()))
-"""
-
-
-def test_a_resume_needs_no_second_copy_of_the_model(tmp_path):
-    """256 MiB are saved by one process and restored by another: the peak rises by less than a quarter of that."""
-    lines = [python(PEAK, tmp_path / "run", attempt).split() for attempt in (0, 1)]
-    (_, _, _, saved), (peak_mib, copy_mib, step, restored) = lines
-    assert (saved, "2") == (restored, step)
-    assert int(peak_mib) < 64
-    assert int(copy_mib) > 200, "the measure sees a copy when there is one"
-
-
 def group_signalled(command, number, begun):
     """Exit code and output of a process whose whole group is signalled once `begun(process)` has returned."""
     command = [sys.executable, *map(str, command)]
