@@ -379,7 +379,7 @@ class Run(AbstractContextManager["Run"]):
         again = reentry.take(self._options.path, self._tracked, same_run=self._last is not None)
         self._session = self._last = session = Session(self._options, self._tracked, self.vars)
         alone = Standing(session, self._let_go) if standing else None
-        living.add(self)
+        living[self] = self._options.path
         try:
             session.begin_listening(alone)
             opening.begin(session, again)
@@ -393,7 +393,7 @@ class Run(AbstractContextManager["Run"]):
 
     def _let_go(self) -> None:
         self._session = None
-        living.discard(self)
+        living.pop(self, None)
 
     def _leave(self, error: BaseException | None) -> None:
         session = self._last
