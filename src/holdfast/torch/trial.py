@@ -22,8 +22,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..errors import Damaged
 from ..state.sound import Whole, is_number, shaped, sound
-from .leaves import DTYPES
-from .stored import is_stored_tensor, require_described
+from .stored import DTYPES, is_stored_tensor, require_described
 
 
 class _Group(msgspec.Struct):
