@@ -13,8 +13,9 @@ import pytest
 from tenacity import stop_after_delay
 
 from holdfast.mirror import other, s3_calls, sftp_connection
+from holdfast.mirror.backends import open_place
 from holdfast.mirror.other import Other
-from holdfast.mirror.place import Full, NotKept, Refused, Silent, open_place, told
+from holdfast.mirror.place import Full, NotKept, Refused, Silent, told
 from holdfast.mirror.s3 import S3
 from needed import missing, needs
 from servers import SECRET, SSHD, free_port, needs_sshd, s3, s3_server, sftp, sftp_server  # noqa: F401
