@@ -11,7 +11,7 @@ from ..data.facts import Feed
 from ..data.promise import Unproven
 from ..errors import Mismatch, UsageError
 from ..terminal import say
-from . import unproven
+from . import standing, unproven
 from .arguments import ENDLESS, consumed_wanted, epochs_wanted, name_wanted, steps_wanted
 from .leaving import count_left_pass, end_outer
 from .opening import begin_again, require_settled, settle
@@ -199,8 +199,8 @@ class Loop:
         if serving is not None and session.origin.baseline is not None:
             raise Mismatch(
                 f"{session.path}: the checkpoint lies behind the last batch that this epoch took of the loader "
-                f"{serving.name!r}, so that its random numbers were not restored: call loop.settle() when the batches "
-                "have ended, before the validation"
+                f"{serving.name!r}, so that its random numbers were not restored: call loop.settle() when the "
+                "batches have ended, before the validation"
             )
         if consumed_wanted(batches, 0):
             if serving is not None:
@@ -269,25 +269,25 @@ def leave_pass(session: Session) -> bool:
 def outermost(session: Session, kind: str, total: int, first: int = 0) -> Iterator[None]:
     """Run an outermost loop: note whether it ends, is left, or raises."""
     _begin(session, kind, total, first)
-    standing, walks = session.standing, session.progress.walks
-    if standing is not None:
-        standing.loop_begins()
+    alone, walks = standing.of(session), session.progress.walks
+    if alone is not None:
+        alone.loop_begins()
     try:
         yield
     except GeneratorExit:  # `break`, or an exception leaving the block; after an exception nothing is saved
         if not session.is_over:
             walks.leave_outer(session.metrics.set_aside())
-            if standing is not None:
-                standing.loop_left(LOOP_CODES)
+            if alone is not None:
+                alone.loop_left(LOOP_CODES)
         raise
     except BaseException as error:  # the loader or a save raised: the position stays at the last safe point
         walks.take_outer()
-        if standing is not None:
-            standing.leave(error)
+        if alone is not None:
+            alone.leave(error)
         raise
     walks.take_outer()
-    if standing is not None:
-        standing.loop_ended()
+    if alone is not None:
+        alone.loop_ended()
 
 
 def _begin(session: Session, kind: str, total: int, first: int) -> None:
@@ -352,8 +352,8 @@ def inside(session: Session, walk: Walk) -> Iterator[None]:
         raise
     except BaseException as error:
         walks.failed(error)
-        if session.over is not None and session.standing is not None:  # a stop ends the outermost loop as well
-            session.standing.leave(error)
+        if session.over is not None and (alone := standing.of(session)) is not None:
+            alone.leave(error)  # a stop ends the outermost loop as well
         raise
     finally:
         walks.open.remove(walk)

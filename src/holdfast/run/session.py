@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from ..board import Board
     from .mirrors import Mirrors
     from .room import Room
-    from .standing import Standing
     from .witness import Witness
 
 FLUSH_S = 1.0  # interval at which the journal is shown to readers of a running run
@@ -66,7 +65,6 @@ class Session:
         self.metrics, self.saves = Metrics(self), Saves(self)
         self.patience = Patience(self)
         self.around = ExitStack()  # contexts that stay open while the attempt is alive
-        self.standing: Standing | None = None  # set if the run has no block: it ends with its outermost loop
         self.durations: dict[str, Any] = {}  # what a clock says: saved with the run, and compared by no drill
         self.left = False  # its block has ended, or without a block its outermost loop
         self.not_exact_from: int | None = None  # the step from which on other samples than before are trained
@@ -135,14 +133,13 @@ class Session:
         entered.require_ours(self.store.root, mine, self.options.accept)
         return mine._asdict()
 
-    def begin_listening(self, standing: Standing | None) -> None:
-        """Handle the signals, and keep them from the workers of loaders. `standing`: the run has no block."""
-        self.standing = standing
+    def begin_listening(self, *, in_block: bool) -> None:
+        """Handle the signals, and keep them from the workers of loaders."""
         self.tracked.for_each("enter")
         self.around.callback(self.tracked.for_each, "leave")
         self.alive.begin(self.ranks.rank, self.ranks.world, private=self.options.private)
         self.around.callback(self.alive.end)
-        if standing is None:
+        if in_block:
             self.around.enter_context(self.stop)
         else:
             self.around.callback(self.stop.__exit__)  # entered when a loop begins
