@@ -151,7 +151,9 @@ class Loop:
         if self._kind == "epochs" and not self._begun:
             raise UsageError("loop.batches(): no epoch has begun; loop.begin_epoch() begins one")
         if self._serving is not None:
-            raise UsageError(f"loop.batches(): the loader {self._serving.name!r} is in progress; end its epoch first")
+            raise UsageError(
+                f"loop.batches(): the loader {self._serving.at.name!r} is in progress; end its epoch first"
+            )
         if self._session.position.is_done(name):
             return iter(())
         self._serving = Serving(self._session, arguments, ahead=True)
@@ -199,7 +201,7 @@ class Loop:
         if serving is not None and session.origin.baseline is not None:
             raise Mismatch(
                 f"{session.path}: the checkpoint lies behind the last batch that this epoch took of the loader "
-                f"{serving.name!r}, so that its random numbers were not restored: call loop.settle() when the "
+                f"{serving.at.name!r}, so that its random numbers were not restored: call loop.settle() when the "
                 "batches have ended, before the validation"
             )
         if consumed_wanted(batches, 0):

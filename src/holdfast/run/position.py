@@ -5,24 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from ..data.facts import Feed, FeedPosition
+from ..data.facts import Feed
 from ..data.promise import Unproven
 from ..errors import Damaged, Mismatch
 from ..interval import Mark
 from ..state import rng
 from ..state.sound import Count, Whole, shaped
+from .cursor import Cursor
 from .last_batch import LastBatch
 from .passes import Walks
-
-if TYPE_CHECKING:
-    from .serving import Serving
-
-AHEAD = "ahead"  # in a feed's position: the random numbers before each fetch whose batch is not consumed yet
-
 
 _Total = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]  # ENDLESS is one, too
 
@@ -179,17 +174,17 @@ class Progress:
         self._looked_at_body = False
         self.unproven: dict[str | None, Unproven | None] = {}  # by the loader's name; None: what walks the epochs
         self._epochs_in_steps = 0
-        self._serving: Serving | None = None  # the loader in progress
+        self._cursor: Cursor | None = None  # the loader in progress
 
     @property
     def batches_left(self) -> int | None:
         """How many batches of the loader in progress are not consumed; None if its length is not known."""
-        return None if self._serving is None else self._serving.left
+        return None if self._cursor is None else self._cursor.left
 
     @property
     def lives_on(self) -> str:
         """What of the loader in progress no start can bring back, not even at an epoch's end; empty if nothing."""
-        return "" if self._serving is None else self._serving.lives_on
+        return "" if self._cursor is None else self._cursor.feed.lives_on
 
     @property
     def unproven_here(self) -> Unproven | None:
@@ -197,7 +192,7 @@ class Progress:
 
         It is the loader in progress, or the framework that is inside an epoch. At an epoch's end there is none.
         """
-        loader = None if self._serving is None else self.unproven.get(self._serving.name)
+        loader = None if self._cursor is None else self.unproven.get(self._cursor.name)
         return loader or (self.unproven.get(None) if self.position.in_epoch else None)
 
     @property
@@ -220,8 +215,8 @@ class Progress:
     def state_dict(self) -> dict[str, Any]:
         """Return the position, with the present positions of the feeds."""
         position = self.position
-        if self._serving is not None:
-            position.feeds[self._serving.name] = dict(self._serving.position())
+        if self._cursor is not None:
+            position.feeds[self._cursor.name] = dict(self._cursor.position())
         return position.state_dict()
 
     def count_epochs_in_steps(self, epochs: int) -> None:
@@ -263,18 +258,18 @@ class Progress:
     def keep_source(self, name: str, source: Source, facts: Mapping[str, Any]) -> None:
         self.loader_facts[name], self.sources[name] = facts, source
 
-    def reach(self, serving: Serving) -> None:
+    def reach(self, cursor: Cursor) -> None:
         """Note the loader in progress."""
-        self._serving = serving
+        self._cursor = cursor
 
-    def consumed(self, serving: Serving) -> None:
+    def consumed(self, cursor: Cursor) -> None:
         """Note how many batches of the loader in progress are done; a safe point follows."""
-        self._serving = serving
-        self.position.loaders[serving.name] = {"consumed": serving.consumed, "done": False}
+        self._cursor = cursor
+        self.position.loaders[cursor.name] = {"consumed": cursor.consumed, "done": False}
 
-    def end_serving(self, name: str, position: FeedPosition, taken: int) -> None:
-        """End the loader `name` for this epoch, after `taken` batches."""
-        self._serving = None
+    def end_serving(self, cursor: Cursor) -> None:
+        """End this loader for this epoch, after the batches that were taken."""
+        self._cursor = None
         self.position.serve(None)
-        self.position.feeds[name] = dict(position)
-        self.position.loaders[name] = {"consumed": taken, "done": True}
+        self.position.feeds[cursor.name] = dict(cursor.place(cursor.taken))
+        self.position.loaders[cursor.name] = {"consumed": cursor.taken, "done": True}
