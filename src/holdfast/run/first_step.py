@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from .. import owner
 from ..errors import DiskError
 from . import imports
-
-if TYPE_CHECKING:
-    from .session import Session
+from .session import Session
 
 
 def done(session: Session) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import journal, scan
 from ..errors import Damaged, HoldfastError, NotFound, StoreError, Unreadable, Untrusted, UsageError
@@ -17,14 +17,13 @@ from ..store.checkpoint import Checkpoint
 from ..store.store import Store
 from ..terminal import say
 from . import unsound
+from .damaged import reading, require_sound, set_aside
 from .memory import checked
-from .patience import given_up, patiently, reading, unread_elsewhere
+from .origin import Reentry
+from .patience import Patience, unread_elsewhere
 from .ranks import agreed, led_at_length
-from .tracked import RESERVED, Digests, Plan, Tracked, require_fit
-
-if TYPE_CHECKING:
-    from .reentry import Reentry
-    from .session import Session
+from .session import Session
+from .tracked import RESERVED, Plan, Tracked, require_fit
 
 FIRST_EPOCH = "first-epoch"  # in the quarantined name of a checkpoint before which there is only the run's beginning
 MOST_FAILURES = 2  # failures of the same kind from one checkpoint before it is set aside
@@ -33,42 +32,7 @@ MOST_FAILURES = 2  # failures of the same kind from one checkpoint before it is 
 _BLAMELESS = (HoldfastError, ImportError, NameError, SyntaxError, MemoryError, OSError)
 
 
-class Origin:
-    """The checkpoint that this attempt resumes from or is restoring (None: a fresh start); rejected ones."""
-
-    def __init__(self) -> None:
-        self.checkpoint: Checkpoint | None = None
-        self.memory: dict[str, Any] = {}  # what the checkpoint stored of the run itself
-        self.again: Reentry | None = None  # set: the live objects count, and were not restored
-        self.rejected: list[tuple[str, str]] = []  # name of a newer checkpoint, and the reason
-        self.outvoted: dict[str, list[str]] = {}  # options in the script that the checkpoint's values replaced
-        self.baseline: Digests | None = None  # digests of the restored state, until the first loop begins
-        self.generators: dict[str, Any] = {}  # copies of the tracked generators in that state
-
-    def choose(self, checkpoint: Checkpoint | None) -> None:
-        """Note `checkpoint` as the one that this attempt tries to restore. This method restores nothing."""
-        self.checkpoint = checkpoint
-
-    def restored(self, checkpoint: Checkpoint, memory: dict[str, Any], again: Reentry | None = None) -> None:
-        self.checkpoint, self.memory, self.again = checkpoint, memory, again
-
-    def reject(self, name: str, why: str) -> None:
-        self.rejected.append((name, why))
-
-    def outvote(self, found: dict[str, list[str]]) -> None:
-        """Note them before the first restore: a restore that fails half-way overwrites the script's options."""
-        self.outvoted = found
-
-    def set_baseline(self, baseline: Digests | None, generators: dict[str, Any] | None = None) -> None:
-        """Set the state that must stay unchanged until the first loop begins; None: the loop has begun.
-
-        `generators`: copies of the tracked generators in that state; None: those that are known.
-        """
-        self.baseline = baseline
-        self.generators = self.generators if generators is None else generators
-
-
-def restore_newest(session: Session, types: Iterable[type], again: Reentry | None = None) -> None:
+def restore_newest(session: Session, patience: Patience, types: Iterable[type], again: Reentry | None = None) -> None:
     """Restore the newest undamaged checkpoint into the live objects. Note it in the origin, and set newer ones aside.
 
     `again`: see `opening.begin`. Rank 0 proposes a checkpoint. If one rank finds it damaged, all ranks reject it.
@@ -80,11 +44,11 @@ def restore_newest(session: Session, types: Iterable[type], again: Reentry | Non
         instead.
         Mismatch: the checkpoint does not fit the live objects; nothing was overwritten.
     """
-    search = _Search(session)
-    checkpoint = patiently(session, search.next)
+    search = _Search(session, patience)
+    checkpoint = patience.wait_for(search.next)
     while checkpoint is not None:
         try:
-            patiently(session, partial(restore, session, checkpoint, types, again))
+            patience.wait_for(partial(restore, session, checkpoint, types, again))
         except Untrusted:  # somebody has to look: neither is it set aside, nor an older one taken
             raise
         except (Damaged, NotFound, Unreadable) as error:
@@ -94,7 +58,7 @@ def restore_newest(session: Session, types: Iterable[type], again: Reentry | Non
         else:
             session.ranks.lead("damage that is shared", search.set_sharers_aside)
             return
-        checkpoint = patiently(session, partial(search.next, fault))
+        checkpoint = patience.wait_for(partial(search.next, fault))
 
 
 def _require_unsigned(checkpoint: Checkpoint) -> None:
@@ -113,8 +77,9 @@ def _require_unsigned(checkpoint: Checkpoint) -> None:
 class _Search:
     """Tries checkpoints from the newest to the oldest and sets unusable ones aside. Rank 0 decides."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, patience: Patience) -> None:
         self._session, self._store, self._ranks = session, session.store, session.ranks
+        self._patience = patience
         self._tried: Checkpoint | None = None
         self._sharing: dict[str, str] = {}  # names of checkpoints that share a file with a rejected one, and the reason
         if self._ranks.rank == 0:
@@ -185,7 +150,7 @@ class _Search:
         with suppress(StoreError):  # the disk may fail altogether
             self._session.attempt.flush(sync=True)
         if not why or older is None or not _is_readable(older):
-            raise given_up(self._session, fault, older)
+            raise self._patience.given_up(fault, older)
         return why
 
     def _next_newest(self) -> Checkpoint | None:
@@ -338,21 +303,6 @@ def _fitting(
     differences = tracked.differences(checkpoint, plan, memory.get("nested", []))
     require_fit([*differences, *variables], checkpoint)
     return memory, plan
-
-
-def require_sound(checkpoint: Checkpoint) -> None:
-    """
-    Raises:
-        Damaged: its bytes differ from the committed ones.
-    """
-    for problem in checkpoint.problems():
-        raise Damaged(str(problem))
-
-
-def set_aside(store: Store, checkpoint: Checkpoint, word: str, why: str) -> None:
-    store.quarantine(checkpoint, word)
-    store.claim().record("quarantined", name=checkpoint.path.name, why=why)
-    store.claim().flush(sync=True)
 
 
 def counts(error: BaseException) -> bool:

@@ -29,10 +29,9 @@ from .forgotten import Forgotten
 from .metrics import Metrics
 from .objects import STEERED, adapter_for, model_facts
 from .options import Options
-from .patience import Patience
+from .origin import Origin
 from .position import Position, Progress
 from .ranks import facts, here, present, require_alike
-from .resume import Origin
 from .saves import Saves
 from .stop import Stop
 from .tracked import RESERVED, Digests, Tracked, Weighed, digests, framework_modules, still
@@ -63,7 +62,6 @@ class Session:
         self._agree()
         self._claim()
         self.metrics, self.saves = Metrics(self), Saves(self)
-        self.patience = Patience(self)
         self.around = ExitStack()  # contexts that stay open while the attempt is alive
         self.durations: dict[str, Any] = {}  # what a clock says: saved with the run, and compared by no drill
         self.left = False  # its block has ended, or without a block its outermost loop

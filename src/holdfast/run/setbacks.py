@@ -14,7 +14,7 @@ from ..store import format
 from ..store.problems import Problem
 from ..store.shards import Abandoned
 from ..terminal import say, warn
-from .resume import set_aside
+from .damaged import set_aside
 
 if TYPE_CHECKING:
     from .session import Session

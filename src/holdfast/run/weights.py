@@ -17,9 +17,8 @@ from ..store.format import MANIFEST
 from ..store.shelf import Shelf
 from ..store.signing import Key, public_key
 from ..store.store import Store
+from .damaged import reading, require_sound
 from .objects import handles_at, weights_for
-from .patience import reading
-from .resume import require_sound
 
 T = TypeVar("T")
 
