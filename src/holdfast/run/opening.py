@@ -185,7 +185,7 @@ def _restore_own(session: Session, checkpoint: Checkpoint, memory: dict[str, Any
     session.saves.restore(checkpoint, ours=checkpoint.path.parent.parent == session.store.root)  # otherwise a branch
     _announce(session, checkpoint)
     if session.leads:
-        unsound.tell_resumed(session, checkpoint)
+        unsound.tell_resumed(session.store, session.tell, checkpoint)
     changed = fingerprint.changes(memory["fingerprint"]["environment"], fingerprint.environment())
     for line in changed:
         session.tell_changed(line)

@@ -247,6 +247,14 @@ class Session:
         return next((aim for aim in self.drilled.aims if format.Name(*aim.place).order > begun), None)
 
     @property
+    def is_past_aim(self) -> bool:
+        """Whether the place is reached where the drill ends this attempt.
+
+        After it the run must not save, not even a new best: the next attempt would resume elsewhere.
+        """
+        return self.aim is not None and self.here.order >= format.Name(*self.aim.place).order
+
+    @property
     def drain_s(self) -> float:
         """How long the mirrors' last copies will probably take after the last save."""
         return 0.0 if self.mirrors is None else self.mirrors.drain_s
