@@ -299,11 +299,9 @@ class Mirrors:
 
     def _is_void(self, place: MirrorPlace, wish: Wish, kind: str) -> bool:
         """Whether the run itself has withdrawn the request, or pruned what it was about."""
-        pruned = kind == "gone" and wish.op == "copy" and not self._exists(wish.name)
+        path = self._store.shelf.checkpoint(wish.name).path
+        pruned = kind == "gone" and wish.op == "copy" and not attempts.is_checkpoint(path)
         return kind == "cancelled" or pruned or (kind == "silent" and place.number in self._withdrawn)
-
-    def _exists(self, name: str) -> bool:
-        return attempts.is_checkpoint(self._store.shelf.checkpoint(name).path)
 
     def _tell_down(self, place: MirrorPlace, why: str) -> None:
         """Tell, once in an outage, that copying does not go on."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
+from .. import owner
 from ..children import steps
-from ..errors import UsageError
+from ..errors import DiskError, UsageError
 from ..state.tree import flatten
 from ..terminal import say
-from . import drilled, first_step, unproven, unsound
+from . import drilled, imports, unproven, unsound
 from .ranks import GOOD_BYE_S, parting
 from .session import Session
 from .tracked import RESERVED
@@ -91,8 +94,11 @@ def passed(session: Session) -> None:
     except UsageError as error:
         session.store.ranks.report("a save", error)  # the other ranks wait for this message
         raise
-    if number == 1:
-        first_step.done(session)
+    if number == 1 and session.leads:
+        session.record("first_step", process_s=round(owner.age_s(), 3))
+        with suppress(DiskError):  # the line is kept, and written the next time
+            session.attempt.show()
+        imports.tell()
     if number == 3 or number & (number - 1) == 0:
         for lost in session.watch.lost():
             session.tell(lost.line, kind=lost.kind, name=lost.name)

@@ -78,7 +78,11 @@ class Session:
         ranks, options = self.ranks, self.options
         with ranks.together("options"):
             self.drilled = settings.drilled(options.path)
-            self.witness = self._begin_witness() if self.drilled.digests else None
+            self.witness: Witness | None = None
+            if self.drilled.digests:
+                from . import witness
+
+                self.witness = witness.Witness(self.tracked.objects | self.tracked.inside())
             self.stop, self.display = Stop(options.deadline), Display()
             from .job_clock import JobClock  # `import holdfast` should not import what queries schedulers
 
@@ -92,11 +96,6 @@ class Session:
         most_points = 1 if self.drilled.digests else MOST_POINTS  # a drill wants the stop at exactly this safe point
         self.windows = None if ranks.alone else Windows(ranks, most_points=most_points)
 
-    def _begin_witness(self) -> Witness:
-        from .witness import Witness
-
-        return Witness(self.tracked.objects | self.tracked.inside())
-
     def _claim(self) -> None:
         """Claim the run when it is this attempt's turn."""
         options = self.options
@@ -105,17 +104,15 @@ class Session:
             mine = self._entry()
             if not options.take_over:
                 self.job_clock.await_turn(self.store.root)
-            self.mirrors = self._mirrored(mine) if self.leads and options.mirroring is not None else None
+            self.mirrors: Mirrors | None = None
+            if self.leads and options.mirroring is not None:
+                from . import mirror_start  # only such runs need it
+
+                self.mirrors = mirror_start.claim(options, self.store, mine)
             self.attempt = self.store.claim()
             if mine:
                 self.attempt.record("entered", **mine)
             self.earlier_logs = self.attempt.earlier  # oldest first; only rank 0 has them
-
-    def _mirrored(self, entered: Mapping[str, Any]) -> Mirrors | None:
-        """Claim the run's directory and its mirrors."""
-        from . import mirror_start  # only such runs need it
-
-        return mirror_start.claim(self.options, self.store, entered)
 
     def _entry(self) -> Mapping[str, Any]:
         """Which submission starts this attempt; empty outside a batch job.
