@@ -55,7 +55,6 @@ class Cursor:
             self.ahead.popleft()
 
     def place(self, consumed: int) -> FeedPosition:
-        """Where a resume continues after so many batches."""
         found: FeedPosition = plain(self.feed.position(consumed))
         return found
 
