@@ -6,7 +6,6 @@ from collections import deque
 from typing import Any, NamedTuple
 
 from ..data.facts import Feed, FeedPosition, plain
-from ..errors import UsageError
 
 AHEAD = "ahead"  # in a feed's position: the random numbers before each fetch whose batch is not consumed yet
 
@@ -19,11 +18,11 @@ class Fetch(NamedTuple):
 
 
 class Cursor:
-    """Of all batches of a loader in this epoch `taken` are fetched, `given` are out, and `consumed` are done."""
+    """Of all batches of a loader in this epoch `taken` are fetched, and `consumed` are done."""
 
     def __init__(self, name: str, feed: Feed, consumed: int, length: int | None, group: int) -> None:
         self.name, self.feed = name, feed
-        self.taken = self.given = self.consumed = consumed
+        self.taken = self.consumed = consumed
         self.ended = False  # no batch is left to be fetched
         self.ahead: deque[Fetch] = deque()  # of what was taken and is not consumed; the end, too
         self._length, self._group = length, group
@@ -39,17 +38,15 @@ class Cursor:
             return None
         return -1 if self._length <= self._group else self._length - self.consumed
 
-    def consume(self, batches: int) -> None:
-        """Note that `batches` more of those given out are done.
+    def fetched(self, *, end: bool) -> None:
+        """Note that one more batch is fetched, or that none is left."""
+        if end:
+            self.ended = True
+        else:
+            self.taken += 1
 
-        Raises:
-            UsageError: so many are not out.
-        """
-        if batches > self.given - self.consumed:
-            raise UsageError(
-                f"{batches} batches of the loader {self.name!r} are done, and only {self.given - self.consumed} are "
-                "out that were not counted yet: give the number that this step consumed"
-            )
+    def consume(self, batches: int) -> None:
+        """Note that `batches` more are done."""
         self.consumed += batches
         while len(self.ahead) > self.taken - self.consumed + self.ended:
             self.ahead.popleft()

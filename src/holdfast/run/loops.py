@@ -94,12 +94,12 @@ def _walk(session: Session, served: BatchesArguments) -> Generator[Any, None, No
         try:
             for batch in serving:
                 session.progress.last_batch.begin_body()
-                yield batch if served.start is None else (served.start + at.given - 1, batch)
-                if (group := at.given - at.consumed) >= served.accumulate and at.feed.at_rest:
+                yield batch if served.start is None else (served.start + serving.given - 1, batch)
+                if (group := serving.given - at.consumed) >= served.accumulate and at.feed.at_rest:
                     serving.step_done(group)
-            if group := at.given - at.consumed:
+            if group := serving.given - at.consumed:
                 serving.step_done(group)
-            if at.given == resumed_at > 0:
+            if serving.given == resumed_at > 0:
                 session.progress.last_batch.skip_body(session, served.name)
             serving.end()
         except GeneratorExit:  # `break`: skip the rest of the epoch's batches, also after a resume

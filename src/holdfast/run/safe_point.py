@@ -50,7 +50,11 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
         drilled.await_stop(session)
     session.job_clock.look(save_s=saves.save_s, step_s=progress.step_s, drain_s=session.drain_s)
     last = progress.last_batch
-    wanted = session.drill_limit or last.stop or _stop_ordered(session, order)
+    wanted = session.drill_limit or last.stop
+    if not wanted:  # the same on all ranks
+        wanted = order.stop if order is not None else _stop_wanted(session)
+        if wanted and last.stop_waits(session, wanted):
+            wanted = None
     first = last.stop if last.saves_first and not progress.unproven_here else None
     reason = wanted or first or saves.reason(metrics, order, epoch, final=final)
     session.display.update(step=session.position.step, metrics=metrics)
@@ -119,12 +123,6 @@ def save_asked(session: Session) -> None:
             f"run.save() twice at step {session.position.step}: outside of a loop of this run nobody counts the "
             "steps; call run.safe_point() after each, and run.save() after it when that one is to be saved"
         )
-
-
-def _stop_ordered(session: Session, order: Order | None) -> str | None:
-    """Return why to stop at this safe point, or None; the same on all ranks."""
-    wanted = order.stop if order is not None else _stop_wanted(session)
-    return None if wanted and session.progress.last_batch.stop_waits(session, wanted) else wanted
 
 
 def _stop_wanted(session: Session, ahead_s: float = 0.0) -> str | None:

@@ -10,7 +10,7 @@ from ..children import steps
 from ..data.advice import DATA
 from ..data.facts import Feed, FeedPosition, StoredPosition, known_length
 from ..data.feed import feed_for
-from ..errors import Mismatch
+from ..errors import Mismatch, UsageError
 from ..state import rng
 from ..terminal import warn
 from . import fingerprint, inexact, unproven
@@ -47,7 +47,7 @@ class Serving(Iterator[Any]):
         self._session = session
         self._settled = self._closed = False
         self._may_be_ahead = ahead  # whether a safe point may come before all that was taken is consumed
-        consumed = session.position.consumed(served.name)
+        self.given = consumed = session.position.consumed(served.name)  # batches that are out
         length = -1 if ahead or served.counts else known_length(served.loader)
         self._again: deque[Any] = deque()  # batches that had been fetched ahead of the checkpoint
         feed, position, refusal, first = _found(session, served, consumed)
@@ -86,7 +86,7 @@ class Serving(Iterator[Any]):
             raise StopIteration
         if self._session.witness is not None:
             self._session.witness.consumed(batch)
-        self.at.given += 1
+        self.given += 1
         return batch
 
     def _fetch(self, random: dict[str, Any] | None = None) -> Any:
@@ -98,10 +98,7 @@ class Serving(Iterator[Any]):
             if random is None:  # a loader that is read again notes the states of all of them itself
                 random = before if at.feed.replays else _drawn_since(before)
             at.ahead.append(Fetch(position, random))
-        if batch is _END:
-            at.ended = True
-        else:
-            at.taken += 1
+        at.fetched(end=batch is _END)
         return batch
 
     def step_done(self, batches: int, *, final: bool = False) -> None:
@@ -117,8 +114,14 @@ class Serving(Iterator[Any]):
         Raises:
             UsageError: so many are not out.
         """
-        self.at.consume(batches)
-        self._session.progress.consumed(self.at)
+        at = self.at
+        if batches > self.given - at.consumed:
+            raise UsageError(
+                f"{batches} batches of the loader {at.name!r} are done, and only {self.given - at.consumed} are "
+                "out that were not counted yet: give the number that this step consumed"
+            )
+        at.consume(batches)
+        self._session.progress.consumed(at)
 
     def end(self) -> None:
         """End the loader for this epoch: what remains of it is skipped, also after a resume."""
