@@ -12,7 +12,7 @@ import pytest
 from command_runs import finished, flip, save, state
 from holdfast import Run, owner
 from holdfast.errors import UsageError
-from holdfast.mirror.place import open_place
+from holdfast.mirror.backends import open_place
 from holdfast.mirror.records import ResumeOrigin
 from holdfast.mirror.remote import Remote
 from holdfast.store.store import Store

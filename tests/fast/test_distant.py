@@ -83,7 +83,7 @@ def all_parts(data, expected):
 def test_any_part_of_a_tensor_in_any_layout_is_its_bytes_in_c_order(layout):
     """Of every item size, from the middle of an item as well."""
     for name in BITS.split():
-        tensor = in_layout(layout, tensor_of(leaves.DTYPES[name]))
+        tensor = in_layout(layout, tensor_of(getattr(torch, name)))
         all_parts(codec.encode_leaf(tensor).data, raw(tensor))
 
 
@@ -150,7 +150,7 @@ def test_what_is_put_into_a_part_is_there_and_nowhere_else(data):
     """The way of a restore: into any layout, in pieces that may end in the middle of an item."""
     name = data.draw(st.sampled_from(["float32", "bfloat16", "complex128"]))
     layout = data.draw(st.sampled_from(["channels_last", "transposed", "permuted", "every other", "a window"]))
-    tensor = in_layout(layout, tensor_of(leaves.DTYPES[name]))
+    tensor = in_layout(layout, tensor_of(getattr(torch, name)))
     view = items.data(tensor, items.Now())
     expected = bytearray(raw(tensor))
     start = data.draw(st.integers(0, len(expected)))

@@ -9,8 +9,9 @@ import pytest
 import disk_faults
 from faults import door
 from holdfast.errors import Damaged, NotFound, UsageError
+from holdfast.mirror.backends import open_place
 from holdfast.mirror.copying import COPIED, THERE
-from holdfast.mirror.place import NotKept, Silent, open_place, shown, told
+from holdfast.mirror.place import NotKept, Silent, shown, told
 from holdfast.mirror.records import Foreign, Later, ResumeOrigin, Taken, folder
 from holdfast.mirror.remote import Remote
 from holdfast.store.store import Store

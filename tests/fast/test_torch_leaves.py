@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import Damaged, UsageError
 from holdfast.state import codec, tree
-from holdfast.torch import leaves
+from holdfast.torch.stored import DTYPES
 from kept import Kept, leaf_round_trip, random_bits, raw, round_trip, stored_of
 from subjects import asked_of
 
@@ -33,7 +33,7 @@ def assert_same_tensors(expected, actual):
 def test_every_dtype_comes_back_bit_for_bit():
     """0-d, empty, and each layout: C order, transposed, sliced; NaN payloads are bits like others."""
     shapes = [(), (0,), (2, 0, 3), (1,), (3, 4), (2, 3, 4, 5)]
-    for (name, dtype), shape in product(leaves.DTYPES.items(), shapes):
+    for (name, dtype), shape in product(DTYPES.items(), shapes):
         count = int(np.prod(shape))
         tensor = random_bits(dtype, max(1, count)).reshape(-1)[:count].reshape(shape)
         with asked_of(name, shape):
@@ -46,8 +46,8 @@ def test_the_table_has_every_dtype_that_torch_has_bytes_for():
     dtypes = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
     strange = re.compile(r"torch\.(bit|bits(16|1x8|2x4|4x2|8)|qint(8|32)|quint(8|2x4|4x2)|u?int[1-7])")
     names = {str(dtype).removeprefix("torch.") for dtype in dtypes if not strange.fullmatch(str(dtype))}
-    assert names == set(leaves.DTYPES)
-    assert all(codec.ITEMSIZE[name] == dtype.itemsize for name, dtype in leaves.DTYPES.items())
+    assert names == set(DTYPES)
+    assert all(codec.ITEMSIZE[name] == dtype.itemsize for name, dtype in DTYPES.items())
 
 
 def test_dense_layouts_are_kept():

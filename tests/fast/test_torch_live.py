@@ -16,7 +16,7 @@ from holdfast.errors import Mismatch, UsageError
 from holdfast.pages import address
 from holdfast.state.tree import flatten, unflatten
 from holdfast.torch import live, program, weights
-from holdfast.torch.leaves import DTYPES
+from holdfast.torch.stored import DTYPES
 from kept import Kept, bits, random_bits
 from subjects import asked_of
 from torch_objects import (

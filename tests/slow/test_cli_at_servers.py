@@ -11,7 +11,7 @@ import pytest
 
 from command_runs import finished, save
 from holdfast.cli.sources import open_source
-from holdfast.mirror.place import open_place
+from holdfast.mirror.backends import open_place
 from holdfast.store.store import Store
 from servers import KEY, SECRET, needs_sshd, s3, sftp, sftp_server  # noqa: F401  fixtures
 from stores import invoke

@@ -17,8 +17,9 @@ import pytest
 from fsspec.core import url_to_fs
 
 from holdfast.errors import Damaged, UsageError
+from holdfast.mirror.backends import open_place
 from holdfast.mirror.other import Other
-from holdfast.mirror.place import NotKept, Place, open_place, shown
+from holdfast.mirror.place import NotKept, Place, shown
 from servers import s3, sftp  # noqa: F401
 
 

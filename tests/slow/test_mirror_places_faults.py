@@ -13,8 +13,9 @@ import pytest
 from tenacity import stop_after_delay
 
 from holdfast.mirror import other, s3_calls, sftp_connection
+from holdfast.mirror.backends import open_place
 from holdfast.mirror.other import Other
-from holdfast.mirror.place import Full, NotKept, Refused, Silent, open_place, told
+from holdfast.mirror.place import Full, NotKept, Refused, Silent, told
 from holdfast.mirror.s3 import S3
 from needed import missing, needs
 from servers import SECRET, SSHD, free_port, needs_sshd, s3, s3_server, sftp, sftp_server  # noqa: F401
@@ -76,11 +77,12 @@ def asked(place):
 def test_a_server_that_is_not_there_is_silence(kind, s3, tmp_path, environment, monkeypatch):  # noqa: F811
     environment(s3)
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
-    place = {
-        "folder": lambda: open_place(str(tmp_path / "not mounted" / "run")),
-        "s3": lambda: open_place("s3://bucket/run"),
-        "sftp": lambda: open_place(f"sftp://127.0.0.1:{free_port()}/run"),
-    }[kind]()
+    urls = {
+        "folder": str(tmp_path / "not mounted" / "run"),
+        "s3": "s3://bucket/run",
+        "sftp": f"sftp://127.0.0.1:{free_port()}/run",
+    }
+    place = open_place(urls[kind])
     for ask in asked(place):
         with within(10), pytest.raises(Silent) as caught:
             ask()
@@ -95,8 +97,8 @@ def test_a_server_that_hangs_is_silence_and_answers_again_later(kind, tmp_path, 
         pytest.skip("sshd is not installed")
     with sftp_server(tmp_path) if kind == "sftp" else s3_server() as server:
         environment(server)
-        opened = (lambda: Other(server.url("run"))) if kind == "s3fs" else (lambda: open_place(server.url("run")))
-        place, late = opened(), opened()
+        opened, url = Other if kind == "s3fs" else open_place, server.url("run")
+        place, late = opened(url), opened(url)
         place.put("a/file", len(DATA), pieces(), read_back=False)
         server.pause()
         for each in (place, late):

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from holdfast.mirror.place import open_place
+from holdfast.mirror.backends import open_place
 from servers import SECRET, needs_sshd, s3, sftp  # noqa: F401  fixtures
 
 PASSWORD = "s3cret-of/the+address"

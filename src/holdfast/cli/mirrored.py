@@ -10,7 +10,7 @@ from .. import journal
 from ..errors import HoldfastError
 from ..inspect import mirrors
 from ..legible import counted
-from ..mirror.place import open_place
+from ..mirror.backends import open_place
 from ..mirror.remote import Remote
 from ..mirror.sending import identity
 from ..store import source

@@ -17,8 +17,8 @@ from .. import disk, job, scan
 from ..errors import Damaged, NoSpace, NotFound
 from ..foreign.checkpoint import find
 from ..legible import size
+from ..mirror.backends import open_place
 from ..mirror.lineage import Held, lineage, origins
-from ..mirror.place import open_place
 from ..mirror.records import Copy, PlaceState
 from ..mirror.records import folder as inside
 from ..mirror.remote import Remote

@@ -14,7 +14,7 @@ from ..legible import size
 from ..mirror import sending
 from ..mirror.adding import Adding
 from ..mirror.adding import AttemptFacts as Saved
-from ..mirror.place import open_place
+from ..mirror.backends import open_place
 from ..mirror.sending import identity
 from ..store import attempt as attempts
 from ..store import claiming, source

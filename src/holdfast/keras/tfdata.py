@@ -14,8 +14,8 @@ from keras.src.trainers.data_adapters import array_slicing
 
 from ..errors import UsageError
 from ..terminal import warn
+from .arrays import Arrays, batches_from
 from .feed import BatchSource, Group
-from .sources import Arrays, batches_from
 
 
 class ArraysOfTensorFlow(Arrays):

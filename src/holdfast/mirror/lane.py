@@ -13,7 +13,8 @@ import msgspec
 import tenacity
 
 from ..errors import Damaged, HoldfastError, NoSpace, NotFound
-from .place import Full, NotKept, Silent, open_place, shown, told
+from .backends import open_place
+from .place import Full, NotKept, Silent, shown, told
 from .protocol import Kind, OpenedPlace, Reply, Request
 from .records import Foreign, Later, ResumeOrigin, Taken
 from .remote import Progress, Remote

@@ -26,7 +26,8 @@ Pieces = Callable[[], Iterator[bytes]]  # the bytes of one file, from its beginn
 
 READ_BACK = "read back"  # how a file was verified, if not by a checksum of the server's
 
-_WITH_USER = ("sftp", "ssh", "abfs", "abfss", "az")  # there a user's name precedes the @; elsewhere a token
+LOCAL = ("", "file", "local")  # schemes of folders that are mounted here
+_WITH_USER = ("sftp", "ssh", "abfs", "abfss", "az")  # what stands before the @ is a name there; elsewhere, a token
 _SECRET = re.compile(
     r"(^|_)(SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIALS?|KEY|SAS|SIG|CONNECTION_STRING)(_|$)", re.IGNORECASE
 )
@@ -124,47 +125,12 @@ class Place(Reading, Writing, Protocol):
     def close(self) -> None: ...
 
 
-def open_place(url: str, *, private: bool = False) -> Place:
-    """Return the place of a URL or of a local folder. Nothing is connected yet.
-
-    With `private` a folder keeps all other users out; elsewhere the server decides who may read.
-
-    Raises:
-        UsageError: no such kind of place, or its package is not installed.
-    """
-    scheme = _scheme(url)
-    if _hidden(url):
-        raise UsageError(f"{shown(url)}: write /, ?, # and @ in a password or a path as %2F, %3F, %23 and %40")
-    if "::" in url:
-        raise UsageError(f"{shown(url)}: a chain of file systems is no place for a mirror; name the last one alone")
-    if scheme in {"", "file", "local"}:
-        from .folder import Folder
-
-        return Folder(_local(url), private=private)
-    try:
-        if scheme in {"s3", "s3a"}:
-            from .s3 import S3
-
-            return S3(url)
-        if scheme in {"sftp", "ssh"}:
-            from .sftp import Sftp
-
-            return Sftp(url)
-        from .other import Other
-
-        return Other(url)
-    except ModuleNotFoundError as error:
-        extra = {"s3": "holdfast[s3]", "s3a": "holdfast[s3]", "sftp": "holdfast[sftp]", "ssh": "holdfast[sftp]"}
-        asked = extra.get(scheme) or "fsspec and its package for this kind"
-        raise UsageError(f"{shown(url)}: {error.name} is missing; install {asked}") from None
-
-
 def shown(url: str) -> str:
     """Return the URL without password, token, query and fragment; of a folder, its absolute path."""
-    scheme = _scheme(url)
-    if scheme in {"", "file", "local"}:
-        return str(_local(url))
-    if _hidden(url):
+    scheme = scheme_of(url)
+    if scheme in LOCAL:
+        return os.path.abspath(Path(url.partition("://")[2] if "://" in url else url).expanduser())
+    if hidden_in(url):
         return f"{scheme}://***@{url.rpartition('@')[2].partition('?')[0].partition('#')[0]}".rstrip("/")
     parts = urlsplit(url)
     before, _, host = parts.netloc.rpartition("@")
@@ -172,21 +138,17 @@ def shown(url: str) -> str:
     return f"{scheme}://{user}{'@' if user else ''}{host}{parts.path}".rstrip("/")
 
 
-def _hidden(url: str) -> str:
+def hidden_in(url: str) -> str:
     """Return the user and password of a URL whose password has unquoted signs, so that it seems to end the host."""
-    if _scheme(url) in {"", "file", "local"}:
+    if scheme_of(url) in LOCAL:
         return ""
     whole = url.partition("://")[2]
     host = re.split("[/?#]", whole, maxsplit=1)[0]
     return whole.rpartition("@")[0] if ":" in host and "@" not in host and "@" in whole else ""
 
 
-def _scheme(url: str) -> str:
+def scheme_of(url: str) -> str:
     return url.partition("://")[0].lower() if "://" in url else ""
-
-
-def _local(url: str) -> Path:
-    return Path(os.path.abspath(Path(url.partition("://")[2] if "://" in url else url).expanduser()))
 
 
 def told(error: BaseException | str, url: str = "") -> str:
@@ -205,14 +167,14 @@ def _said(error: BaseException | str) -> str:
 
 def _secrets(url: str) -> set[str]:
     found = set()
-    if hidden := _hidden(url):
+    if hidden := hidden_in(url):
         found = {hidden, hidden.partition(":")[2], *re.split("[/?#]", hidden.partition(":")[2])}
-    elif _scheme(url) not in {"", "file", "local"}:
+    elif scheme_of(url) not in LOCAL:
         parts = urlsplit(url)
         before = parts.netloc.rpartition("@")[0]
         user, _, password = before.partition(":")
         words = [password, parts.query, parts.fragment, *(value for _, value in parse_qsl(parts.query))]
-        words += [] if _scheme(url) in _WITH_USER else [user]
+        words += [] if scheme_of(url) in _WITH_USER else [user]
         found = {form for word in words for form in (word, unquote(word))}
     for name, value in os.environ.items():
         found.update(_values(name, value))

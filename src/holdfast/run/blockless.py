@@ -134,6 +134,11 @@ class BlocklessRun:
         return STOPPED if isinstance(self._late, Stopped) else int(getattr(self._late, "exit_code", 1))
 
 
+def of(session: Session) -> BlocklessRun | None:
+    """Return the run of start() that this attempt is; None if it has a block, or has ended."""
+    return next((each for each in _blockless if each.session is session), None)
+
+
 def _codes(trace: TracebackType | None) -> Iterator[CodeType]:
     while trace is not None:
         yield trace.tb_frame.f_code

@@ -7,31 +7,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..store import format
 from ..store.format import Name
 from ..terminal import mark
 from .position import LoaderSource
 from .ranks import merged
+from .session import Session
 from .tracked import RESERVED, digests
-
-if TYPE_CHECKING:
-    from .session import Session
 
 MOST_S = 30.0  # longest wait; a drill that has died sends no signal
 _NAP_S = 0.001
 
 
 # Where to save, and where to wait for the drill's signal
-
-
-def is_past(session: Session) -> bool:
-    """Whether the place is reached.
-
-    After it the run must not save, not even a new best: the next attempt would resume elsewhere.
-    """
-    return session.aim is not None and session.here.order >= Name(*session.aim.place).order
 
 
 def is_at_once(session: Session) -> bool:

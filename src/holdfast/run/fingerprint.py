@@ -45,7 +45,8 @@ def alike(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
 
 def moved(before: Mapping[str, Any], now: Mapping[str, Any], accepted: Collection[str]) -> list[str]:
     """Return the facts that changed, are not `accepted`, and move the position in the middle of an epoch."""
-    same = {"batch_size", "accumulate"} if _same_steps(before, now) else set()
+    # a step may take as many samples over all ranks as before, however the ranks divide them
+    same = {"batch_size", "accumulate"} if _per_step(before) == _per_step(now) > 0 else set()
     return [key for key in sorted(MOVES - same) if before.get(key) != now.get(key) and key not in accepted]
 
 
@@ -67,11 +68,6 @@ def _over_ranks(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     if not was or not size or was == size:
         return ""
     return f" (a step took {was} samples over all ranks and would take {size}; keep that number, or each rank's)"
-
-
-def _same_steps(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether a step takes as many samples over all ranks as before, however the ranks divide them."""
-    return _per_step(before) == _per_step(now) > 0
 
 
 def _per_step(facts: Mapping[str, Any]) -> int:

@@ -75,7 +75,8 @@ class Forgotten:
     def _optimizers(self) -> Iterator[Lost]:
         """Yield tracked optimizers that step untracked parameters, and optimizers that are untracked."""
         for module, steps in self._steps:
-            inside, captured = self._tracked.inside(), {**self._tracked.capture(), RESERVED: self._variables()}
+            inside, variables = self._tracked.inside(), {"vars": self._tracked.variables.state_dict()}
+            captured = {**self._tracked.capture(), RESERVED: variables}
             held, reached = module.held_by(inside, captured), _Reached(module, self._tracked)
             for name, line in module.untracked(inside, held, reached, steps):
                 yield from self._once(Lost("untracked_parameters", name, line))
@@ -90,9 +91,6 @@ class Forgotten:
         if (lost.kind, lost.name) not in self._told_names:
             self._told_names.add((lost.kind, lost.name))
             yield lost
-
-    def _variables(self) -> dict[str, Any]:
-        return {"vars": self._tracked.variables.state_dict()}
 
     def _changing(self, session: Session, kind: str, *, last: bool) -> Iterator[Lost]:
         """Yield objects whose content changed between all looks of this kind."""

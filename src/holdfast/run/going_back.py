@@ -5,19 +5,17 @@ rank 0.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Damaged, NotFound
 from ..store.checkpoint import Checkpoint
 from ..store.format import Name, parse_name
 from ..terminal import say
+from .damaged import reading, require_sound, set_aside
 from .position import Position
-from .read_retries import reading
-from .resume import require_sound, require_wanted, set_aside
+from .resume import require_wanted
+from .session import Session
 from .tracked import RESERVED
-
-if TYPE_CHECKING:
-    from .session import Session
 
 
 def begin_from_places(session: Session) -> bytes:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from ..errors import UsageError
 
-if TYPE_CHECKING:
-    from .run import Run
-
-living: WeakSet[Run] = WeakSet()  # runs whose blocks are entered in this process
+living: WeakKeyDictionary[object, Path] = WeakKeyDictionary()  # each run whose block is entered here, and its directory
 
 
 def outside(what: str, ended: str | os.PathLike[str] | None) -> str:
@@ -32,5 +28,5 @@ def require_outside(path: str | os.PathLike[str], instead: str) -> None:
         UsageError: this process is inside the block of a run in that directory; `instead` names the alternative.
     """
     place = Path(path).resolve()
-    if any(Path(run.path).resolve() == place for run in living):
+    if any(each.resolve() == place for each in living.values()):
         raise UsageError(f"{os.fspath(path)}: this is inside of its run's block. {instead}")

@@ -47,7 +47,8 @@ class LastBatch:
         """
         if self.stop is not None or not _may_be_here(session):
             return False
-        words = b"" if not self._is_behind else _WAIT if self._fits(session) else _SAVE if self._is_short() else b""
+        short = self._body_s is not None and self._body_s <= SHORT_S
+        words = b"" if not self._is_behind else _WAIT if self._fits(session) else _SAVE if short else b""
         agreed = session.ranks.announce("the last batch", words)
         if agreed:
             self.stop, self.saves_first = reason, agreed == _SAVE
@@ -90,9 +91,6 @@ class LastBatch:
         """Whether the code behind the loop failed because this process began there."""
         ours = isinstance(error, HoldfastError) and not isinstance(error, RanksError)
         return self._skipped and not session.progress.steps_here and isinstance(error, Exception) and not ours
-
-    def _is_short(self) -> bool:
-        return self._body_s is not None and self._body_s <= SHORT_S
 
     def _fits(self, session: Session) -> bool:
         until, saves = session.job_clock.grace_until(), session.saves

@@ -49,15 +49,13 @@ class LeftOut:
     def _attributes(self) -> Iterator[tuple[str, str, Any, str]]:
         tracked = [each for each in self._tracked.objects.values() if isinstance(each, Attributes)]
         known = {(id(each.target), name) for each in tracked for name in each.names}
-        for name, target in self._tracked.inside().items():
+        inside = self._tracked.inside()
+        held = {id(each) for each in (*self._tracked.objects.values(), *inside.values())}
+        for name, target in inside.items():
             for module in framework_modules():
                 for path, part, attribute in module.left_out(target):
-                    if (id(part), attribute) not in known and id(vars(part)[attribute]) not in self._held:
+                    if (id(part), attribute) not in known and id(vars(part)[attribute]) not in held:
                         yield name, path, part, attribute
-
-    @property
-    def _held(self) -> set[int]:
-        return {id(each) for each in (*self._tracked.objects.values(), *self._tracked.inside().values())}
 
 
 def _line(name: str, target: Any, places: list[tuple[str, Any, str]]) -> str:

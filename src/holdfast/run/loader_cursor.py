@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 
 from ..children import steps
 from ..data.advice import DATA
-from ..data.facts import Feed, FeedPosition, StoredPosition, known_length, plain
+from ..data.facts import Feed, FeedPosition, StoredPosition, known_length
 from ..data.feed import feed_for
 from ..errors import Mismatch, UsageError
 from ..state import rng
 from ..terminal import warn
 from . import fingerprint, inexact, unproven
+from .cursor import AHEAD, Cursor, Fetch
 from .opening import settle
-from .position import AHEAD, LoaderSource
+from .position import LoaderSource
 from .safe_point import step_done
 from .session import Session
 from .tracked import digests
@@ -33,76 +34,46 @@ class BatchesArguments(NamedTuple):
     counts: bool = False  # run.steps(): there is no loader, and no batch is the last
 
 
-class _Fetch(NamedTuple):
-    """The state just before a batch was fetched ahead."""
-
-    position: FeedPosition
-    random: dict[str, Any]  # states of the generators that the fetch drew from, or of all
-
-
 class LoaderCursor(Iterator[Any]):
     """The remaining batches of a loader in this epoch.
 
-    Of all its batches `taken` are fetched, `given` are out, and `consumed` are done. Batches that a resume fetches
-    again count as taken before they are given out.
+    `at` is how far it has come. What a resume has fetched again is taken before it is out.
 
     A caller may fetch batches ahead, as trainers do. Such a fetch may draw random numbers before the safe point to
     whose next step it belongs. They are noted: a resume fetches these batches again with the same random numbers.
     """
 
     def __init__(self, session: Session, served: BatchesArguments, *, ahead: bool = False) -> None:
-        self._session, self.name = session, served.name
-        self._settled = self._ended = self._closed = False
-        self._may_be_ahead = ahead  # whether a safe point may come while taken batches are not consumed
-        self.taken = self.given = self.consumed = session.position.consumed(self.name)
-        self._length = -1 if ahead or served.counts else known_length(served.loader)
-        self._group = served.accumulate
-        self._ahead: deque[_Fetch] = deque()  # of batches that are taken and not consumed; the end, too
+        self._session = session
+        self._settled = self._closed = False
+        self._may_be_ahead = ahead  # whether a safe point may come before all that was taken is consumed
+        self.given = consumed = session.position.consumed(served.name)  # batches that are out
+        length = -1 if ahead or served.counts else known_length(served.loader)
         self._again: deque[Any] = deque()  # batches that had been fetched ahead of the checkpoint
-        self._feed, position, refusal, first = _found(session, served, self.consumed)
-        if not ahead:  # a trainer itself knows where its steps end
-            self._feed.require(session.tracked.objects.values())
-        unproven.noted(session, self.name, self._feed.unknown)
-        session.progress.reach(self)
+        feed, position, refusal, first = _found(session, served, consumed)
+        if not ahead:  # a trainer knows by itself where its steps end
+            feed.require(session.tracked.objects.values())
+        unproven.noted(session, served.name, feed.unknown)
+        self.at = Cursor(served.name, feed, consumed, length, served.accumulate)
+        session.progress.reach(self.at)
         again: list[dict[str, Any]] = []
         if position is not None and AHEAD in position:
             again = position[AHEAD] if position["epoch"] == session.position.epoch else []
             position = {key: value for key, value in position.items() if key != AHEAD}
         epoch, exact = session.position.epoch, True
         if first:
-            self._remaining, exact = inexact.opened(session, self._feed, self.name, position, refusal)
+            self._remaining, exact = inexact.opened(session, feed, served.name, position, refusal)
         else:
-            self._remaining = self._feed.open(epoch, position)
+            self._remaining = feed.open(epoch, position)
         for random in again if exact else ():
             rng.restore(random)
             self._again.append(self._fetch(random))  # the last may be the end
 
-    @property
-    def at_rest(self) -> bool:
-        """Whether a safe point may follow the last batch that was given out: no group of the loader is open."""
-        return self._feed.at_rest
-
-    @property
-    def left(self) -> int | None:
-        """Number of batches of this epoch that are not consumed; None if the loader's length is not known.
-
-        It is negative if no safe point counts as the one after the last batch: for a trainer, for `run.steps()`, and in
-        an epoch of one step.
-        """
-        if self._length is None:
-            return None
-        return -1 if self._length <= self._group else self._length - self.consumed
-
-    @property
-    def lives_on(self) -> str:
-        """As of its feed."""
-        return self._feed.lives_on
-
     def _settle(self) -> None:
         """Restore the state and the random numbers as they were before the first of these batches."""
         self._settled, session = True, self._session
-        settle(session, ready=session.position.current in (None, self.name))
-        session.position.serve(self.name)
+        settle(session, ready=session.position.current in (None, self.at.name))
+        session.position.serve(self.at.name)
         session.metrics.begin_step()
 
     def __next__(self) -> Any:
@@ -110,7 +81,7 @@ class LoaderCursor(Iterator[Any]):
             raise StopIteration
         if not self._settled:
             self._settle()
-        batch = self._again.popleft() if self._again else _END if self._ended else self._fetch()
+        batch = self._again.popleft() if self._again else _END if self.at.ended else self._fetch()
         if batch is _END:
             raise StopIteration
         if self._session.witness is not None:
@@ -119,24 +90,22 @@ class LoaderCursor(Iterator[Any]):
         return batch
 
     def _fetch(self, random: dict[str, Any] | None = None) -> Any:
-        ahead = random is not None or (self._may_be_ahead and self.taken > self.consumed)
-        position, before = (self._place(self.taken), rng.capture()) if ahead else ({}, {})
+        at = self.at
+        ahead = random is not None or (self._may_be_ahead and at.taken > at.consumed)
+        position, before = (at.place(at.taken), rng.capture()) if ahead else ({}, {})
         batch = next(self._remaining, _END)
         if ahead:
             if random is None:  # a loader that is read again notes the states of all of them itself
-                random = before if self._feed.replays else _drawn_since(before)
-            self._ahead.append(_Fetch(position, random))
-        if batch is _END:
-            self._ended = True
-        else:
-            self.taken += 1
+                random = before if at.feed.replays else _drawn_since(before)
+            at.ahead.append(Fetch(position, random))
+        at.fetched(end=batch is _END)
         return batch
 
     def step_done(self, batches: int, *, final: bool = False) -> None:
         """Mark a step that consumed `batches` more: a safe point."""
         self.consume(batches)
         step_done(self._session, final=final)
-        if self._ended and self.consumed == self.taken:
+        if self.at.ended and self.at.consumed == self.at.taken:
             self._mark_end()
 
     def consume(self, batches: int) -> None:
@@ -145,29 +114,18 @@ class LoaderCursor(Iterator[Any]):
         Raises:
             UsageError: so many are not out.
         """
-        if batches > self.given - self.consumed:
+        at = self.at
+        if batches > self.given - at.consumed:
             raise UsageError(
-                f"{batches} batches of the loader {self.name!r} are done, and only {self.given - self.consumed} are "
+                f"{batches} batches of the loader {at.name!r} are done, and only {self.given - at.consumed} are "
                 "out that were not counted yet: give the number that this step consumed"
             )
-        self.consumed += batches
-        while len(self._ahead) > self.taken - self.consumed + self._ended:
-            self._ahead.popleft()
-        self._session.progress.consumed(self)
-
-    def _place(self, consumed: int) -> FeedPosition:
-        found: FeedPosition = plain(self._feed.position(consumed))
-        return found
-
-    def position(self) -> FeedPosition:
-        """Where a resume continues: after the consumed batches."""
-        if not self._ahead:
-            return self._place(self.consumed)
-        return {**self._ahead[0].position, AHEAD: [fetch.random for fetch in self._ahead]}
+        at.consume(batches)
+        self._session.progress.consumed(at)
 
     def end(self) -> None:
-        """End the loader for this epoch: its remaining batches are skipped, also after a resume."""
-        self._session.progress.end_loader(self.name, self._place(self.taken), self.taken)
+        """End the loader for this epoch: what remains of it is skipped, also after a resume."""
+        self._session.progress.end_serving(self.at)
         self._mark_end()
 
     def _mark_end(self) -> None:

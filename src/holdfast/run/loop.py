@@ -11,7 +11,7 @@ from ..data.facts import Feed
 from ..data.promise import Unproven
 from ..errors import Mismatch, UsageError
 from ..terminal import say
-from . import unproven
+from . import blockless, unproven
 from .arguments import ENDLESS, consumed_wanted, epochs_wanted, name_wanted, steps_wanted
 from .leaving import count_left_pass, end_outer
 from .loader_cursor import BatchesArguments, LoaderCursor
@@ -153,7 +153,7 @@ class Loop:
         if self._kind == "epochs" and not self._begun:
             raise UsageError("loop.batches(): no epoch has begun; loop.begin_epoch() begins one")
         if self._cursor is not None:
-            raise UsageError(f"loop.batches(): the loader {self._cursor.name!r} is in progress; end its epoch first")
+            raise UsageError(f"loop.batches(): the loader {self._cursor.at.name!r} is in progress; end its epoch first")
         if self._session.position.is_done(name):
             return iter(())
         self._cursor = LoaderCursor(self._session, arguments, ahead=True)
@@ -201,8 +201,8 @@ class Loop:
         if cursor is not None and session.origin.baseline is not None:
             raise Mismatch(
                 f"{session.path}: the checkpoint lies behind the last batch that this epoch took of the loader "
-                f"{cursor.name!r}, so that its random numbers were not restored: call loop.settle() when the batches "
-                "have ended, before the validation"
+                f"{cursor.at.name!r}, so that its random numbers were not restored: call loop.settle() when the "
+                "batches have ended, before the validation"
             )
         if consumed_wanted(batches, 0):
             if cursor is not None:
@@ -271,25 +271,25 @@ def leave_pass(session: Session) -> bool:
 def outermost(session: Session, kind: str, total: int, first: int = 0) -> Iterator[None]:
     """Run an outermost loop: note whether it ends, is left, or raises."""
     _begin(session, kind, total, first)
-    blockless, walks = session.blockless, session.progress.walks
-    if blockless is not None:
-        blockless.loop_begins()
+    alone, walks = blockless.of(session), session.progress.walks
+    if alone is not None:
+        alone.loop_begins()
     try:
         yield
     except GeneratorExit:  # `break`, or an exception leaving the block; after an exception nothing is saved
         if not session.is_over:
             walks.leave_outer(session.metrics.set_aside())
-            if blockless is not None:
-                blockless.loop_left(LOOP_CODES)
+            if alone is not None:
+                alone.loop_left(LOOP_CODES)
         raise
     except BaseException as error:  # the loader or a save raised: the position stays at the last safe point
         walks.take_outer()
-        if blockless is not None:
-            blockless.leave(error)
+        if alone is not None:
+            alone.leave(error)
         raise
     walks.take_outer()
-    if blockless is not None:
-        blockless.loop_ended()
+    if alone is not None:
+        alone.loop_ended()
 
 
 def _begin(session: Session, kind: str, total: int, first: int) -> None:
@@ -355,8 +355,8 @@ def inside(session: Session, walk: Walk) -> Iterator[None]:
         raise
     except BaseException as error:
         walks.failed(error)
-        if session.over is not None and session.blockless is not None:  # a stop ends the outermost loop as well
-            session.blockless.leave(error)
+        if session.over is not None and (alone := blockless.of(session)) is not None:
+            alone.leave(error)  # a stop ends the outermost loop as well
         raise
     finally:
         walks.open.remove(walk)

@@ -89,14 +89,15 @@ def _walk(session: Session, served: BatchesArguments) -> Generator[Any, None, No
         session.progress.last_batch.skip_body(session, served.name)
         return
     with closing(LoaderCursor(session, served)) as cursor:
-        resumed_at = cursor.consumed
+        at = cursor.at
+        resumed_at = at.consumed
         try:
             for batch in cursor:
                 session.progress.last_batch.begin_body()
                 yield batch if served.start is None else (served.start + cursor.given - 1, batch)
-                if (group := cursor.given - cursor.consumed) >= served.accumulate and cursor.at_rest:
+                if (group := cursor.given - at.consumed) >= served.accumulate and at.feed.at_rest:
                     cursor.step_done(group)
-            if group := cursor.given - cursor.consumed:
+            if group := cursor.given - at.consumed:
                 cursor.step_done(group)
             if cursor.given == resumed_at > 0:
                 session.progress.last_batch.skip_body(session, served.name)

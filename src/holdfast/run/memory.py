@@ -11,7 +11,8 @@ from ..errors import Damaged
 from ..state import rng
 from ..state.sound import Count, is_number, is_plain, shaped
 from ..store.checkpoint import Checkpoint
-from .position import AHEAD, Position
+from .cursor import AHEAD
+from .position import Position
 
 Random = dict[str, Any]  # states of generators, by package
 

@@ -55,7 +55,8 @@ class Present:
             came_from = lineage.origins([*known, *_origins(self._logs)])
         except ValueError as error:
             raise _forked(str(error)) from None
-        held = [*self._here, *(_held(place, each) for place in self._seen for each in self._seen[place].copies)]
+        there = ((place, each) for place in self._seen for each in self._seen[place].copies)
+        held = [*self._here, *(Held(place, each.attempt, each.name, each.digest) for place, each in there)]
         self._chosen, self._came_from = lineage.lineage(came_from, held), came_from
         self.head = max([*came_from, *(each.attempt for each in held)], default=None)
         self._afresh = self.head is None or came_from.get(self.head, ResumeOrigin(None)).attempt is None
@@ -153,10 +154,6 @@ def _held_here(local: Sequence[Checkpoint]) -> Iterator[Held]:
 def digest_of(path: Path) -> str:
     """Return the identity of the checkpoint at `path`."""
     return identity(source.whole(path / MANIFEST))
-
-
-def _held(place: int, copy: Any) -> Held:
-    return Held(place, copy.attempt, copy.name, copy.digest)
 
 
 def _require_one_owner(claims: Sequence[Claim]) -> None:

@@ -303,11 +303,9 @@ class Mirrors:
 
     def _is_void(self, place: MirrorPlace, request: PlaceRequest, kind: str) -> bool:
         """Whether the run itself has withdrawn the request, or pruned what it was about."""
-        pruned = kind == "gone" and request.op == "copy" and not self._exists(request.name)
+        path = self._store.index.checkpoint(request.name).path
+        pruned = kind == "gone" and request.op == "copy" and not attempts.is_checkpoint(path)
         return kind == "cancelled" or pruned or (kind == "silent" and place.number in self._withdrawn)
-
-    def _exists(self, name: str) -> bool:
-        return attempts.is_checkpoint(self._store.index.checkpoint(name).path)
 
     def _tell_down(self, place: MirrorPlace, why: str) -> None:
         """Report, once in an outage, that copying is interrupted."""

@@ -21,11 +21,12 @@ from ..store import format
 from ..store.checkpoint import Checkpoint
 from ..terminal import say, warn
 from . import drilled, fingerprint, going_back, relaunch, resume, summary, unsound, weights
+from .damaged import reading
 from .objects import adapter_for
+from .origin import Reentry
 from .position import Position
 from .ranks import agreed, led_at_length
-from .read_retries import patiently, reading
-from .reentry import Reentry
+from .read_retries import ReadRetries
 from .safe_point import stop_now
 from .session import Session
 from .tracked import RESERVED, Digests, digests, framework_modules
@@ -42,34 +43,34 @@ def begin(session: Session, again: Reentry | None = None) -> None:
 
     Succeeds on all ranks or fails on all ranks.
     """
-    options, ranks, origin = session.options, session.ranks, session.origin
+    options, ranks, origin, read_retries = session.options, session.ranks, session.origin, ReadRetries(session)
     relaunch.exit_if_held(session)
     relaunch.exit_again_after_a_stop(session)
     from_places = session.mirrors is not None  # on rank 0; a fetch may take long
     led_at_length(ranks, "the places", lambda: going_back.begin_from_places(session), beside=from_places)
     back = partial(led_at_length, ranks, "going back", lambda: going_back.go_back(session), beside=from_places)
-    patiently(session, back)
+    read_retries.wait_for(back)
     with ranks.together("the types of the state"):
         types = session.types()
-    resume.restore_newest(session, types, again if options.go_back is None else None)
+    resume.restore_newest(session, read_retries, types, again if options.go_back is None else None)
     if origin.checkpoint is None and options.branch_from is not None:
-        checkpoint = Checkpoint(_place(session, options.branch_from))
-        patiently(session, lambda: resume.restore(session, checkpoint, types))
+        checkpoint = Checkpoint(_place(session, read_retries, options.branch_from))
+        read_retries.wait_for(lambda: resume.restore(session, checkpoint, types))
         session.attempt.record("branched", source=str(checkpoint.path), step=checkpoint.step)
     start_from = options.start_from if origin.checkpoint is None else None
     if start_from is not None and not ranks.alone:  # each rank might choose another checkpoint
-        start_from = msgspec.structs.replace(start_from, path=_place(session, start_from.path))
-    reports = {} if start_from is None else patiently(session, lambda: _weights(session, start_from))
+        start_from = msgspec.structs.replace(start_from, path=_place(session, read_retries, start_from.path))
+    reports = {} if start_from is None else read_retries.wait_for(lambda: _weights(session, start_from))
     with ranks.together("the beginning"):
         _begin_here(session, "" if start_from is None else str(start_from.path), reports)
     if session.saves.saved is not None and session.drill_limit:  # the last attempt was killed before its last line
         stop_now(session, "drill limit")
 
 
-def _place(session: Session, path: str | os.PathLike[str]) -> Path:
+def _place(session: Session, read_retries: ReadRetries, path: str | os.PathLike[str]) -> Path:
     """Return the path of the checkpoint that `path` refers to, as rank 0 sees it."""
     at = reading(Path(path))(lambda: os.fsencode(weights.at(path).path.absolute()))
-    found = patiently(session, lambda: session.ranks.lead("the choice of a checkpoint", at))
+    found = read_retries.wait_for(lambda: session.ranks.lead("the choice of a checkpoint", at))
     return Path(os.fsdecode(found))
 
 
@@ -183,7 +184,7 @@ def _restore_own(session: Session, checkpoint: Checkpoint, memory: dict[str, Any
     session.saves.restore(checkpoint, ours=checkpoint.path.parent.parent == session.store.root)  # otherwise a branch
     _announce(session, checkpoint)
     if session.leads:
-        unsound.tell_resumed(session, checkpoint)
+        unsound.tell_resumed(session.store, session.tell, checkpoint)
     changed = fingerprint.changes(memory["fingerprint"]["environment"], fingerprint.environment())
     for line in changed:
         session.tell_changed(line)

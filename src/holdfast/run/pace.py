@@ -57,7 +57,7 @@ class Pace:
     """The saves' interval of one attempt."""
 
     def __init__(self, session: Session, rule: Auto) -> None:
-        self._session, self._rule = session, rule
+        self._session, self._progress, self._rule = session, session.progress, rule
         self.chosen: Chosen | None = None
         self._seen = Seen()
         self._saves: list[Took] = []
@@ -89,14 +89,14 @@ class Pace:
 
     def saving(self, began_s: float) -> None:
         """Note that a save begins."""
-        points = self._session.progress.steps_here
+        points = self._progress.steps_here
         count = points - self._since_point
         self._step_s = (began_s - self._since_s) / count if count and self._begun else None
         self._point = points
 
     def landed(self, flight: Flight, durable_s: float) -> None:
         """Note a save that was durable at `durable_s`; choose the interval if this is the first measurement."""
-        now_s, points = time.monotonic(), self._session.progress.steps_here
+        now_s, points = time.monotonic(), self._progress.steps_here
         if flight.reason not in PERIODIC:
             return
         freed_s = durable_s if flight.snapshot is None else flight.snapshot.copied_s
@@ -118,7 +118,7 @@ class Pace:
         fresh = pid not in _began
         _began.add(pid)
         self._begun, self._first_s = True, now_s
-        self._first_point = self._since_point = self._session.progress.steps_here
+        self._first_point = self._since_point = self._progress.steps_here
         self._since_s = now_s
         here_s = now_s - self._session.began_s
         self._restart_s = max(here_s, owner.age_s()) if fresh else here_s
@@ -128,8 +128,8 @@ class Pace:
         session, deadline_s = self._session, self._session.stop.deadline_s
         beside = [took for took in self._saves if took.beside]
         saves = beside or self._saves
-        points = session.progress.steps_here - self._first_point
-        step_s = (now_s - self._first_s) / points if points else session.progress.step_s
+        points = self._progress.steps_here - self._first_point
+        step_s = (now_s - self._first_s) / points if points else self._progress.step_s
         costs = Costs(
             stall_s=median(took.stall_s for took in saves),
             slow_s=median(self._slow_s) if self._slow_s and beside else 0.0,

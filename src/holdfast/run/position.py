@@ -5,24 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from ..data.facts import Feed, FeedPosition
+from ..data.facts import Feed
 from ..data.promise import Unproven
 from ..errors import Damaged, Mismatch
 from ..interval import Mark
 from ..state import rng
 from ..state.sound import Count, Whole, shaped
+from .cursor import Cursor
 from .last_batch import LastBatch
 from .passes import Walks
-
-if TYPE_CHECKING:
-    from .loader_cursor import LoaderCursor
-
-AHEAD = "ahead"  # in a feed's position: the random numbers before each fetch whose batch is not consumed yet
-
 
 _Total = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]  # ENDLESS is one, too
 
@@ -179,7 +174,7 @@ class Progress:
         self._looked_at_body = False
         self.unproven: dict[str | None, Unproven | None] = {}  # by loader; None: the framework
         self._epochs_in_steps = 0
-        self._cursor: LoaderCursor | None = None  # the loader in progress
+        self._cursor: Cursor | None = None  # the loader in progress
 
     @property
     def batches_left(self) -> int | None:
@@ -188,8 +183,8 @@ class Progress:
 
     @property
     def lives_on(self) -> str:
-        """The part of the loader in progress that no start can restore, not even at an epoch's end; empty if none."""
-        return "" if self._cursor is None else self._cursor.lives_on
+        """What of the loader in progress no start can bring back, not even at an epoch's end; empty if nothing."""
+        return "" if self._cursor is None else self._cursor.feed.lives_on
 
     @property
     def unproven_here(self) -> Unproven | None:
@@ -264,18 +259,18 @@ class Progress:
     def keep_source(self, name: str, source: LoaderSource, facts: Mapping[str, Any]) -> None:
         self.loader_facts[name], self.sources[name] = facts, source
 
-    def reach(self, cursor: LoaderCursor) -> None:
+    def reach(self, cursor: Cursor) -> None:
         """Note the loader in progress."""
         self._cursor = cursor
 
-    def consumed(self, cursor: LoaderCursor) -> None:
+    def consumed(self, cursor: Cursor) -> None:
         """Note how many batches of the loader in progress are done; a safe point follows."""
         self._cursor = cursor
         self.position.loaders[cursor.name] = {"consumed": cursor.consumed, "done": False}
 
-    def end_loader(self, name: str, position: FeedPosition, taken: int) -> None:
-        """End the loader `name` for this epoch, after `taken` batches."""
+    def end_serving(self, cursor: Cursor) -> None:
+        """End this loader for this epoch, after the batches that were taken."""
         self._cursor = None
         self.position.serve(None)
-        self.position.feeds[name] = dict(position)
-        self.position.loaders[name] = {"consumed": taken, "done": True}
+        self.position.feeds[cursor.name] = dict(cursor.place(cursor.taken))
+        self.position.loaders[cursor.name] = {"consumed": cursor.taken, "done": True}

@@ -5,15 +5,12 @@ A read that fails says nothing about the bytes: no checkpoint is set aside for i
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from .. import owner
 from ..errors import StoreError, Unreadable
 from ..job import job
 from ..journal import Log
@@ -21,9 +18,7 @@ from ..store.checkpoint import Checkpoint
 from ..store.format import Name, parse_name
 from ..terminal import say
 from .ranks import exit_barrier
-
-if TYPE_CHECKING:
-    from .session import Session
+from .session import Session
 
 T = TypeVar("T")
 
@@ -35,7 +30,7 @@ _AGAIN, _ENOUGH = b"again", b""
 
 
 class ReadRetries:
-    """How long one start waits for files that it cannot read: all its waits together. Used on rank 0."""
+    """How long one start waits for files that it cannot read: all its waits together. Rank 0 decides."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -67,40 +62,49 @@ class ReadRetries:
         with suppress(StoreError):  # the disk may fail altogether
             self._session.attempt.show()
 
+    def wait_for(self, work: Callable[[], T]) -> T:
+        """Return what `work` returns, which all ranks do together. Wait and do it again while a file cannot be read.
 
-def patiently(session: Session, work: Callable[[], T]) -> T:
-    """Return the result of `work`, which all ranks do together. While a file cannot be read, wait and repeat it.
+        Raises:
+            Unreadable: a file could not be read in all the time that there is.
+            Stopped: a signal came meanwhile; nothing was changed.
+        """
+        while True:
+            try:
+                return work()
+            except Unreadable as error:
+                fault = error
+            word = self._session.ranks.lead("the wait for a file", partial(self.verdict, fault))
+            if word == _ENOUGH:
+                raise fault
+            if word != _AGAIN:
+                self._leave(word.decode(), fault)
 
-    Raises:
-        Unreadable: a file could not be read in all the time that there is.
-        Stopped: a signal came meanwhile; nothing was changed.
-    """
-    while True:
-        try:
-            return work()
-        except Unreadable as error:
-            fault = error
-        word = session.ranks.lead("the wait for a file", partial(session.read_retries.verdict, fault))
-        if word == _ENOUGH:
-            raise fault
-        if word != _AGAIN:
-            _leave(session, word.decode(), fault)
+    def given_up(self, error: Unreadable, older: Checkpoint | None) -> Unreadable:
+        """Return the error that says what to do, after all that could be tried."""
+        here = job()
+        hosts = ",".join(dict.fromkeys(host for _, host in error.files))
+        elsewhere = f" (sbatch --exclude={hosts})" if here is not None and here.scheduler == "slurm" else ""
+        at = None if older is None else parse_name(older.path.name)
+        back = "" if at is None else f"; Run(..., go_back={at.step}) goes on from the checkpoint before it"
+        return Unreadable(
+            f"{error}; tried for {self.waited_s:.0f} s. Nothing was changed. Start it again, on another node "
+            f"if there is one{elsewhere}{back}",
+            error.files,
+        )
 
-
-@contextmanager
-def reading(place: Path) -> Iterator[None]:
-    """Raise an OSError about a file in `place` as Unreadable. It says which file, and on which host."""
-    try:
-        yield
-    except OSError as error:
-        if not isinstance(error.filename, str | bytes | os.PathLike):
-            raise
-        path, place = Path(os.fsdecode(error.filename)).absolute(), place.absolute()
-        if not path.is_relative_to(place):
-            raise
-        here = str(owner.me()["host"])
-        text = f"{path}: cannot be read on {here}: [Errno {error.errno}] {error.strerror}"
-        raise Unreadable(text, [(path.relative_to(place).as_posix(), here)]) from None
+    def _leave(self, reason: str, error: Unreadable) -> None:
+        """
+        Raises:
+            Stopped: always.
+        """
+        session, tried = self._session, self._session.origin.checkpoint
+        step, phase = (tried and parse_name(tried.path.name)) or Name(0)
+        with exit_barrier(session.ranks):
+            session.close("stop", reason=reason, step=step, phase=phase)
+            session.job_clock.stopped(session.attempt)
+        say(f"{session.path}: stopped by {reason}, while {error}; nothing was changed, run me again")
+        raise session.stopped(f"{reason}, while a checkpoint could not be read")
 
 
 def unread_elsewhere(error: Unreadable, name: str, logs: Sequence[Log]) -> str:
@@ -124,32 +128,3 @@ def _hosts(files: Any, file: str) -> set[str]:
     with suppress(TypeError, ValueError):
         return {str(host) for name, host in files if name == file}
     return set()
-
-
-def given_up(session: Session, error: Unreadable, older: Checkpoint | None) -> Unreadable:
-    """Return the error that says what to do, after all tries failed."""
-    here = job()
-    hosts = ",".join(dict.fromkeys(host for _, host in error.files))
-    elsewhere = f" (sbatch --exclude={hosts})" if here is not None and here.scheduler == "slurm" else ""
-    at = None if older is None else parse_name(older.path.name)
-    back = "" if at is None else f"; Run(..., go_back={at.step}) goes on from the checkpoint before it"
-    return Unreadable(
-        f"{error}; tried for {session.read_retries.waited_s:.0f} s. Nothing was changed. Start it again, on another "
-        f"node if there is one{elsewhere}{back}",
-        error.files,
-    )
-
-
-def _leave(session: Session, reason: str, error: Unreadable) -> None:
-    """Stop the run: a checkpoint cannot be read.
-
-    Raises:
-        Stopped: always.
-    """
-    tried = session.origin.checkpoint
-    step, phase = (tried and parse_name(tried.path.name)) or Name(0)
-    with exit_barrier(session.ranks):
-        session.close("stop", reason=reason, step=step, phase=phase)
-        session.job_clock.stopped(session.attempt)
-    say(f"{session.path}: stopped by {reason}, while {error}; nothing was changed, run me again")
-    raise session.stopped(f"{reason}, while a checkpoint could not be read")

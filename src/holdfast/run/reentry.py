@@ -9,17 +9,16 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 from ..errors import UsageError
 from ..state.captured import Attributes, captured
 from ..state.tree import flatten
 from .objects import OBJECTS, is_generator
-
-if TYPE_CHECKING:
-    from .session import Session
-    from .tracked import Tracked
+from .origin import Ended, Reentry
+from .session import Session
+from .tracked import Tracked
 
 MOST_RUNS = 8
 MOST_MEMBERS = 1000
@@ -27,22 +26,6 @@ MOST_BYTES = 1 << 20  # of a container that is kept alive until the next block
 _CONTAINERS = (dict, list)  # they take no weak references; nor do NumPy's generators
 
 _ended: dict[tuple[str, int], Ended] = {}  # by directory and thread: how this process's last block of a run ended
-
-
-class Ended(NamedTuple):
-    """The end of a block, and the checkpoint that holds the state at that end."""
-
-    checkpoint: str
-    attempt: int  # that saved it
-    objects: Mapping[str, Callable[[], Any] | None]  # the object of each name; None: unknown
-
-
-class Reentry(NamedTuple):
-    """A new block over the objects of the last one."""
-
-    ended: Ended
-    keeps_vars: bool  # it is the same Run
-    unknown: str  # the name of an object whose identity is unknown; empty: none
 
 
 def note_end(session: Session) -> None:

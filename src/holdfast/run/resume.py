@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import journal, scan
 from ..errors import Damaged, HoldfastError, NotFound, StoreError, Unreadable, Untrusted, UsageError
@@ -17,14 +17,13 @@ from ..store.checkpoint import Checkpoint
 from ..store.store import Store
 from ..terminal import say
 from . import unsound
+from .damaged import reading, require_sound, set_aside
 from .memory import checked
+from .origin import Reentry
 from .ranks import agreed, led_at_length
-from .read_retries import given_up, patiently, reading, unread_elsewhere
-from .tracked import RESERVED, Digests, Plan, Tracked, require_fit
-
-if TYPE_CHECKING:
-    from .reentry import Reentry
-    from .session import Session
+from .read_retries import ReadRetries, unread_elsewhere
+from .session import Session
+from .tracked import RESERVED, Plan, Tracked, require_fit
 
 FIRST_EPOCH = "first-epoch"  # in the quarantined name of a checkpoint before which there is only the run's beginning
 MOST_FAILURES = 2  # failures of the same kind from one checkpoint before it is set aside
@@ -33,44 +32,9 @@ MOST_FAILURES = 2  # failures of the same kind from one checkpoint before it is 
 _BLAMELESS = (HoldfastError, ImportError, NameError, SyntaxError, MemoryError, OSError)
 
 
-class Origin:
-    """The checkpoint that this attempt resumes from or is restoring (None: a fresh start); rejected ones."""
-
-    def __init__(self) -> None:
-        self.checkpoint: Checkpoint | None = None
-        self.memory: dict[str, Any] = {}  # what the checkpoint stored of the run itself
-        self.again: Reentry | None = None  # set: the live objects count, and were not restored
-        self.rejected: list[tuple[str, str]] = []  # name of a newer checkpoint, and the reason
-        self.overridden_options: dict[
-            str, list[str]
-        ] = {}  # options in the script that the checkpoint's values replaced
-        self.baseline: Digests | None = None  # digests of the restored state, until the first loop begins
-        self.generators: dict[str, Any] = {}  # copies of the tracked generators in that state
-
-    def choose(self, checkpoint: Checkpoint | None) -> None:
-        """Note `checkpoint` as the one that this attempt tries to restore. This method restores nothing."""
-        self.checkpoint = checkpoint
-
-    def restored(self, checkpoint: Checkpoint, memory: dict[str, Any], again: Reentry | None = None) -> None:
-        self.checkpoint, self.memory, self.again = checkpoint, memory, again
-
-    def reject(self, name: str, why: str) -> None:
-        self.rejected.append((name, why))
-
-    def note_overridden_options(self, found: dict[str, list[str]]) -> None:
-        """Note them before the first restore: a restore that fails half-way overwrites the script's options."""
-        self.overridden_options = found
-
-    def set_baseline(self, baseline: Digests | None, generators: dict[str, Any] | None = None) -> None:
-        """Set the state that must stay unchanged until the first loop begins; None: the loop has begun.
-
-        `generators`: copies of the tracked generators in that state; None: those that are known.
-        """
-        self.baseline = baseline
-        self.generators = self.generators if generators is None else generators
-
-
-def restore_newest(session: Session, types: Iterable[type], again: Reentry | None = None) -> None:
+def restore_newest(
+    session: Session, read_retries: ReadRetries, types: Iterable[type], again: Reentry | None = None
+) -> None:
     """Restore the newest undamaged checkpoint into the live objects. Note it in the origin, and set newer ones aside.
 
     `again`: see `opening.begin`. Rank 0 proposes a checkpoint. If one rank finds it damaged, all ranks reject it.
@@ -82,12 +46,12 @@ def restore_newest(session: Session, types: Iterable[type], again: Reentry | Non
         instead.
         Mismatch: the checkpoint does not fit the live objects; nothing was overwritten.
     """
-    search = _Search(session)
-    checkpoint = patiently(session, search.next)
+    search = _Search(session, read_retries)
+    checkpoint = read_retries.wait_for(search.next)
     while checkpoint is not None:
         try:
-            patiently(session, partial(restore, session, checkpoint, types, again))
-        except Untrusted:  # a user must decide: it is not set aside, and no older one is used
+            read_retries.wait_for(partial(restore, session, checkpoint, types, again))
+        except Untrusted:  # somebody has to look: neither is it set aside, nor an older one taken
             raise
         except (Damaged, NotFound, Unreadable) as error:
             # The next checkpoint is looked for outside of this block: its errors are not this one's. Without frames:
@@ -96,7 +60,7 @@ def restore_newest(session: Session, types: Iterable[type], again: Reentry | Non
         else:
             session.ranks.lead("damage that is shared", search.set_sharers_aside)
             return
-        checkpoint = patiently(session, partial(search.next, fault))
+        checkpoint = read_retries.wait_for(partial(search.next, fault))
 
 
 def _require_unsigned(checkpoint: Checkpoint) -> None:
@@ -116,8 +80,9 @@ def _require_unsigned(checkpoint: Checkpoint) -> None:
 class _Search:
     """Tries checkpoints from the newest to the oldest and sets unusable ones aside. Rank 0 decides."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, read_retries: ReadRetries) -> None:
         self._session, self._store, self._ranks = session, session.store, session.ranks
+        self._patience = read_retries
         self._tried: Checkpoint | None = None
         self._sharing: dict[str, str] = {}  # names of checkpoints that share a file with a rejected one, and the reason
         if self._ranks.rank == 0:
@@ -188,7 +153,7 @@ class _Search:
         with suppress(StoreError):  # the disk may fail altogether
             self._session.attempt.flush(sync=True)
         if not why or older is None or not _is_readable(older):
-            raise given_up(self._session, fault, older)
+            raise self._patience.given_up(fault, older)
         return why
 
     def _next_newest(self) -> Checkpoint | None:
@@ -269,7 +234,7 @@ def restore(session: Session, checkpoint: Checkpoint, types: Iterable[type], aga
         view = checkpoint if ranks.alone else checkpoint.as_rank(ranks.rank)
         memory, plan = _fitting(view, tracked if again is None else None, types)
         if not origin.overridden_options and plan is not None:
-            origin.note_overridden_options(tracked.overridden_options(view, plan, types))
+            origin.override_options(tracked.overridden_options(view, plan, types))
         return view, memory, plan
 
     view, memory, plan = agreed(ranks, "the comparison", compared)
@@ -343,22 +308,6 @@ def _fitting(
     differences = tracked.differences(checkpoint, plan, memory.get("nested", []))
     require_fit([*differences, *variables], checkpoint)
     return memory, plan
-
-
-def require_sound(checkpoint: Checkpoint) -> None:
-    """Read the whole checkpoint, and compare its digests.
-
-    Raises:
-        Damaged: its bytes differ from the committed ones.
-    """
-    for problem in checkpoint.problems():
-        raise Damaged(str(problem))
-
-
-def set_aside(store: Store, checkpoint: Checkpoint, word: str, why: str) -> None:
-    store.quarantine(checkpoint, word)
-    store.claim().record("quarantined", name=checkpoint.path.name, why=why)
-    store.claim().flush(sync=True)
 
 
 def counts(error: BaseException) -> bool:

@@ -156,6 +156,7 @@ class Run(AbstractContextManager["Run"]):
         require_overridable(self._options.overrides, self._tracked)
         self._session: Session | None = None
         self._last: Session | None = None  # the session that has ended, for code after the block
+        self._blockless: BlocklessRun | None = None  # set if the last one has no block: it ends with its outermost loop
 
     def __enter__(self) -> Self:
         if self._session is not None:
@@ -185,7 +186,7 @@ class Run(AbstractContextManager["Run"]):
         After an exception, or if the process ends earlier, nothing is committed as finished. Signals stop the run only
         during the loop; otherwise Python handles them. A new Run at the same path in this thread ends this one.
         """
-        if self._session is not None and self._session.blockless is None:
+        if self._session is not None and self._blockless is None:
             raise UsageError("this Run is entered already")
         self._begin(blockless=True)
         return self
@@ -279,7 +280,7 @@ class Run(AbstractContextManager["Run"]):
         steps takes both. docs/adapters.md shows one.
         """
         session = self._inside("loop")
-        if session.blockless is not None:
+        if self._blockless is not None:
             raise UsageError("run.loop() wants a block, or run.__enter__(): leave() ends the run")
 
         def leave(error: BaseException | None) -> None:
@@ -296,7 +297,7 @@ class Run(AbstractContextManager["Run"]):
         inside = session.progress.walks.kinds
         if inside and inside[-1] != "epochs":
             raise UsageError("run.batches() and run.steps() are followed by a safe point of their own")
-        if not inside and session.blockless is not None:
+        if not inside and self._blockless is not None:
             raise UsageError(
                 "run.safe_point() outside of a loop of this run: it ends with a block: with Run(...) as run:"
             )
@@ -354,13 +355,13 @@ class Run(AbstractContextManager["Run"]):
     @property
     def _ended(self) -> BlocklessRun | None:
         """The ended run of start(), if it has ended."""
-        return self._last.blockless if self._session is None and self._last is not None else None
+        return self._blockless if self._session is None else None
 
     def _now(self) -> Session:
         if self._last is None:
             raise UsageError("enter it first: with Run(...) as run:")
-        if self._last.blockless is not None:
-            self._last.blockless.raise_late()
+        if self._blockless is not None:
+            self._blockless.raise_late()
         if self._session is not None:
             count_left_pass(self._session)
         return self._last
@@ -378,10 +379,10 @@ class Run(AbstractContextManager["Run"]):
         end_at(self._options.path)
         again = reentry.take(self._options.path, self._tracked, same_run=self._last is not None)
         self._session = self._last = session = Session(self._options, self._tracked, self.vars)
-        alone = BlocklessRun(session, self._let_go) if blockless else None
-        living.add(self)
+        self._blockless = BlocklessRun(session, self._let_go) if blockless else None
+        living[self] = self._options.path
         try:
-            session.begin_listening(alone)
+            session.begin_listening(in_block=not blockless)
             opening.begin(session, again)
         except BaseException as error:
             self._leave(error)
@@ -393,7 +394,7 @@ class Run(AbstractContextManager["Run"]):
 
     def _let_go(self) -> None:
         self._session = None
-        living.discard(self)
+        living.pop(self, None)
 
     def _leave(self, error: BaseException | None) -> None:
         session = self._last

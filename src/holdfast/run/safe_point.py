@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
+from .. import owner
 from ..children import steps
-from ..errors import UsageError
+from ..errors import DiskError, UsageError
 from ..state.tree import flatten
 from ..terminal import say
-from . import drilled, first_step, unproven, unsound
+from . import drilled, imports, unproven, unsound
 from .ranks import GOOD_BYE_S, exit_barrier
 from .session import Session
 from .tracked import RESERVED
@@ -47,7 +50,11 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
         drilled.await_stop(session)
     session.job_clock.look(save_s=saves.save_s, step_s=progress.step_s, drain_s=session.drain_s)
     last = progress.last_batch
-    wanted = session.drill_limit or last.stop or _stop_ordered(session, order)
+    wanted = session.drill_limit or last.stop
+    if not wanted:  # the same on all ranks
+        wanted = order.stop if order is not None else _stop_wanted(session)
+        if wanted and last.stop_waits(session, wanted):
+            wanted = None
     first = last.stop if last.saves_first and not progress.unproven_here else None
     reason = wanted or first or saves.reason(metrics, order, epoch, final=final)
     session.display.update(step=session.position.step, metrics=metrics)
@@ -91,8 +98,11 @@ def passed(session: Session) -> None:
     except UsageError as error:
         session.store.ranks.report("a save", error)  # the other ranks wait for this message
         raise
-    if number == 1:
-        first_step.done(session)
+    if number == 1 and session.leads:
+        session.record("first_step", process_s=round(owner.age_s(), 3))
+        with suppress(DiskError):  # the line is kept, and written the next time
+            session.attempt.show()
+        imports.tell()
     if number == 3 or number & (number - 1) == 0:
         for lost in session.watch.lost():
             session.tell(lost.line, kind=lost.kind, name=lost.name)
@@ -113,12 +123,6 @@ def save_asked(session: Session) -> None:
             f"run.save() twice at step {session.position.step}: outside of a loop of this run nobody counts the "
             "steps; call run.safe_point() after each, and run.save() after it when that one is to be saved"
         )
-
-
-def _stop_ordered(session: Session, order: Order | None) -> str | None:
-    """Return why to stop at this safe point, or None; the same on all ranks."""
-    wanted = order.stop if order is not None else _stop_wanted(session)
-    return None if wanted and session.progress.last_batch.stop_waits(session, wanted) else wanted
 
 
 def _stop_wanted(session: Session, ahead_s: float = 0.0) -> str | None:

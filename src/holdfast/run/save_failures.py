@@ -6,18 +6,16 @@ what it writes, each of them leaves a checkpoint in quarantine/ that takes space
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from ..errors import Damaged, StoreError
 from ..store import format
 from ..store.problems import Problem
 from ..store.shards import Abandoned
+from ..store.store import Store
 from ..terminal import say, warn
-from .resume import set_aside
-
-if TYPE_CHECKING:
-    from .session import Session
+from .damaged import set_aside
 
 MOST_PASSED = 7  # the most due saves that are skipped between two tries
 _QUIET = 2  # so many saves in a row without known damage: the disk is trusted again
@@ -27,8 +25,8 @@ _ADVICE = "if that goes on, saves become rarer: look at the system's log (dmesg)
 class SaveFailures:
     """Counts failures and damage of one attempt's saves. On several ranks all count alike."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, store: Store, tell: Callable[..., None]) -> None:
+        self._store, self._tell = store, tell
         self._failed = 0  # saves in a row that failed
         self._damaged = 0  # checkpoints that were found damaged, since the disk was last trusted
         self._own = 0  # of several ranks: files that this one alone found damaged, before all did
@@ -36,32 +34,32 @@ class SaveFailures:
         self._passing = 0  # due saves still to be skipped
 
     def failed(self, name: format.Name, error: BaseException, before: format.Name | None) -> bool:
-        """Report and journal that a save failed. Return whether the next safe point must save instead."""
-        session, advice = self._session, ""
+        """Tell and journal that a save failed. Return whether the next safe point is to make up for it."""
+        advice = ""
         self._failed += 1
         told, again = _is_told(self._failed), False
         if isinstance(error, Damaged | Abandoned):  # its own files, or the files to link
             told, again = self._count_damage(), self._damaged == 1 or isinstance(error, Abandoned)
         if isinstance(error, Damaged):
             advice = self._set_aside(name, before)
-        if told and session.leads:
+        if told and self._store.ranks.rank == 0:
             warn(f"step {name.step} is not saved, and training goes on: {error}{advice}")
-        session.attempt.record("save_failed", step=name.step, error=str(error))
+        self._store.claim().record("save_failed", step=name.step, error=str(error))
         return again
 
     def damaged(self, problem: Problem) -> bool:
-        """Count and report damage of the last checkpoint. Return whether the next safe point must save."""
-        alone = self._session.ranks.alone
+        """Count, and tell, damage of the last checkpoint. Return whether the next safe point is to save."""
+        alone = self._store.ranks.alone
         if not alone:  # the other ranks do not know of it, and all must save at the same steps
             self._own += 1
         if self._count_damage() if alone else _is_told(self._own):
-            self._session.tell(f"{problem}; the next save writes it anew; {_ADVICE}")
+            self._tell(f"{problem}; the next save writes it anew; {_ADVICE}")
         return alone and self._damaged == 1
 
     def saved(self, name: format.Name) -> None:
         """Note that a save succeeded."""
         if self._failed:
-            say(f"{self._session.path}: step {name.step} is saved; {self._failed} before it failed")
+            say(f"{self._store.root}: step {name.step} is saved; {self._failed} before it failed")
         self._failed = 0
         self._quiet += 1
         if self._quiet > _QUIET:
@@ -82,7 +80,7 @@ class SaveFailures:
 
     def _set_aside(self, name: format.Name, before: format.Name | None) -> str:
         """Move a checkpoint to quarantine/ that was damaged when it was read back after its commit."""
-        store = self._session.store
+        store = self._store
         if store.parent != str(name):
             return ""
         store.continue_after(before)

@@ -28,7 +28,7 @@ from ..store.shards import Abandoned, Staged
 from ..store.store import Facts
 from ..terminal import warn
 from ..threads import Latch
-from . import drilled, unsound
+from . import unsound
 from .ranks import require_one_place
 from .readback import ReadBack
 from .save_failures import SaveFailures
@@ -81,7 +81,7 @@ class Saves:
         self.writer, self.arena = SaveWriter(), Arena()
         self.readback = ReadBack(session.store)
         self.pace = _pace(session)
-        self.failures, self.waiting = SaveFailures(session), Waiting(session)
+        self.failures, self.waiting = SaveFailures(session.store, session.tell), Waiting(session)
         self._durable_s = 0.0  # when the save in flight was durable
         self._last = session.progress.mark()  # the moment of the last save
         self._point = 0  # the safe point of the last save, as counted by windows
@@ -136,7 +136,7 @@ class Saves:
             return self._wanted
         if session.aim is not None and session.here in session.aim.saves:
             return "due"
-        if not drilled.is_past(session) and session.metrics.best.is_new(metrics):
+        if not session.is_past_aim and session.metrics.best.is_new(metrics):
             return "new best"
         every = self._every()
         # by the clock of rank 0
@@ -165,7 +165,7 @@ class Saves:
     def _every(self) -> Every | Auto | None:
         session = self._session
         forced = session.drilled.save_every_steps
-        if drilled.is_past(session) or (session.aim is not None and forced is None):
+        if session.is_past_aim or (session.aim is not None and forced is None):
             return None
         return session.options.every if forced is None else Every(steps=forced)
 
@@ -329,7 +329,7 @@ class Saves:
             self._journal(flight, checkpoint, save_s)
         found = session.store.not_finite
         if found and not self._not_finite and session.leads and not session.options.stop_on_nan:
-            unsound.tell_saved(session, str(flight.name), found)
+            unsound.tell_saved(session.store, session.tell, str(flight.name), found)
         self._not_finite = bool(found)
         if session.options.background and flight.reason in BACKGROUND and not session.is_stopping:
             self.readback.begin(over)
@@ -399,7 +399,7 @@ class Saves:
                 self.flight = None
                 self._session.metrics.best.forget()
         if found and self._session.options.stop_on_nan:
-            raise unsound.stopped(self._session, str(flight.name), found)
+            raise unsound.stopped(self._session.store, str(flight.name), found)
 
 
 def _pace(session: Session) -> Pace | None:

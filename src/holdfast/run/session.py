@@ -29,10 +29,9 @@ from .forgotten import Forgotten
 from .metrics import Metrics
 from .objects import STEERED, adapter_for, model_facts
 from .options import Options
+from .origin import Origin
 from .position import Position, Progress
 from .ranks import facts, here, present, require_alike
-from .read_retries import ReadRetries
-from .resume import Origin
 from .saves import Saves
 from .stop import Stop
 from .tracked import RESERVED, Digests, Tracked, Weighed, digests, framework_modules, still
@@ -42,7 +41,6 @@ from .windows import MOST_POINTS, Windows
 
 if TYPE_CHECKING:
     from ..board import Board
-    from .blockless import BlocklessRun
     from .mirrors import Mirrors
     from .room import Room
     from .witness import Witness
@@ -64,9 +62,7 @@ class Session:
         self._agree()
         self._claim()
         self.metrics, self.saves = Metrics(self), Saves(self)
-        self.read_retries = ReadRetries(self)
         self.around = ExitStack()  # contexts that stay open while the attempt is alive
-        self.blockless: BlocklessRun | None = None  # set if the run has no block: it ends with its outermost loop
         self.durations: dict[str, Any] = {}  # what a clock says: saved with the run, and compared by no drill
         self.left = False  # its block has ended, or without a block its outermost loop
         self.not_exact_from: int | None = None  # the step from which on other samples than before are trained
@@ -81,7 +77,11 @@ class Session:
         ranks, options = self.ranks, self.options
         with ranks.together("options"):
             self.drilled = settings.drilled(options.path)
-            self.witness = self._begin_witness() if self.drilled.digests else None
+            self.witness: Witness | None = None
+            if self.drilled.digests:
+                from . import witness
+
+                self.witness = witness.Witness(self.tracked.objects | self.tracked.inside())
             self.stop, self.display = Stop(options.deadline), Display()
             from .job_clock import JobClock  # `import holdfast` should not import what queries schedulers
 
@@ -95,11 +95,6 @@ class Session:
         most_points = 1 if self.drilled.digests else MOST_POINTS  # a drill wants the stop at exactly this safe point
         self.windows = None if ranks.alone else Windows(ranks, most_points=most_points)
 
-    def _begin_witness(self) -> Witness:
-        from .witness import Witness
-
-        return Witness(self.tracked.objects | self.tracked.inside())
-
     def _claim(self) -> None:
         """Claim the run when it is this attempt's turn."""
         options = self.options
@@ -108,17 +103,15 @@ class Session:
             mine = self._entry()
             if not options.take_over:
                 self.job_clock.await_turn(self.store.root)
-            self.mirrors = self._mirrored(mine) if self.leads and options.mirroring is not None else None
+            self.mirrors: Mirrors | None = None
+            if self.leads and options.mirroring is not None:
+                from . import mirror_start  # only such runs need it
+
+                self.mirrors = mirror_start.claim(options, self.store, mine)
             self.attempt = self.store.claim()
             if mine:
                 self.attempt.record("entered", **mine)
             self.earlier_logs = self.attempt.earlier  # oldest first; only rank 0 has them
-
-    def _mirrored(self, entered: Mapping[str, Any]) -> Mirrors | None:
-        """Claim the run's directory and its mirrors."""
-        from . import mirror_start  # only such runs need it
-
-        return mirror_start.claim(self.options, self.store, entered)
 
     def _entry(self) -> Mapping[str, Any]:
         """Which submission starts this attempt; empty outside a batch job.
@@ -134,14 +127,13 @@ class Session:
         submission_guard.require_ours(self.store.root, mine, self.options.accept)
         return mine._asdict()
 
-    def begin_listening(self, blockless: BlocklessRun | None) -> None:
-        """Handle the signals, and keep them from the workers of loaders. `blockless`: the run has no block."""
-        self.blockless = blockless
+    def begin_listening(self, *, in_block: bool) -> None:
+        """Handle the signals, and keep them from the workers of loaders."""
         self.tracked.for_each("enter")
         self.around.callback(self.tracked.for_each, "leave")
         self.alive.begin(self.ranks.rank, self.ranks.world, private=self.options.private)
         self.around.callback(self.alive.end)
-        if blockless is None:
+        if in_block:
             self.around.enter_context(self.stop)
         else:
             self.around.callback(self.stop.__exit__)  # entered when a loop begins
@@ -245,6 +237,14 @@ class Session:
         checkpoint = self.origin.checkpoint
         begun = (format.Name(0) if checkpoint is None else checkpoint.head.name).order
         return next((aim for aim in self.drilled.aims if format.Name(*aim.place).order > begun), None)
+
+    @property
+    def is_past_aim(self) -> bool:
+        """Whether the place is reached where the drill ends this attempt.
+
+        After it the run must not save, not even a new best: the next attempt would resume elsewhere.
+        """
+        return self.aim is not None and self.here.order >= format.Name(*self.aim.place).order
 
     @property
     def drain_s(self) -> float:

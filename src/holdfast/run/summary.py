@@ -5,15 +5,13 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from .. import journal
 from ..journal import Log
 from ..legible import counted, duration
-
-if TYPE_CHECKING:
-    from ..store.format import Name
-    from .session import Session
+from ..store.format import Name
+from .session import Session
 
 
 class Redone(NamedTuple):

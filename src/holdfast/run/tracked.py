@@ -177,13 +177,13 @@ class Tracked:
     def plan(self, checkpoint: Checkpoint, types: Iterable[type], *, compare: bool) -> Plan:
         """Return how the live objects would be filled with the checkpoint's state; nothing is changed."""
         fill, stored = Fill(OBJECTS, self.places, compare=compare), set(checkpoint.parts())
-        # objects that can only be filled come first: another place with the same object can be set
-        names = sorted((name for name in self.objects if name in stored), key=lambda name: not self._is_leaf(name))
+        # what can only be filled comes first: another place that holds it too can be set
+        names = sorted(
+            (name for name in self.objects if name in stored),
+            key=lambda name: OBJECTS.has(self.objects[name]) or not codec.is_leaf(self.objects[name]),
+        )
         acts = [fill.top(name, self.objects[name], checkpoint.handles(part=name, types=types)) for name in names]
         return Plan(fill, acts, self._own())
-
-    def _is_leaf(self, name: str) -> bool:
-        return not OBJECTS.has(self.objects[name]) and codec.is_leaf(self.objects[name])
 
     def overridden_options(self, checkpoint: Checkpoint, plan: Plan, types: Iterable[type]) -> dict[str, list[str]]:
         """For each object, the options whose values in the script differ from the checkpoint's, which are used."""

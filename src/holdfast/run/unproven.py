@@ -79,7 +79,7 @@ class Waiting:
     """The saves that wait for the end of an epoch, because no start is sure to go on from where they are due."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self._session, self._progress = session, session.progress
         self._told: set[str | tuple[str, str]] = set()
         self.since: Mark | None = None  # when the first of them was due
         self._is_short = False  # it waits at most until the next save is due
@@ -94,29 +94,25 @@ class Waiting:
         """Return why to save here, or None: `reason`, unless the save has to wait, or has waited until now."""
         if at_end:
             return reason or (None if self.since is None else "due")
-        if reason is None or not self._session.progress.unproven_here:
+        if reason is None or not self._progress.unproven_here:
             return reason
         self.tell()
-        if self._session.progress.lives_on:  # an epoch's end is no better place
+        if self._progress.lives_on:  # an epoch's end is no better place
             return reason
         if self.since is None:
             self.since = now
             session = self._session
             idle = session.ranks.lead("a save", lambda: b"yes" if _was_idle(session, "killed") else b"")
-            self._is_short = bool(idle) or not (self._by_steps and session.progress.several_epochs)
+            by_steps = getattr(session.options.every, "steps", None) is not None
+            self._is_short = bool(idle) or not (by_steps and self._progress.several_epochs)
             return None
         return reason if self._is_short or now.step - self.since.step >= LEAST_STEPS else None
 
-    @property
-    def _by_steps(self) -> bool:
-        every = self._session.options.every
-        return getattr(every, "steps", None) is not None
-
     def tell(self) -> None:
-        """Print, once for each loader, where this run saves, and how to change that."""
-        found = self._session.progress.unproven_here
-        name = self._session.position.current or ""
-        lives = self._session.progress.lives_on
+        """Say, once for each loader, where this run is saved and what changes that."""
+        found = self._progress.unproven_here
+        name = self._progress.position.current or ""
+        lives = self._progress.lives_on
         if not found or found.changed or (name, "lives") in self._told or (name in self._told and not lives):
             return
         self._told.add((name, "lives") if lives else name)
@@ -144,7 +140,7 @@ class Waiting:
         if found.code in self._told:
             return
         self._told.add(found.code)
-        waits = self._session.progress.has_epochs
+        waits = self._progress.has_epochs
         where = "this run is saved at the ends of its epochs" if waits else "a resume may end otherwise"
         advice = Advice("a proof", f"Prove it once: {_drill()}")
         self._session.tell(
@@ -154,8 +150,8 @@ class Waiting:
         )
 
     def tell_inside(self) -> None:
-        """Print, once, that a resume from the middle of an epoch may need the user's `accept`."""
-        found = self._session.progress.unproven_here
+        """Say, once, that a checkpoint in the middle of an epoch may need its reader's word."""
+        found = self._progress.unproven_here
         if not found or "" in self._told:
             return
         self._told.add("")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from .. import retention
 from ..errors import NotFinite, StoreError
@@ -12,9 +11,6 @@ from ..store.checkpoint import Checkpoint
 from ..store.checkpoint_index import CheckpointIndex
 from ..store.store import Store
 
-if TYPE_CHECKING:
-    from .session import Session
-
 NAMED = 3  # weights in a line
 NOTHING_KNOWN = (
     "stop_on_nan=True: of nothing that is tracked it is known which numbers are weights, or NumPy is missing: track "
@@ -22,25 +18,23 @@ NOTHING_KNOWN = (
 )
 
 
-def tell_saved(session: Session, name: str, found: Sequence[str]) -> None:
-    """Report that the weights of the checkpoint just saved are not finite, although those before were."""
-    session.tell(f"{_said(name, found)}; {_advice(session.store.index)}", kind="not_finite", name=name)
+def tell_saved(store: Store, tell: Callable[..., None], name: str, found: Sequence[str]) -> None:
+    """Tell that the weights of a checkpoint that was just saved are not finite, and those before were."""
+    tell(f"{_said(name, found)}; {_advice(store.index)}", kind="not_finite", name=name)
 
 
-def tell_resumed(session: Session, checkpoint: Checkpoint) -> None:
-    """Report if the run resumes from weights that are not finite."""
+def tell_resumed(store: Store, tell: Callable[..., None], checkpoint: Checkpoint) -> None:
+    """Tell that the run goes on from weights that are not finite, if so."""
     found = checkpoint.head.not_finite
     if found:
-        line = (
-            f"goes on from weights that are not finite: {_said(checkpoint.name, found)}; {_advice(session.store.index)}"
-        )
-        session.tell(line, kind="not_finite", name=checkpoint.name)
+        line = f"goes on from weights that are not finite: {_said(checkpoint.name, found)}; {_advice(store.index)}"
+        tell(line, kind="not_finite", name=checkpoint.name)
 
 
-def stopped(session: Session, name: str, found: Sequence[str]) -> NotFinite:
+def stopped(store: Store, name: str, found: Sequence[str]) -> NotFinite:
     """Return the error that ends a run with `stop_on_nan` after such a save."""
-    advice = f"; {_advice(session.store.index)}" if session.leads else ""
-    return NotFinite(f"{session.path}: stop_on_nan: {_said(name, found)}{advice}")
+    advice = f"; {_advice(store.index)}" if store.ranks.rank == 0 else ""
+    return NotFinite(f"{store.root}: stop_on_nan: {_said(name, found)}{advice}")
 
 
 def require_finite(store: Store, checkpoint: Checkpoint) -> None:

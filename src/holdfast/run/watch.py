@@ -51,7 +51,8 @@ class Watch:
             return
         reachable = type(self._given) is not dict or _others([self._given], 2) > 0  # the tracked objects' and ours
         for name in self._state:
-            others, plain = self._others(name), _is_value(self._state[name])
+            others = self._others(name)
+            plain = not hasattr(self._state[name], "state_dict") and _is_plain(self._state[name])
             if others > 0 and (plain or _is_random(self._state[name])):
                 self._held_state.append(name)
             elif not reachable and plain and _is_abandoned(others, self._state[name]):
@@ -138,10 +139,6 @@ def _is_plain(value: Any) -> bool:
 
 def _is_random(value: Any) -> bool:
     return is_generator(value) or (type(value).__name__ == "Generator" and codec.framework(type(value)) is not None)
-
-
-def _is_value(value: Any) -> bool:
-    return not hasattr(value, "state_dict") and _is_plain(value)
 
 
 def _is_abandoned(others: int, value: Any) -> bool:

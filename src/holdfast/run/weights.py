@@ -17,9 +17,8 @@ from ..store.checkpoint_index import CheckpointIndex
 from ..store.format import MANIFEST
 from ..store.signing import Key, public_key
 from ..store.store import Store
+from .damaged import reading, require_sound
 from .objects import handles_at, weights_for
-from .read_retries import reading
-from .resume import require_sound
 
 T = TypeVar("T")
 

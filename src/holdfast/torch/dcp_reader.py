@@ -32,9 +32,8 @@ from ..store.checkpoint import Checkpoint
 from ..store.locate import locate
 from ..store.store import Store
 from .dcp_writer import done
-from .leaves import DTYPES
 from .pieces import Cut
-from .stored import TensorRestore, is_stored_tensor
+from .stored import DTYPES, TensorRestore, is_stored_tensor
 
 _Path = tuple[str | int, ...]
 

@@ -11,16 +11,14 @@ from torch.nn import Parameter
 
 from ..errors import Damaged, UsageError
 from ..pages import Data
-from ..state.codec import ITEMSIZE, ML_DTYPES, UNSOUND, Blank, Block, LeafReader, Node, Share, checked_size
+from ..state.codec import UNSOUND, Blank, Block, LeafReader, Node, Share
 from . import pieces
 from .items import Now, data, memory, window
+from .stored import DTYPES, TensorRestore, are_sizes, checked, empty, is_dense
+from .stored import differing as tensors_differing
 
-DTYPES: Mapping[str, torch.dtype] = {
-    name: getattr(torch, name) for name in ITEMSIZE.keys() - ML_DTYPES if hasattr(torch, name)
-}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _PLAIN = (torch.Tensor, Parameter)
-_HOST = torch.device("cpu")
 
 
 def node(value: Any) -> Node | None:
@@ -132,17 +130,16 @@ def _items(shape: Sequence[int], stride: Sequence[int]) -> int:
 
 
 def _encode(tied: Sequence[torch.Tensor], now: Now) -> Block:
-    first, attrs = tied[0], _attrs(tied)
-    attrs |= _device(first)
-    divided = pieces.is_dtensor(first) and pieces.is_divided(first)
-    if pieces.is_dtensor(first) and divided:
+    first, divided = tied[0], False
+    attrs = _attrs(tied) | _device(first)
+    if pieces.is_dtensor(first) and (divided := pieces.is_divided(first)):
         attrs |= pieces.place(first)
     tensor = pieces.local(first)
     shape, contiguous = tuple(tensor.shape), tensor.is_contiguous()
     # even if only dimensions of one item differ: they reveal channels_last, which selects kernels
     if (1 in shape or not contiguous) and tensor.numel() and not divided:
         stride = tensor.stride()
-        if stride != _c_stride(shape) and _is_dense(shape, stride):
+        if stride != _c_stride(shape) and is_dense(shape, stride):
             attrs["stride"] = list(stride)
     return Block("torch", NAMES[tensor.dtype], shape, data(tensor, now), attrs)
 
@@ -198,18 +195,8 @@ def _c_stride(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
 
 
-def _is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether each item has its own place and no place is empty."""
-    expected = 1
-    for step, extent in sorted((step, extent) for step, extent in zip(stride, shape, strict=True) if extent != 1):
-        if step != expected:
-            return False
-        expected *= extent
-    return True
-
-
 def blank(stored: LeafReader) -> Blank:
-    tensor = empty(stored, _HOST)  # if memory is short this fails: no damage
+    tensor = empty(stored, torch.device("cpu"))  # if memory is short this fails: no damage
     held = memory(tensor) if tensor.is_contiguous() else data(tensor, Now())
     return Blank(held, lambda: _dressed(tensor, stored))
 
@@ -234,16 +221,12 @@ def unfit(live: Any) -> str:
 
 
 def differing(live: Any, stored: Any) -> list[str]:
-    from .stored import differing as tensors_differing
-
     if not isinstance(live, torch.Tensor):
         return ["a tensor in the checkpoint, none here"]
     return [line.removeprefix(": ") for line in tensors_differing("", stored, live)]
 
 
 def fill(pairs: Sequence[tuple[torch.Tensor, Any]]) -> None:
-    from .stored import TensorRestore
-
     filling = TensorRestore()
     for live, stored in pairs:
         if live is not stored:
@@ -299,32 +282,6 @@ def refill(live: Any, stored: Any) -> bool:
     return True
 
 
-def empty(stored: LeafReader, device: torch.device) -> torch.Tensor:
-    """A tensor of the stored dtype and layout, without values yet."""
-    dtype, stride = checked(stored)
-    if stride is None:
-        return torch.empty(stored.shape, dtype=dtype, device=device)
-    return torch.empty_strided(stored.shape, stride, dtype=dtype, device=device)
-
-
-def checked(stored: LeafReader) -> tuple[torch.dtype, list[int] | None]:
-    """Return its dtype and its stride, None for C order.
-
-    Raises:
-        Damaged: it does not describe a tensor.
-    """
-    dtype = DTYPES.get(stored.dtype)
-    if dtype is None:
-        raise Damaged(f"leaf {stored.key!r}: torch has no dtype {stored.dtype!r}")
-    checked_size(stored, dtype.itemsize)
-    stride: list[int] | None = stored.attrs.get("stride")
-    if stride is not None and not (
-        _are_sizes(stride) and len(stride) == len(stored.shape) and _is_dense(stored.shape, stride)
-    ):
-        raise Damaged(f"leaf {stored.key!r}: stride {stride!r} does not fit the shape {list(stored.shape)}")
-    return dtype, stride
-
-
 def _dressed(tensor: torch.Tensor, stored: LeafReader) -> torch.Tensor:
     try:
         return _as_described(tensor, stored.attrs)
@@ -341,16 +298,12 @@ def _as_described(tensor: torch.Tensor, attrs: Mapping[str, Any]) -> torch.Tenso
     return tensor.requires_grad_(requires_grad)
 
 
-def _are_sizes(sizes: Any) -> bool:
-    return isinstance(sizes, list) and all(type(size) is int and 0 <= size < 2**62 for size in sizes)
-
-
 def _view(content: Any) -> torch.Tensor:
     base, dtype = content["leaf"], DTYPES[content["dtype"]]
     shape, stride, offset = content["shape"], content["stride"], content["offset"]
     if not (isinstance(base, torch.Tensor) and base.dtype is torch.uint8 and base.dim() == 1):
         raise ValueError("the leaf under it is not flat bytes")
-    if not (_are_sizes([offset]) and _are_sizes(shape) and _are_sizes(stride) and len(shape) == len(stride)):
+    if not (are_sizes([offset]) and are_sizes(shape) and are_sizes(stride) and len(shape) == len(stride)):
         raise ValueError("it has no sizes")
     reach = _items(shape, stride) * dtype.itemsize if math.prod(shape) else 0
     if offset % dtype.itemsize or offset + reach > base.numel():

@@ -21,10 +21,9 @@ from ..state.fill import whole
 from ..state.sound import Whole, is_plain, shaped
 from . import entered, gradients
 from .entered import BESIDES
-from .leaves import DTYPES
 from .modules import is_torchs_own
 from .pieces import is_dtensor
-from .stored import TensorRestore, facts, is_stored_tensor, load, require_described, storage
+from .stored import DTYPES, TensorRestore, facts, is_stored_tensor, load, require_described, storage
 
 _HOOKS = (
     "_optimizer_state_dict_pre_hooks",

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch.nn.parameter import is_lazy
 
-from ..errors import Mismatch
-from ..state.codec import LeafReader, is_stored, read_all
+from ..errors import Damaged, Mismatch
+from ..state.codec import ITEMSIZE, ML_DTYPES, LeafReader, checked_size, is_stored, read_all
 from . import pieces
 from .items import Now, data, memory
-from .leaves import DTYPES, checked, empty
 
+DTYPES: Mapping[str, torch.dtype] = {
+    name: getattr(torch, name) for name in ITEMSIZE.keys() - ML_DTYPES if hasattr(torch, name)
+}
 AROUND_BYTES = 16 << 20  # most bytes that exist twice while read into memory no file can be read into
 
 
@@ -32,6 +35,32 @@ def facts(value: object) -> TensorFacts | None:
     if isinstance(value, torch.Tensor):
         return TensorFacts(str(value.dtype).removeprefix("torch."), tuple(value.shape))
     return TensorFacts(value.dtype, tuple(value.shape)) if is_stored_tensor(value) else None
+
+
+def empty(stored: LeafReader, device: torch.device) -> torch.Tensor:
+    """A tensor of the stored dtype and layout, without values yet."""
+    dtype, stride = checked(stored)
+    if stride is None:
+        return torch.empty(stored.shape, dtype=dtype, device=device)
+    return torch.empty_strided(stored.shape, stride, dtype=dtype, device=device)
+
+
+def checked(stored: LeafReader) -> tuple[torch.dtype, list[int] | None]:
+    """Return its dtype and its stride, None for C order.
+
+    Raises:
+        Damaged: it does not describe a tensor.
+    """
+    dtype = DTYPES.get(stored.dtype)
+    if dtype is None:
+        raise Damaged(f"leaf {stored.key!r}: torch has no dtype {stored.dtype!r}")
+    checked_size(stored, dtype.itemsize)
+    stride: list[int] | None = stored.attrs.get("stride")
+    if stride is not None and not (
+        are_sizes(stride) and len(stride) == len(stored.shape) and is_dense(stored.shape, stride)
+    ):
+        raise Damaged(f"leaf {stored.key!r}: stride {stride!r} does not fit the shape {list(stored.shape)}")
+    return dtype, stride
 
 
 def require_described(stored: LeafReader) -> None:
@@ -166,3 +195,17 @@ def _is_plain(tensor: torch.Tensor) -> bool:
         and not (tensor.is_conj() or tensor.is_neg())
         and (tensor.is_contiguous() or 0 not in tensor.stride())
     )
+
+
+def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether each item has its own place and no place is empty."""
+    expected = 1
+    for step, extent in sorted((step, extent) for step, extent in zip(stride, shape, strict=True) if extent != 1):
+        if step != expected:
+            return False
+        expected *= extent
+    return True
+
+
+def are_sizes(sizes: Any) -> bool:
+    return isinstance(sizes, list) and all(type(size) is int and 0 <= size < 2**62 for size in sizes)
