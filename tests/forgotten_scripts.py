@@ -420,6 +420,23 @@ def loaders_generator(path):
                 optimizer.step()
 
 
+def validation_of_epochs(path, die=None):
+    """Each epoch's validation draws from its seed on, and makes a probe's weights at its first use in the process."""
+    model, data, drawn, probe = net(), loader(40), torch.Generator(), nn.LazyLinear(1)
+    optimizer = adam(model)
+    with entered(path, {"model": model, "optimizer": optimizer}) as run:
+        for _ in run.epochs(4):
+            for (x,) in run.batches(data):
+                optimizer.zero_grad()
+                model(x).mean().backward()
+                optimizer.step()
+                if run.step == die:
+                    raise OSError
+            drawn.manual_seed(5)
+            for (x,) in loader(shuffle=True, generator=drawn):
+                probe(x)
+
+
 def partly_frozen(path):
     """A group holds what is not trained, and nobody tracks that."""
     backbone, head = nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 1)
@@ -490,7 +507,7 @@ RIGHT: list[Any] = [
     schedulers_inside,
     plain, maml, reptile, lbfgs_inside, gan, teacher, compiled, two_runs, inside_a_tracked_object, lists_and_dicts,
     fields_of_an_agent, stateless_sgd, foreach_and_fused, at_test_time, optimizer_per_epoch, copied_in_each_epoch,
-    weights_in_a_list,
+    weights_in_a_list, validation_of_epochs,
     functional, wrapped_in_ddp, wrapped_as_apex_does, average_made_anew, by_the_epochs_number, rate_by_formula,
     evaluation_generator, loaders_generator, partly_frozen, ema_tracked, without_a_block, another_programs_loop,
     only_calls_of_safe_point,

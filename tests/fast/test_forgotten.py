@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.optim import optimizer as of_optimizers
 
-from forgotten_scripts import FORGETFUL, RIGHT, scheduler_of_epochs
+from forgotten_scripts import FORGETFUL, RIGHT, scheduler_of_epochs, validation_of_epochs
 from toy import events
 
 pytestmark = [
@@ -44,7 +44,9 @@ def test_what_is_forgotten_is_told_once_with_the_line_to_write(tmp_path, capsys,
 def test_what_changes_once_an_epoch_is_told_although_each_attempt_sees_one_end(tmp_path, capsys):
     """The journals of the attempts before tell what they have seen change."""
     for die in (15, 25):
-        with pytest.raises(OSError):
-            scheduler_of_epochs(tmp_path, die)
-        assert [("forgotten", "scheduler")] * (die == 25) == told(tmp_path)
+        for script in (scheduler_of_epochs, validation_of_epochs):
+            with pytest.raises(OSError):
+                script(tmp_path / script.__name__, die)
+        assert [("forgotten", "scheduler")] * (die == 25) == told(tmp_path / "scheduler_of_epochs")
+    assert [] == told(tmp_path / "validation_of_epochs")
     assert "scheduler (LambdaLR) changes from epoch to epoch" in capsys.readouterr().err

@@ -255,39 +255,52 @@ def test_the_one_before_stays_although_the_rule_keeps_one(tmp_path, seeded):
     assert [step(4, end=True)] == names(tmp_path)[-1:]
 
 
-def test_before_the_first_checkpoint_of_the_first_epoch_lies_the_beginning(tmp_path, seeded, monkeypatch, capsys):
+def reads_what_the_body_sets(path, *, first=0, stop=False, error=None, **options):
+    random.seed(1)
+    toy = Toy()
+    with new_run(path, toy, every=None, background=False, **options) as run:
+        for _ in run.epochs(range(first, first + EPOCHS)):
+            for batch in run.batches(range(BATCHES)):
+                toy.learn(batch)
+                last = batch
+                if stop and run.step == BATCHES - 1:
+                    signal.raise_signal(signal.SIGTERM)
+            if error is not None:
+                raise error
+            toy.learn(last)
+    return toy.value
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_before_the_first_checkpoint_of_the_first_epoch_lies_the_beginning(tmp_path, monkeypatch, capsys, first):
     """The start after the failed one begins there; so does the next one, if that one dies before its first save."""
     monkeypatch.setattr(last_batch, "SHORT_S", 0.0)
-    expected = trained(tmp_path / "whole")
+    expected = reads_what_the_body_sets(tmp_path / "whole", first=first)
     path = tmp_path / "run"
-    random.seed(1)
     with pytest.raises(Stopped):
-        trained(path, die=0, every=None)
-    with pytest.raises(ZeroDivisionError):
-        trained(path, every=None)
+        reads_what_the_body_sets(path, first=first, stop=True)
+    with pytest.raises(NameError):
+        reads_what_the_body_sets(path, first=first)
     assert "the next start goes on from the beginning" in capsys.readouterr().err
-    random.seed(1)
     with pytest.raises(OSError):
-        trained(path, fail=0, every=None)
+        reads_what_the_body_sets(path, first=first, error=OSError())
     assert "step-000000004 (failed behind its epoch's last batch" in capsys.readouterr().err
     assert ["step-000000004-first-epoch"] == [each.name for each in (path / "quarantine").iterdir()]
-    random.seed(1)
-    assert expected == trained(path, every=None)
+    assert expected == reads_what_the_body_sets(path, first=first)
 
 
-def test_no_older_checkpoint_is_said_and_nothing_begins_anew_by_itself(tmp_path, seeded, monkeypatch, capsys):
+@pytest.mark.parametrize("error", [OSError(28, "full"), MemoryError(), RuntimeError("a peer has gone")])
+def test_an_error_that_may_have_another_cause_costs_no_epoch(tmp_path, monkeypatch, capsys, error):
+    """A full disk, a lost node: the checkpoint stays."""
     monkeypatch.setattr(last_batch, "SHORT_S", 0.0)
-    expected = trained(tmp_path / "whole")
-    path = tmp_path / "run"
-    random.seed(1)
     with pytest.raises(Stopped):
-        trained(path, die=1, every=None)
+        reads_what_the_body_sets(tmp_path, stop=True)
     for _ in range(2):
-        with pytest.raises(ZeroDivisionError):
-            trained(path, every=None)
+        with pytest.raises(type(error)):
+            reads_what_the_body_sets(tmp_path, error=error)
         assert "or start with allow_fresh=True to begin anew" in capsys.readouterr().err
-    random.seed(1)
-    assert expected == trained(path, every=None, allow_fresh=True)
+    assert [step(4)] == names(tmp_path)
+    reads_what_the_body_sets(tmp_path, allow_fresh=True)
 
 
 def test_only_an_error_behind_the_batches_counts(tmp_path, seeded, monkeypatch):

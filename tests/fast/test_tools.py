@@ -119,7 +119,7 @@ def test_a_move_is_a_call_from_one_room_into_another(tmp_path):
         ("a/door.py", "b.py", 3),
         ("b.py", "c.py", 1),
     }
-    assert "a\n└─ b  3\n   └─ c  1" == walks.draw(found)
+    assert "    script: a\n    a: b\n    b: c" == walks.draw(found)
     again = traced(folder, "from house.a import door\nt = threading.Thread(target=door.go)\nt.start()\nt.join()")
     assert found["moves"] == again["moves"]
 

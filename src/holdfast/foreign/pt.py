@@ -71,10 +71,6 @@ def imports(value: Any) -> dict[str, Any]:
     return {"would import": found} if found else {}
 
 
-def is_torch(archive: ZipMembers) -> bool:
-    return any(name == PICKLE or name.endswith(f"/{PICKLE}") for name in archive.members)
-
-
 def _top(archive: ZipMembers) -> str:
     """The folder in the archive: torch names it like the file."""
     found = [name.removesuffix(PICKLE) for name in archive.members if name == PICKLE or name.endswith(f"/{PICKLE}")]

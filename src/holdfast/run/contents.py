@@ -59,6 +59,10 @@ def _basis(value: Any) -> Any:
     return count - last if isinstance(count, int) and isinstance(last, int | float) else None
 
 
+def is_scheduler(value: Any) -> bool:
+    return isinstance(getattr(value, "__dict__", {}).get("last_epoch"), int | float)
+
+
 def is_random(value: Any) -> bool:
     return is_generator(value) or (type(value).__name__ == "Generator" and OBJECTS.has(value))
 

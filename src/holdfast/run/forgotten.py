@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..state.captured import ATOMS, Attributes
 from .carried import names_member
-from .contents import MOST_ITEMS, SeenObject, arrays_of, content_of, is_copy, is_random, of_module, shapes
+from .contents import MOST_ITEMS, SeenObject, arrays_of, content_of, is_copy, is_random, is_scheduler, of_module, shapes
 from .left_out import LeftOut
 from .tracked import RESERVED, Tracked, framework_modules
 from .visible import Variable, frames, has_own_state, is_module, variables, within
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LAST_POINT = 32  # the hooks are removed there
 LOOKS = {"step": (1, 2, 4), "end": (1, 2, 3)}  # the safe points, by kind, at which contents are compared
-EVENT = "changed_once"  # changes in one epoch of one attempt; one in another attempt is the second
+EVENT = "changed_once"  # names the schedulers that one attempt has seen change in one epoch
 MOST_OBJECTS = 20_000  # objects that are visited in the search
 DEEPEST = 6
 
@@ -68,9 +68,17 @@ class Forgotten:
         if count in LOOKS["step"] and not ended:
             self._tracked.for_each("look")
         if number == 1 and not ended:
-            yield from self._changing(session, "end", last=False)  # compared at the epoch's end
+            self._compare("end", only=is_scheduler)
         if count in LOOKS[kind]:
-            yield from self._changing(session, kind, last=count == LOOKS[kind][-1])
+            self._compare(kind)
+            last = count == LOOKS[kind][-1]
+            if last:
+                for lost in self._left_out[kind].told():
+                    yield from self._once(lost)
+            if last or ended:
+                yield from self._told_of(session, kind)
+            if last:
+                self._seen[kind].clear()
 
     def _optimizers(self) -> Iterator[Lost]:
         """Yield tracked optimizers that step untracked parameters, and optimizers that are untracked."""
@@ -92,40 +100,43 @@ class Forgotten:
             self._told_names.add((lost.kind, lost.name))
             yield lost
 
-    def _changing(self, session: Session, kind: str, *, last: bool) -> Iterator[Lost]:
-        """Yield objects whose content changed between all looks of this kind."""
+    def _compare(self, kind: str, only: Callable[[Any], bool] | None = None) -> None:
+        """Note which objects have another content than at the last look of this kind; `only`: of which objects."""
         objects = self._tracked.objects | self._tracked.inside()
         before, self._seen[kind] = self._seen[kind], {}
         modules = framework_modules()
         inside, captured = self._tracked.inside(), self._tracked.capture()
         saved = {place for each in modules for place in each.held_by(inside, captured)}
-        self._left_out[kind].look(saved)
+        if only is None:
+            self._left_out[kind].look(saved)
         for variable in _candidates(objects):
             value = variable.value
             with suppress(Exception):  # a script's objects may raise anything
-                content = content_of(value, saved)
-                seen = before.get(id(value))
-                if seen is None or not seen.is_of(value):
-                    seen = SeenObject(value)
-                self._seen[kind][id(value)] = seen.now(content)
-        if last:
-            for lost in self._left_out[kind].told():
-                yield from self._once(lost)
-        if last or (kind == "end" and self._ends):
-            yield from self._told_of(session, kind, objects)
-        if last:
-            self._seen[kind].clear()
+                if only is None or only(value):
+                    content = content_of(value, saved)
+                    seen = before.get(id(value))
+                    if seen is None or not seen.is_of(value):
+                        seen = SeenObject(value)
+                    self._seen[kind][id(value)] = seen.now(content)
 
-    def _told_of(self, session: Session, kind: str, objects: dict[str, Any]) -> Iterator[Lost]:
-        once = [event.get("names") for log in session.earlier_logs for event in log.newest(EVENT)]
-        earlier = {name for names in once if isinstance(names, list) for name in names}
-        least, new = 2 if kind == "step" else 1, []
-        changed = [seen for seen in self._seen[kind].values() if seen.changes >= least and not seen.is_set]
-        suspects = {id(seen.value): seen.value for seen in changed if seen.value is not None}
+    def _told_of(self, session: Session, kind: str) -> Iterator[Lost]:
+        """Yield objects whose content changed twice; a scheduler also if it did so once, here and in another attempt.
+
+        What another object changes once may be its first use in the process.
+        """
+        objects = self._tracked.objects | self._tracked.inside()
+        suspects = {
+            id(seen.value): seen.value
+            for seen in self._seen[kind].values()
+            if seen.changes >= (1 if kind == "end" and is_scheduler(seen.value) else 2)
+            and not seen.is_set
+            and seen.value is not None
+        }
         for each in self._told | _drawn_by_loaders(session):
             suspects.pop(each, None)
         if not suspects:
             return
+        once: list[str] = []
         reached = [_Reached(module, self._tracked) for module in framework_modules()]
         for variable in _candidates(objects):
             value = suspects.pop(id(variable.value), None)
@@ -134,13 +145,23 @@ class Forgotten:
             if any(module.stepped_in(value, steps) for module, steps in self._steps):
                 continue
             name = _list_of(variable.path.rpartition(":")[2])
-            if self._seen[kind][id(value)].changes < 2 and name not in earlier:
-                new.append(name)
+            if self._seen[kind][id(value)].changes < 2 and not _changed_before(session, name):
+                once.append(name)
                 continue
             self._told.add(id(value))
             yield from self._once(_forgotten_object(name, value, "step" if kind == "step" else "epoch"))
-        if new and session.leads:
-            session.record(EVENT, names=new)
+        if once and session.leads:
+            session.record(EVENT, names=once)
+
+
+def _changed_before(session: Session, name: str) -> bool:
+    """Whether an earlier attempt has seen it change once."""
+    found = False
+    for log in session.earlier_logs:
+        names = [event.get("names") for event in log.newest(EVENT)]
+        found = found or any(isinstance(each, list) and name in each for each in names)
+        log.forget()
+    return found
 
 
 def _list_of(name: str) -> str:

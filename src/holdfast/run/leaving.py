@@ -87,8 +87,10 @@ def say_failed(session: Session, error: BaseException) -> None:
     """Write the journal's last line: the attempt failed with `error`."""
     checkpoint, afresh = session.origin.checkpoint, session.progress.steps_here == 0
     before: dict[str, Any] = {}
-    if checkpoint is not None and session.progress.last_batch.has_failed(session, error):
-        before = {"behind": True, "next": resume.place_before(session.store, checkpoint)}
+    if session.progress.last_batch.has_failed(session, error):
+        before = {"behind": True, "next": ""}
+        with suppress(StoreError, OSError):  # a second error must not hide the first
+            before["next"] = resume.place_before(session, error)
     if isinstance(error, DiskError) and session.saves.saved is not None:  # the journal may have no room for that
         error.add_note(summary.what_is_saved(session, session.saves.saved))
     # when another rank is lost, the framework's collective fails with a RuntimeError

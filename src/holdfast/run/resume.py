@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import journal, scan
 from ..errors import Damaged, HoldfastError, NotFound, StoreError, Unreadable, Untrusted, UsageError
-from ..journal import Log
+from ..journal import Event, Log
 from ..store.attempt import appear, is_checkpoint
 from ..store.checkpoint import Checkpoint
 from ..store.store import Store
@@ -25,6 +25,7 @@ from .read_retries import ReadRetries, unread_elsewhere
 from .session import Session
 from .tracked import RESERVED, Plan, Tracked, require_fit
 
+BEGINNING = "the beginning"  # of the run, as what a start goes on from
 FIRST_EPOCH = "first-epoch"  # in the quarantined name of a checkpoint before which there is only the run's beginning
 MOST_FAILURES = 2  # failures of the same kind from one checkpoint before it is set aside
 
@@ -90,7 +91,7 @@ class _Search:
             self._places = None if session.mirrors is None else session.mirrors.fetcher
             self._left: Iterator[Checkpoint] | None = None  # None: not listed yet
             self._following: Checkpoint | None = None
-            self._begins_anew = False  # the oldest one is after the run's first epoch, and the script fails there
+            self._anew = ""  # the checkpoint behind the run's first epoch from which the script fails
 
     def next(self, fault: StoreError | None = None) -> Checkpoint | None:
         """Return the next checkpoint to try; None: the run begins fresh. `fault`: why the last one failed.
@@ -127,13 +128,14 @@ class _Search:
             name, oldest = tried.path.name, self._following is None
             oldest = oldest and not self._session.options.allow_fresh
             why = self._sharing.get(name)
-            if why is None and (not oldest or is_of_first_epoch(tried)):
-                why = fails_behind(name, self._logs)
-                self._begins_anew = oldest and why is not None
+            if why is None and (failed := failed_behind(name, self._logs)):
+                self._anew = name if oldest and failed.get("next") == BEGINNING else ""
+                if self._anew or not oldest:
+                    why = f"failed behind its epoch's last batch, without the loop's body: {failed.get('error')}"
             why = why or (None if self._following is None else poison(name, self._logs))
             if why is None:
                 return name.encode()
-            word = FIRST_EPOCH if self._begins_anew else "poison" if why.startswith("failed") else "damaged"
+            word = FIRST_EPOCH if self._anew else "poison" if why.startswith("failed") else "damaged"
             self._set_aside(tried, why, word)
             if self._places is not None:
                 self._places.reject(name)
@@ -170,19 +172,19 @@ class _Search:
         Raises:
             StoreError: the run had checkpoints; it does not begin from scratch without being told to.
         """
-        if self._session.options.allow_fresh or self._begins_anew:
+        if self._session.options.allow_fresh:
             return
         rejected, quarantine = self._session.origin.rejected, self._store.root / "quarantine"
         earlier = sorted(each.name for each in scan.glob(quarantine, "step-*") if FIRST_EPOCH not in each.name)
         if lacks := self._places.lacks if self._places is not None else "":
             raise StoreError(f"{self._store.root}: {lacks}. To start from scratch all the same, say allow_fresh=True")
         if earlier:
-            shown = "; ".join(f"{name}: {why}" for name, why in rejected) or ", ".join(earlier)
+            shown = "; ".join(f"{name}: {why}" for name, why in rejected if name != self._anew) or ", ".join(earlier)
             raise StoreError(
                 f"{self._store.root}: checkpoints existed and none is valid: {shown}. They are in "
                 f"{quarantine}. To start from scratch all the same, say allow_fresh=True"
             )
-        if gone := journal.unaccounted(self._logs):
+        if gone := [each for each in journal.unaccounted(self._logs) if each != self._anew]:
             raise StoreError(
                 f"{self._store.root}: checkpoints were saved, the last was {gone[-1]}, and none is there any more: put "
                 "them back. To start from scratch all the same, say allow_fresh=True"
@@ -344,28 +346,29 @@ def poison(name: str, logs: Sequence[Log]) -> str | None:
     return f"failed {MOST_FAILURES} times before the first step with: {text}"
 
 
-def fails_behind(name: str, logs: Sequence[Log]) -> str | None:
-    """Return why the checkpoint `name` is not tried again, or None: it lies behind an epoch's last batch.
+def failed_behind(name: str, logs: Sequence[Log]) -> Event | None:
+    """Return the last attempt's failure, if it began at the checkpoint `name`, behind an epoch's last batch.
 
-    The last attempt, of the same program version, began there, and the code behind the loop failed.
+    The code behind the loop failed there, in the same program version.
     """
     for event in logs[-1].newest("failed") if logs else ():
         if event.get("behind") and event.get("checkpoint") == name and event.get("script") == script():
-            return f"failed behind its epoch's last batch, without the loop's body: {event.get('error')}"
+            return event
     return None
 
 
-def is_of_first_epoch(checkpoint: Checkpoint) -> bool:
-    with suppress(StoreError):
-        return checkpoint.head.epoch == 0
-    return False
+def place_before(session: Session, error: BaseException) -> str:
+    """Return from where the start after such a failure resumes: an older checkpoint, or BEGINNING; or empty.
 
-
-def place_before(store: Store, checkpoint: Checkpoint) -> str:
-    """Return from where the start after a `fails_behind` resumes: an older checkpoint, or the beginning; or empty."""
-    names = [each.path.name for each in store.checkpoints()]
-    older = names[: names.index(checkpoint.path.name)] if checkpoint.path.name in names else []
-    return older[-1] if older else "the beginning" if is_of_first_epoch(checkpoint) else ""
+    BEGINNING only if the run's first epoch has no older checkpoint, and a name has no value: any other error may have
+    another cause than the body that did not run.
+    """
+    checkpoint, names = session.origin.checkpoint, [each.path for each in session.store.checkpoints()]
+    if checkpoint is None or checkpoint.path not in names:  # it is another run's
+        return ""
+    if older := names[: names.index(checkpoint.path)]:
+        return older[-1].name
+    return BEGINNING if isinstance(error, NameError) and session.position.epoch_began == 0 else ""
 
 
 def after_a_failure_behind(store: Store, before: str, error: str) -> str:
