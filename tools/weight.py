@@ -197,10 +197,10 @@ def _tokens(path: Path) -> int:
     return tokens(path.read_text())
 
 
-def too_heavy(root: Path) -> list[str]:
-    """A line for each figure that is above its bound in weights.toml, or has none there."""
+def too_heavy(root: Path, found: dict[str, dict[str, int]] | None = None) -> list[str]:
+    """A line for each figure, of those that `bounded` found, that is above its bound in weights.toml, or has none."""
     bounds, lines = tomllib.loads((root / "weights.toml").read_text()), []
-    for table, figures in bounded(root).items():
+    for table, figures in (found or bounded(root)).items():
         for name, figure in figures.items():
             bound = bounds[table].get(name)
             if bound is None:
@@ -210,10 +210,10 @@ def too_heavy(root: Path) -> list[str]:
     return lines
 
 
-def lower(root: Path) -> list[str]:
+def lower(root: Path, found: dict[str, dict[str, int]] | None = None) -> list[str]:
     """Lower each bound in weights.toml to the figure that is there now; return a line for each that changed."""
     file = root / "weights.toml"
-    figures, lines, table, kept = bounded(root), [], "", []
+    figures, lines, table, kept = found or bounded(root), [], "", []
     for line in file.read_text().splitlines(keepends=True):
         if header := re.match(r"\[(\w+)\]", line):
             table = header[1]
@@ -291,8 +291,9 @@ def main() -> int:
     if not (asked.root / "src/holdfast").is_dir():
         parser.error(f"{asked.root} has no src/holdfast: give the root of a checkout")
     if asked.lower:
-        above = too_heavy(asked.root)
-        print("\n".join([*lower(asked.root), *above] or ["weights.toml: nothing is lighter, nothing heavier"]))
+        figures = bounded(asked.root)
+        above = too_heavy(asked.root, figures)
+        print("\n".join([*lower(asked.root, figures), *above] or ["weights.toml: nothing is lighter, nothing heavier"]))
         return min(len(above), 1)
     weights = {name: weigh(asked.root / path) for name, path in (("src", "src/holdfast"), ("tests", "tests"))}
     text = read(asked.root)

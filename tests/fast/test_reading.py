@@ -238,6 +238,7 @@ def test_nothing_stays_open(tmp_path):
     """No descriptor and no thread, also after damage."""
     places, _ = write(tmp_path / "a", SIZES["mixed"])
     filled(places)
+    gc.collect()
     before = len(os.listdir("/proc/self/fd")), threading.active_count()
     filled(places)
     list(reading.damaged(places, cold=True))
