@@ -116,7 +116,7 @@ ORPHANED = """
     from holdfast.torch.workers import sheltered
 
     def told(worker):
-        print(os.getpid(), flush=True)
+        os.write(1, b"%d\\n" % os.getpid())  # in one piece
 
     if __name__ == "__main__":
         with sheltered():
