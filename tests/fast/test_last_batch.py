@@ -289,7 +289,7 @@ def test_before_the_first_checkpoint_of_the_first_epoch_lies_the_beginning(tmp_p
     assert expected == reads_what_the_body_sets(path, first=first)
 
 
-@pytest.mark.parametrize("error", [OSError(), MemoryError(), RuntimeError()])
+@pytest.mark.parametrize("error", [OSError(), NameError("'typo'"), RuntimeError()])
 def test_an_error_that_may_have_another_cause_costs_no_epoch(tmp_path, monkeypatch, capsys, error):
     """A full disk, a lost node: the checkpoint stays."""
     monkeypatch.setattr(last_batch, "SHORT_S", 0.0)

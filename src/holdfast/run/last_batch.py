@@ -31,6 +31,7 @@ class LastBatch:
         self.saves_first = False  # the run saves at this safe point nevertheless
         self._body_s: float | None = None  # the longest time so far from here to the next safe point
         self._is_behind = False  # whether the last safe point was behind an epoch's last batch
+        self.body_sets: list[str] = []  # names that the code behind it reads, and only the body that did not run sets
         self._skipped = False  # this process began after an epoch's last batch, and its loop has ended
 
     def pass_point(self, before_s: float, *, behind: bool) -> None:
@@ -73,7 +74,7 @@ class LastBatch:
         self._skipped = True
         from .body_names import names_of_body  # only such a start needs it
 
-        names = names_of_body(session.tracked)
+        names = self.body_sets = names_of_body(session.tracked)
         line = (
             f"{session.path}: resumes behind the last batch of epoch {session.position.epoch}: the code that follows "
             "the loop runs without the loop's body"

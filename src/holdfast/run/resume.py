@@ -360,15 +360,17 @@ def failed_behind(name: str, logs: Sequence[Log]) -> Event | None:
 def place_before(session: Session, error: BaseException) -> str:
     """Return from where the start after such a failure resumes: an older checkpoint, or BEGINNING; or empty.
 
-    BEGINNING only if the run's first epoch has no older checkpoint, and a name has no value: any other error may have
-    another cause than the body that did not run.
+    BEGINNING only if the run's first epoch has no older checkpoint, and a name that only the body sets has no value.
+    Any other error may have another cause than the body that did not run.
     """
     checkpoint, names = session.origin.checkpoint, [each.path for each in session.store.checkpoints()]
     if checkpoint is None or checkpoint.path not in names:  # it is another run's
         return ""
     if older := names[: names.index(checkpoint.path)]:
         return older[-1].name
-    return BEGINNING if isinstance(error, NameError) and session.position.epoch_began == 0 else ""
+    if session.position.epoch_began or not isinstance(error, NameError):
+        return ""
+    return BEGINNING if any(f"'{name}'" in str(error) for name in session.progress.last_batch.body_sets) else ""
 
 
 def after_a_failure_behind(store: Store, before: str, error: str) -> str:
