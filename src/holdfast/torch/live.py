@@ -126,6 +126,8 @@ def _generator_differences(generator: torch.Generator, stored: Any) -> list[str]
     there = stored.get("device") if isinstance(stored, Mapping) else stored
     there = there if isinstance(there, str) else type(there).__name__
     here = generator.device.type
+    if there == here:
+        whole(stored)  # damage is found before anything is changed
     return [f"Generator: for {there} in the checkpoint, for {here} here"] if there != here else []
 
 
