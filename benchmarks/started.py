@@ -77,11 +77,11 @@ def run(state: dict[str, Any], loader: Any, path: str) -> None:
     from holdfast import Every, Run
 
     stage("imports")
-    from holdfast.run import resume
+    from holdfast.run.resume import Restorer
     from holdfast.run.session import Session
 
     timed(Session, "_claim", "claim")
-    timed(resume, "restore", "restore")
+    timed(Restorer, "restore", "restore")
     with Run(path, state, every=Every(steps=SAVED_AT), background=False) as run:
         stage("open")
         for _epoch in run.epochs(2):

@@ -38,8 +38,9 @@ import holdfast
 from holdfast import Every, disk, journal
 from holdfast.drill.evidence import generator_of
 from holdfast.inspect.diff import same_state
-from holdfast.run import leaving, loader_cursor, resume
-from holdfast.run.saves import Saves
+from holdfast.run import finish, loader_cursor
+from holdfast.run.resume import Restorer
+from holdfast.run.saver import Saver
 from holdfast.state.snapshot import Snapshot
 from holdfast.store import attempt as attempts
 from holdfast.store import claiming, pruning, shards
@@ -60,18 +61,18 @@ PHASES: dict[str, tuple[Any, str]] = {
     "start": (None, ""),  # from the fork to the first step, as far as no other phase says more
     "loop": (None, ""),
     "claim": (claiming, "claim"),
-    "restore": (resume, "restore_newest"),
-    "capture": (Saves, "_stage"),
+    "restore": (Restorer, "restore_newest"),
+    "capture": (Saver, "_stage"),
     "copy": (Snapshot, "copy"),
     "write of a shard": (shards, "write"),
     "sync": (os, "fsync"),
     "manifest": (disk, "write"),
     "commit": (disk, "rename_new"),
     "links for users": (Committing, "point"),
-    "journal": (Saves, "_journal"),
+    "journal": (Saver, "_journal"),
     "readback": (pruning, "verify"),
     "prune": (pruning, "discard"),
-    "end": (leaving, "finish"),
+    "end": (finish, "finish"),
 }
 NAMES = list(PHASES)
 LATE = "end"  # struck only in a run that is nearly done

@@ -23,8 +23,8 @@ import faults
 from disk_faults import EveryThread, turned
 from faults import Call, door, links, scratched
 from holdfast import Every, HoldfastError, Last, Run, Stopped, Store
-from holdfast.run import resume
-from holdfast.run import session as session_room
+from holdfast.run import report
+from holdfast.run.resume import Restorer
 from toy import Toy, events, lines
 from unchanged import rest
 
@@ -252,19 +252,19 @@ def unheard() -> Iterator[None]:
 @contextmanager
 def struck(act: Struck) -> Iterator[None]:
     """Send what all threads do to files through `act`."""
-    before, restore = faults._here, resume.restore_newest
+    before, restore = faults._here, Restorer.restore_newest
 
     def restoring(*given: Any) -> None:
         act.restoring = True
         restore(*given)
         act.restoring = False
 
-    faults._here, resume.restore_newest = EveryThread(act), restoring  # type: ignore[assignment]
+    faults._here, Restorer.restore_newest = EveryThread(act), restoring  # type: ignore[assignment]
     try:
         with door(act):
             yield
     finally:
-        faults._here, resume.restore_newest = before, restore
+        faults._here, Restorer.restore_newest = before, restore
 
 
 def copied(tree: Path, target: Path) -> Path:
@@ -335,7 +335,7 @@ class Bench:
 def bench() -> Iterator[Bench]:
     """Files of 4 KB are linked, and each line is shown at once."""
     with scratched("disks") as place, links(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session_room, "FLUSH_S", 0.0)
+        patch.setattr(report, "FLUSH_S", 0.0)
         yield Bench(place)
 
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from holdfast import Every, Last, Run
 from holdfast.run import session as room
-from holdfast.run.saves import Saves
+from holdfast.run.saver import Saver
 from rank_threads import Outcomes, ranks
 
 HERE = threading.local()
@@ -90,12 +90,11 @@ def stop_at(step, of=0):
 
 def noted_saves(monkeypatch):
     """Step and reason of each save, by rank."""
-    found, save = {}, Saves.save
+    found, save = {}, Saver.save
 
     def noted(saves, reason, *rest, **options):
-        session = saves._session
-        found.setdefault(session.ranks.rank, []).append((session.progress.position.step, reason))
+        found.setdefault(saves._ranks.rank, []).append((saves._progress.position.step, reason))
         return save(saves, reason, *rest, **options)
 
-    monkeypatch.setattr(Saves, "save", noted)
+    monkeypatch.setattr(Saver, "save", noted)
     return found

@@ -80,6 +80,11 @@ class Ranks:
     def alone(self) -> bool:
         return self.world == 1
 
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0, which decides, journals and prints for all."""
+        return self.rank == 0
+
     def twin(self, name: str) -> Ranks:
         """Return the same ranks in a new conversation, for another thread; each call makes a new one."""
         self._twins[name] += 1

@@ -68,7 +68,7 @@ FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper"}  # they say nothing of 
 
 ADVISING = (  # rooms whose errors are of resumes of loaders
     *("data/", "torch/loader", "torch/plans", "torch/iterables", "accelerate/loader"),
-    *("run/fingerprint", "run/loader_cursor", "run/inexact", "run/unproven", "run/bare_loops"),
+    *("run/fingerprint", "run/loader_cursor", "run/loops", "run/unproven"),
 )
 TELLING = {"Mismatch", "OtherKind", "tell", "tell_changed", "warn"}
 ADVICE = re.compile(r"accept=|\b(write|pass(?! of)|say|give it|make it|drill the|put it) ", re.IGNORECASE)
@@ -578,7 +578,7 @@ PLANTED = {
         """
         data/replay.py      raise Mismatch(f'another batch. {Advice("a list", "Pass a list")}')
         data/replay.py      raise Mismatch('another batch was written')
-        run/saves.py        warn('write less')
+        run/saver.py        warn('write less')
         """,
     ),
     says_what_it_is: (

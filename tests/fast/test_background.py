@@ -19,7 +19,7 @@ import pytest
 from faults import BROKEN, FULL, door, requests
 from holdfast import Best, Every, Last, Run, Stopped, Store
 from holdfast.errors import DiskError, NoSpace, Superseded, UsageError
-from holdfast.run import session as session_room
+from holdfast.run import report
 from holdfast.run.writer import SaveWriter
 from holdfast.state import snapshot
 from holdfast.threads import Latch
@@ -32,7 +32,7 @@ WAIT_S = 60  # also on a busy machine: what takes longer hangs
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch):
     """No line is shown before its save: what changes files is the writer. And none of these is left."""
-    monkeypatch.setattr(session_room, "FLUSH_S", 1e9)
+    monkeypatch.setattr(report, "FLUSH_S", 1e9)
     yield
     assert "holdfast" not in {thread.name for thread in threading.enumerate()}
 

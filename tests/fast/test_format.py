@@ -25,7 +25,7 @@ from holdfast.collective import division
 from holdfast.collective.store import CollectiveStore
 from holdfast.errors import Damaged, HoldfastError, StoreError, Untrusted
 from holdfast.ranks import Ranks
-from holdfast.run.memory import RunMemory
+from holdfast.run.capture import RunMemory
 from holdfast.run.position import Position
 from holdfast.state import codec, unflatten, values
 from holdfast.store import format, lineage, shards

@@ -317,7 +317,7 @@ def test_only_an_error_behind_the_batches_counts(tmp_path, seeded, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         trained(path)
     assert 1 == len([each for each in events(path, "failed") if each.get("behind")])
-    monkeypatch.setattr("holdfast.run.resume.script", lambda: "changed")
+    monkeypatch.setattr("holdfast.run.failures.script", lambda: "changed")
     with pytest.raises(ZeroDivisionError):
         trained(path)
     assert step(8) in names(path)

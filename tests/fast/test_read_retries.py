@@ -9,7 +9,7 @@ from torch import nn
 
 from holdfast import Best, Every, Last, Run, Stopped, Store, disk, load_into
 from holdfast.errors import Unreadable
-from holdfast.run import read_retries, relaunch
+from holdfast.run import opening, read_retries
 from holdfast.store.checkpoint_index import CheckpointIndex
 from mirrored import look
 from toy import Toy, events, new_run
@@ -36,7 +36,7 @@ def test_a_signal_during_the_wait_ends_the_attempt_at_the_places_too(tmp_path, m
     def signalled(self, error):
         if not appends:
             monkeypatch.setattr(disk, "append", broken)
-        self._began_s, self._session.stop.reason = 0.0, "SIGTERM"
+        self._began_s, self._job_clock.stop.reason = 0.0, "SIGTERM"
 
     monkeypatch.setattr(disk, "open_plain", unreadable)
     monkeypatch.setattr(read_retries.ReadRetries, "_begin", signalled)
@@ -104,8 +104,8 @@ def test_a_start_that_is_held_ends_its_attempt_at_the_places_too(tmp_path, monke
         for _ in run.steps(2):
             pass
     with monkeypatch.context() as held:
-        held.setattr(relaunch, "job", object)
-        held.setattr(relaunch, "HOLD", "run.json")  # a file that is there
+        held.setattr(opening, "job", object)
+        held.setattr(opening, "HOLD", "run.json")  # a file that is there
         with pytest.raises(Stopped), new_run(path, Toy(), mirror=place):
             pass
     assert [True, True] == [each.ended for each in look(place).claims]

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import Best, Every, Run, Stopped, Store, disk
 from holdfast.errors import NoSpace, Superseded, UsageError
-from holdfast.run import session as session_room
+from holdfast.run import report
 from subjects import asked_of
 from toy import Cut, Toy, events, names, new_run
 
@@ -423,7 +423,7 @@ def test_a_disk_too_full_for_the_journal_is_a_full_disk_too(tmp_path, monkeypatc
     run = new_run(tmp_path, Toy(), every=Every(steps=2))
     real = disk.append
     answers = iter([True])  # to the first save
-    monkeypatch.setattr(session_room, "FLUSH_S", 1e9)  # no line is shown before its save
+    monkeypatch.setattr(report, "FLUSH_S", 1e9)  # no line is shown before its save
 
     def append(path, data, *, sync):
         if next(answers, False):

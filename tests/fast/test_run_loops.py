@@ -10,9 +10,9 @@ import pytest
 from holdfast import Every, Store
 from holdfast.errors import Damaged, Mismatch, UsageError
 from holdfast.journal import Log
-from holdfast.run import session as session_room
+from holdfast.run import report
+from holdfast.run.finish import redone
 from holdfast.run.position import Position
-from holdfast.run.summary import redone
 from subjects import asked_of
 from toy import Cut, Toy, events, lines, names, new_run
 
@@ -491,11 +491,11 @@ def test_what_an_attempt_that_was_killed_did_is_a_lower_bound():
 
 def test_how_far_an_attempt_has_come_is_noted_now_and_then(tmp_path, monkeypatch):
     """Without metrics a kill would leave no trace of the steps that it cost."""
-    monkeypatch.setattr(session_room, "FLUSH_S", 0.0)
+    monkeypatch.setattr(report, "FLUSH_S", 0.0)
     with new_run(tmp_path, Toy(), every=None) as run:
         for step in run.steps(200):
             if step == 100:
-                run._session.began_s -= 1000
+                run._session.reporter.began_s -= 1000
     noted = [event["step"] for event in events(tmp_path, "at")]
     assert noted == sorted(noted)
     assert 1 in noted

@@ -27,7 +27,7 @@ def test_a_value_that_rank_0_alone_logs_inside_of_an_epoch_is_ranked_where_a_sav
     tmp_path, among, saves, monkeypatch, capsys
 ):
     """The others are passed over, however good; the warning says so, and what to do."""
-    monkeypatch.setattr("holdfast.run.best.PATIENCE_S", 0.05)
+    monkeypatch.setattr("holdfast.run.metrics.PATIENCE_S", 0.05)
     keep, values = Last(2) | Best("val_acc", max), [0.9, 0.8, 0.1, 0.2, 0.3]
 
     def work(rank):

@@ -13,7 +13,7 @@ from faults import door, links
 from holdfast import Every, Last, Run, Stopped, Store, disk
 from holdfast.errors import DiskError, NoSpace, UsageError
 from holdfast.rules import Whole
-from holdfast.run.save_failures import MOST_PASSED
+from holdfast.run.failures import MOST_PASSED
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.refusal import refused
 from mirrored import look

@@ -19,10 +19,10 @@ from holdfast.drill.evidence import Trace
 from holdfast.drill.safepoint import SafePoint
 from holdfast.drill.sights import VariableRecord, VariableRecords
 from holdfast.drill.suspects import Suspect, other_batch, shifted, spelled, suspects
-from holdfast.run import datasets, drilled
+from holdfast.run import drilled
 from holdfast.run.carried import carried
 from holdfast.run.visible import is_users
-from holdfast.run.witness import UNREAD, About, Witness
+from holdfast.run.witness import UNREAD, About, Witness, describe_dataset
 
 # Which variables a loop carries -------------------------------------------------------------------------------------
 
@@ -289,7 +289,7 @@ class Crops:
 
 def test_a_datasets_code_says_what_it_draws_and_changes():
     """Its constructor's does not count."""
-    assert datasets.describe(Crops()) == {"draws": ["randint", "random"], "changes": ["cache", "reads"]}
+    assert describe_dataset(Crops()) == {"draws": ["randint", "random"], "changes": ["cache", "reads"]}
 
 
 # Suspects -----------------------------------------------------------------------------------------------------------

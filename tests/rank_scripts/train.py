@@ -16,7 +16,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast import Every, Last, Run, Stopped, disk
-from holdfast.run.saves import Saves
+from holdfast.run.saver import Saver
 from holdfast.store import attempt
 
 DEFAULTS = {
@@ -117,13 +117,13 @@ def wait_for(notes, step):
 
 def prepare(mine, note):
     """Notes each save's step, and kills at places that are inside of Holdfast."""
-    save = Saves.save
+    save = Saver.save
 
     def noted(self, reason, *rest, **options):
-        note(saves=self._session.progress.position.step, why=reason)
+        note(saves=self._progress.position.step, why=reason)
         return save(self, reason, *rest, **options)
 
-    Saves.save = noted
+    Saver.save = noted
     rename, write = disk.rename_new, disk.write
 
     def renamed(source, target):

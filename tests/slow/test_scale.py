@@ -16,7 +16,7 @@ import torch
 from holdfast import Best, Run, Store
 from holdfast.errors import Damaged
 from holdfast.retention import CheckpointFacts, beats
-from holdfast.run.session import FLUSH_S
+from holdfast.run.report import FLUSH_S
 from holdfast.state import tree
 from holdfast.store import format
 from holdfast.torch import leaves

@@ -81,7 +81,7 @@ class CollectiveSave:
         found: list[Unchanged] = []
 
         def look() -> bytes:
-            if self.ranks.rank == 0:
+            if self.ranks.leads:
                 self.owner.begin(self.name)
             if staged.snapshot is not None and not staged.snapshot.wait_for_all():
                 raise Abandoned

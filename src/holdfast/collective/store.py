@@ -78,7 +78,7 @@ class CollectiveStore(Store):
 
         if choose is not None:
             return one(led(choose))
-        if ranks.rank == 0:
+        if ranks.leads:
             try:
                 return index.read_newest(lambda checkpoint: one(led(lambda: checkpoint)))
             except (NotFound, Damaged) as error:
@@ -102,7 +102,7 @@ class CollectiveStore(Store):
             try:
                 self.not_finite = save.write(staged, facts, hooks)
             except Exception:
-                if self.ranks.rank == 0:
+                if self.ranks.leads:
                     self.give_up(save.partial)
                 raise
             self.parent = str(name)
@@ -125,7 +125,7 @@ class CollectiveStore(Store):
 
     def quarantine(self, checkpoint: Checkpoint, why: str) -> Path:
         """As `Store.quarantine`. All ranks must call it and claim the run; then rank 0 moves the checkpoint."""
-        if self.ranks.rank == 0:
+        if self.ranks.leads:
             return super().quarantine(checkpoint, why)
         self.claim()
         self.sharing.forget()

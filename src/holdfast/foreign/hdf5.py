@@ -12,7 +12,6 @@ import msgspec
 from ..errors import Damaged, StoreError
 from ..state.codec import ITEMSIZE
 from ..state.nodes import quoted
-from ..store.problems import Problem
 from .content import CRC, Content
 from .leaf import Chunk, Place
 from .pt import no_storage
@@ -66,14 +65,9 @@ def archive(region: Region) -> Content:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"{region.path}: no JSON in it: {error}") from error
 
-    def check() -> Iterator[Problem]:
-        for member, why in packed.damaged():
-            start = member.region.start
-            yield Problem(region.path, start, start + member.region.size, f"{member.name}: {why}")
-
     content = read(weights.region)
     known = facts if isinstance(facts, dict) else {}
-    return content._replace(format="Keras", facts=known, proof=CRC if packed.has_crc else None, check=check)
+    return content._replace(format="Keras", facts=known, proof=CRC if packed.has_crc else None, check=packed.problems)
 
 
 def _check_length(region: Region) -> None:

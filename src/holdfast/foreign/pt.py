@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from typing import Any
 
 from ..errors import Damaged, StoreError
-from ..store.problems import Problem
 from . import pickles
 from .content import CRC, Content
 from .known import HARMLESS, KNOWN, STORAGES
@@ -34,11 +32,6 @@ def read(region: Region, path: Step = ()) -> Content:
     script = f"{top}constants.pkl" in archive.members
     root = tree.node(value, path)
 
-    def check() -> Iterator[Problem]:
-        for member, why in archive.damaged():
-            start = member.region.start
-            yield Problem(region.path, start, start + member.region.size, f"{member.name}: {why}")
-
     return Content(
         "TorchScript" if script else "torch",
         root,
@@ -46,7 +39,7 @@ def read(region: Region, path: Step = ()) -> Content:
         [region.path],
         facts=imports(value),
         proof=CRC if archive.has_crc else None,
-        check=check,
+        check=archive.problems,
     )
 
 

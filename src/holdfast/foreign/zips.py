@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ..errors import Damaged, StoreError
+from ..store.problems import Problem
 from .limits import DIRECTORY_BYTES, INFLATED_BYTES, PICKLE_BYTES, READ_BYTES
 from .region import Region
 
@@ -49,8 +50,8 @@ class ZipMembers:
             raise Damaged(f"{self.region.path}: {name}: {_CHANGED}")
         return data
 
-    def damaged(self) -> Iterator[tuple[Member, str]]:
-        """Read every member; yield the damaged ones, and why."""
+    def problems(self) -> Iterator[Problem]:
+        """Read every member; yield the damaged ones."""
         if sum(each.size for each in self.members.values() if each.is_compressed) > INFLATED_BYTES:
             raise StoreError(
                 f"{self.region.path}: compressed members of more than {INFLATED_BYTES >> 30} GiB; not read"
@@ -61,10 +62,14 @@ class ZipMembers:
                 for piece in self._pieces(member):
                     found, size = zlib.crc32(piece, found), size + len(piece)
             except Damaged as error:
-                yield member, str(error)
+                yield self._problem(member, str(error))
                 continue
             if size != member.size or (self.has_crc and found != member.crc):
-                yield member, _CHANGED
+                yield self._problem(member, _CHANGED)
+
+    def _problem(self, member: Member, why: str) -> Problem:
+        start = member.region.start
+        return Problem(self.region.path, start, start + member.region.size, f"{member.name}: {why}")
 
     def _pieces(self, member: Member) -> Iterator[Any]:
         if not member.is_compressed:

@@ -15,8 +15,8 @@ from keras.src.utils import file_utils
 from ..errors import Mismatch, UsageError
 from ..run.settings import run_dir
 from ..run.tracked import digests
+from ..state.fill import filled
 from ..terminal import warn
-from ..trainers.attributes import filled
 from ..trainers.training import Training, remembered
 from .board import DIRECTORIES, BoardFiles
 from .state import trackable

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..data.promise import Unproven
 from ..errors import Stopped, UsageError
-from ..run.arguments import ENDLESS
+from ..run.passes import ENDLESS
 from ..state import rng
 from ..trainers.training import RunOptions, Training, together
 from . import framework

@@ -9,18 +9,23 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import xxhash
 
 from .. import disk, legible, modes, owner, scan
 from ..children import processes, steps
 from ..children.steps import Claimed
 from ..cluster import job_leader
 
+if TYPE_CHECKING:
+    from .position import Position
+
 ANNOUNCED = "steps.json"  # in the supervisor's directory: where its memory is
 SUPERVISOR = "supervisor.jsonl"  # its journal, whose mode the files get that it writes
 SUPERVISORS = (SUPERVISOR, ANNOUNCED, "alive-*", "leave-*", "hang-*.txt", job_leader.RUN_HERE, job_leader.REFUSED)
+IMPORTS_VARIABLE = "HOLDFAST_IMPORTS"  # the file that the supervisor reads
 DEBUGGERS = {"pdb", "bdb", "IPython.core.debugger"}
 _listening: list[int] = []  # the signal at which this process writes its stacks
 
@@ -97,11 +102,11 @@ def _is_debugged() -> bool:
     return "pydevd" in sys.modules or type(tracer).__module__ in DEBUGGERS
 
 
-class Alive:
+class Alive(msgspec.Struct):
     """The signs of life of one attempt."""
 
-    def __init__(self) -> None:
-        self._slot: Claimed | None = None
+    _position: Position
+    _slot: Claimed | None = None
 
     def begin(self, rank: int, world: int, *, private: bool = False) -> None:
         """Find the supervisor, and tell it that the run opens. With `private`, close its files to other users."""
@@ -111,14 +116,44 @@ class Alive:
         if directory is not None and private:
             _close(directory)
         self._slot = None if directory is None else claim(directory, rank, world)
-        self.mark(steps.OPENING, 0)
+        self.mark(steps.OPENING)
 
-    def mark(self, phase: int, step: int) -> None:
-        """Note that this phase begins, after so many steps."""
+    def mark(self, phase: int) -> None:
+        """Note that this phase begins, and how many steps are done."""
         if self._slot is not None:
-            self._slot.mark(phase, step)
+            self._slot.mark(phase, self._position.step)
 
     def end(self) -> None:
         """Note that the run is over. The supervisor does not judge the process from now on."""
-        self.mark(steps.OVER, 0)
+        self.mark(steps.OVER)
         self._slot = None
+
+
+def tell_imports() -> None:
+    """Write which modules the script has imported, if a supervisor with `--standby` wants it.
+
+    A file that cannot be written is no error: there is then no standby.
+    """
+    place = os.environ.get(IMPORTS_VARIABLE)
+    if place:
+        with suppress(OSError):
+            disk.replace_with(Path(place), [legible.json_bytes(_imported()) + b"\n"])
+
+
+def _imported() -> dict[str, object]:
+    """Return the modules in the order of their import, each with its file; the folder; a digest of the environment."""
+    modules = []
+    for name, module in [*sys.modules.items()]:
+        spec = getattr(module, "__spec__", None)
+        origin = getattr(spec, "origin", None)
+        if spec is not None and spec.name == name and getattr(spec, "has_location", False) and isinstance(origin, str):
+            modules.append([name, origin])
+    pairs = sorted(f"{name}={value}" for name, value in os.environ.items())
+    digest = xxhash.xxh3_128_hexdigest(os.fsencode("\0".join(pairs)))
+    return {
+        "pid": os.getpid(),
+        "cwd": os.getcwd(),
+        "modules": modules,
+        "names": sorted(os.environ),
+        "environment": digest,
+    }

@@ -7,13 +7,16 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from opcode import opname
 from pathlib import Path
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, TracebackType
+from typing import NamedTuple
 
 from ..errors import HoldfastError, Stopped, UsageError
 from ..store import format
+from ..store.attempt import Attempt
 from ..terminal import flush, say, warn
-from . import leaving
+from . import finish
 from .session import Session
 
 STOPPED = 75  # the exit code of a stop
@@ -42,13 +45,13 @@ class BlocklessRun:
         """Prepare the run for its outermost loop, which begins."""
         self._walker = threading.get_ident()
         self.session.stop.__enter__()
-        if self.session.leads:
+        if self.session.ranks.leads:
             self.session.display.__enter__()
 
     def loop_ended(self) -> None:
         """Finish the run after its outermost loop. Errors are raised at the loop."""
         try:
-            leaving.finish(self.session)
+            finish.finish(self.session)
         except BaseException as error:
             self.leave(error)
             raise
@@ -62,16 +65,16 @@ class BlocklessRun:
         """
         if threading.get_ident() != self._walker:  # the garbage collector closed it, on a thread of ours
             return
-        found, session = leaving.how(ours), self.session
+        found, session = how(ours), self.session
         if not found.on_purpose:
             self._left_in = found.code
-            raised = session.progress.walks.raised
+            raised = session.walks.raised
             if found.unclear and raised is None:
-                saved = session.saves.saved or format.Name(0)
+                step, saved = session.position.step, session.saves.saved or format.Name(0)
                 say(
-                    f"{session.path}: the loop ended at step {session.position.step} with an exception, or because an "
-                    f"iterator around it had enough (islice, zip): not finished, saved up to step {saved.step}. A "
-                    "limit belongs into the loop itself, as in run.steps(50)"
+                    f"{session.path}: the loop ended at step {step} with an exception, or because an iterator around "
+                    f"it had enough (islice, zip): not finished, saved up to step {saved.step}. A limit belongs into "
+                    "the loop itself, as in run.steps(50)"
                 )
             self.leave(raised or LoopLeft("the loop was left by an exception"))
             return
@@ -85,7 +88,7 @@ class BlocklessRun:
 
     def end(self, why: str) -> None:
         """End the run wherever it is; it is not marked as finished."""
-        if not self.session.is_over:
+        if not self.session.lifetime.is_over:
             self.leave(LoopLeft(why))
         if self in _blockless:
             _blockless.remove(self)
@@ -107,13 +110,13 @@ class BlocklessRun:
             raise UsageError(f"{session.path}: run.log(): the run has ended, before its loop did")
         session.metrics.log(values)
         session.metrics.flush("exit")
-        session.close("end")
+        finish.close(session, "end")
 
     def leave(self, error: BaseException | None) -> None:
         """End the run; `error` is the exception of the loop: a stop, a failed save, a loader's error."""
-        if not self.session.left:
+        if not self.session.lifetime.left:
             self._let_go()
-            leaving.leave(self.session, error)
+            finish.leave(self.session, error)
         if self._left_in is None and self in _blockless:
             _blockless.remove(self)
 
@@ -122,21 +125,59 @@ class BlocklessRun:
         session = self.session
         if session.attempt.inherited:
             return 0
-        if not session.is_over:
-            where = f"step {session.position.step}" + (" of its loop" if session.progress.walks.open else "")
+        if not session.lifetime.is_over:
+            where = f"step {session.position.step}" + (" of its loop" if session.walks.open else "")
             say(f"{session.path}: not finished: the process ends at {where}")
             self.leave(LoopLeft("the process ended before the loop did"))
         last = getattr(sys, "last_value", None)
         if isinstance(last, BaseException) and any(code is self._left_in for code in _codes(last.__traceback__)):
-            leaving.say_failed(session, last)
+            finish.say_failed(session, last)
         if self._late is None:
             return 0
         return STOPPED if isinstance(self._late, Stopped) else int(getattr(self._late, "exit_code", 1))
 
 
-def of(session: Session) -> BlocklessRun | None:
+def of(attempt: Attempt) -> BlocklessRun | None:
     """Return the run of start() that this attempt is; None if it has a block, or has ended."""
-    return next((each for each in _blockless if each.session is session), None)
+    return next((each for each in _blockless if each.session.attempt is attempt), None)
+
+
+_POPS = frozenset({"POP_TOP", "POP_ITER"})  # CPython uses the second since 3.14
+_SUSPENDED = frozenset({"YIELD_VALUE", "RESUME"})  # a generator around ours, such as tqdm's, that is closed too
+_GENERATOR = 0x20  # of a code's flags, as inspect.CO_GENERATOR
+_TAKES = frozenset({"FOR_ITER"})  # an iterator around ours raised, or reached its own limit (islice)
+
+
+class Left(NamedTuple):
+    """How a loop was left."""
+
+    on_purpose: bool  # by `break` or `return`
+    unclear: bool  # an iterator around it may have reached its own limit
+    code: CodeType | None  # code of the function or module that contains the loop
+
+
+def how(ours: Collection[CodeType]) -> Left:
+    """Determine how a loop was left, while its generator (its code is in `ours`) is being closed on this thread.
+
+    The generator receives GeneratorExit in each case. The frame that released it shows the difference: `break` and
+    `return` pop the iterator with a special instruction; an exception leaves the frame at the instruction that raised
+    it. Unlisted instructions count as an exception: then nothing is committed as finished, and the next start resumes
+    from the last save.
+    """
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the frames are what this is about
+    while frame is not None and frame.f_code not in ours:
+        frame = frame.f_back
+    frame = frame.f_back if frame is not None else None
+    while frame is not None and frame.f_code.co_flags & _GENERATOR and _instruction(frame) in _SUSPENDED:
+        frame = frame.f_back
+    if frame is None:
+        return Left(on_purpose=False, unclear=False, code=None)
+    now = _instruction(frame)
+    return Left(on_purpose=now in _POPS, unclear=now in _TAKES, code=frame.f_code)
+
+
+def _instruction(frame: FrameType) -> str:
+    return opname[frame.f_code.co_code[frame.f_lasti]] if frame.f_lasti >= 0 else ""
 
 
 def _codes(trace: TracebackType | None) -> Iterator[CodeType]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 from weakref import ReferenceType, ref
 
-from ..state.captured import ATOMS
-from .objects import OBJECTS, is_generator
-from .tracked import framework_modules
-from .visible import is_array, is_module
+import msgspec
 
+from ..state.captured import ATOMS, Attributes
+from .objects import OBJECTS, is_generator, is_random
+from .tracked import Tracked, framework_modules
+from .visible import is_array, is_module
+from .watch import Lost
+
+MOST_NAMED = 3  # attributes that one line names
 MOST_ARRAYS = 64  # of one object
 SAMPLE = 64  # numbers of one row; three rows of an array are read
 MOST_ITEMS = 1000  # of one object's containers
@@ -61,10 +65,6 @@ def _basis(value: Any) -> Any:
 
 def is_scheduler(value: Any) -> bool:
     return isinstance(getattr(value, "__dict__", {}).get("last_epoch"), int | float)
-
-
-def is_random(value: Any) -> bool:
-    return is_generator(value) or (type(value).__name__ == "Generator" and OBJECTS.has(value))
 
 
 def content_of(value: Any, saved: set[int]) -> Any:
@@ -144,3 +144,63 @@ def is_copy(value: Any, objects: Mapping[str, Any]) -> bool:
         return any(mine == [part for _, part in _of_module(each, set(), [MOST_ARRAYS])] for each in others)
     samples = {_sample(each) for each in arrays_of(value)[:MOST_ARRAYS]}
     return bool(samples) and any(samples <= {_sample(each) for each in of_module(one)} for one in others)
+
+
+class LeftOut(msgspec.Struct):
+    """The attributes of tracked objects that are not in their state_dict(), at safe points of one kind."""
+
+    _tracked: Tracked
+    _before: dict[tuple[int, str], Any] = {}
+    _changes: dict[tuple[int, str], int] = {}
+    _parts: dict[int, Any] = {}  # kept alive, so that no other object gets their ids
+
+    def look(self, saved: set[int]) -> None:
+        """Compare with the last look. `saved`: the memory of the tensors that the run saves."""
+        now = {}
+        for _, _, part, name in self._attributes():
+            with suppress(Exception):  # a script's objects may raise anything
+                value = vars(part)[name]
+                content = part_of(value, saved, [MOST_ARRAYS], 3)
+                key = id(part), name
+                self._parts[id(part)] = part
+                now[key] = content
+                if key in self._before and content != self._before[key]:
+                    self._changes[key] = self._changes.get(key, 0) + 1
+        self._before = now
+
+    def told(self) -> Iterator[Lost]:
+        """Return one line for each tracked object with an attribute that changed at both looks."""
+        found: dict[str, list[tuple[str, Any, str]]] = {}
+        for name, path, part, attribute in self._attributes():
+            if self._changes.get((id(part), attribute), 0) >= 2:
+                found.setdefault(name, []).append((path, part, attribute))
+        for name, places in found.items():
+            yield Lost("left_out", name, _left_out_line(name, self._tracked.inside()[name], places))
+
+    def _attributes(self) -> Iterator[tuple[str, str, Any, str]]:
+        tracked = [each for each in self._tracked.objects.values() if isinstance(each, Attributes)]
+        known = {(id(each.target), name) for each in tracked for name in each.names}
+        inside = self._tracked.inside()
+        held = {id(each) for each in (*self._tracked.objects.values(), *inside.values())}
+        for name, target in inside.items():
+            for module in framework_modules():
+                for path, part, attribute in module.left_out(target):
+                    if (id(part), attribute) not in known and id(vars(part)[attribute]) not in held:
+                        yield name, path, part, attribute
+
+
+def _left_out_line(name: str, target: Any, places: list[tuple[str, Any, str]]) -> str:
+    path, part, attribute = places[0]
+    named = ", ".join(f"{at}.{each}" if at else each for at, _, each in places[:MOST_NAMED])
+    where = f"state[{name!r}] ({type(target).__name__})"
+    if any(module.saves_nothing(part) for module in framework_modules()):
+        return (
+            f"{where}: {path or 'its'} state_dict() is empty, and {named} changes in each step: a resume begins it "
+            f"anew. Write {'.'.join(each for each in (name, path) if each)}.persistent(True) before Run(...)"
+        )
+    does = "is drawn from" if is_random(vars(part)[attribute]) else "changes"
+    owner = "".join(f"[{each}]" if each.isdecimal() else f".{each}" for each in (name, *path.split(".")) if each)[1:]
+    return (
+        f"{where} keeps {named} outside of its state_dict(), and that {does} in each step: a resume begins it anew. "
+        f'Write Run(..., dict(..., {attribute.strip("_")}=Fields({owner}, "{attribute}")))'
+    )

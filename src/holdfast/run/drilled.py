@@ -7,68 +7,149 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from ..ranks import Ranks
 from ..store import format
 from ..store.format import Name
 from ..terminal import mark
-from .position import LoaderSource
+from .capture import StateCapture
+from .origin import Origin
+from .position import Position, Progress
 from .ranks import merged
-from .session import Session
-from .tracked import RESERVED, digests
+from .report import Reporter
+from .settings import Aim, Drilled
+from .stop import Stop
+from .tracked import RESERVED, Tracked, digests
+
+if TYPE_CHECKING:
+    from .witness import Witness
 
 MOST_S = 30.0  # longest wait; a drill that has died sends no signal
 _NAP_S = 0.001
-
-
-# Where to save, and where to wait for the drill's signal
-
-
-def is_at_once(session: Session) -> bool:
-    """Whether a save here must be durable before the run continues: a later save may replace one in the background."""
-    aim = session.aim
-    return aim is not None and session.here in (aim.brink, aim.place if aim.exact else None)
-
-
-def await_stop(session: Session) -> None:
-    """At the place where the drill stops the run, wait for the drill's signal."""
-    if session.aim is not None and session.here == session.aim.hold:
-        _wait(session)
-
-
-def await_kill(session: Session) -> None:
-    """Wait to be killed before the run ends: a short run would end before the drill has seen the save."""
-    aim = session.aim
-    if aim is not None and session.here == aim.brink:
-        place, saves = Name(*aim.place).order, session.saves
-        _wait(session, lambda: saves.saved is not None and saves.saved.order >= place)
-
-
-def _wait(session: Session, of_use: Callable[[], bool] = lambda: True) -> None:
-    if session.ranks.alone:
-        session.saves.land()  # the save in flight may need the loop to continue
-    until = time.monotonic() + MOST_S
-    while session.leads and session.stop.reason is None and of_use() and time.monotonic() < until:
-        time.sleep(_NAP_S)
-
-
-# What the drill compares
 
 # Sums of metrics (a metric may be a duration), what a clock says, and which objects somebody held at that moment.
 PROCESSES_OWN = ("means", "durations", "bound_anew")
 
 
-def show(session: Session, epoch: int | None) -> None:
-    """Journal the digests of the state, and mark the place in the output. `epoch`: the one that just ended."""
-    memory = session.memory(probe=False)
-    for name in PROCESSES_OWN:
-        memory.pop(name, None)
-    found = digests_of_each({**session.tracked.capture(), RESERVED: memory})
-    at = session.position.epoch if epoch is None else epoch
-    session.record("digests", epoch=at, leaves=merged(session.ranks, found))
-    note(session, "point")
-    session.attempt.flush()
-    mark_output(session)
+class DrilledRun(msgspec.Struct):
+    """What a drill requires of this attempt, and the journal lines that it compares. Outside a drill: nothing."""
+
+    wanted: Drilled
+    _ranks: Ranks
+    _tracked: Tracked
+    _origin: Origin
+    _progress: Progress
+    _position: Position
+    _reporter: Reporter
+    _entered_in: str  # the function that entered the run
+    witness: Witness | None = None
+
+    def __post_init__(self) -> None:
+        if self.wanted.digests:
+            from .witness import Witness
+
+            self.witness = Witness(self._tracked.objects | self._tracked.inside())
+
+    @property
+    def limit(self) -> str | None:
+        """Why to stop, if the drill requires it after so many steps; None otherwise."""
+        steps = self.wanted.steps
+        return "drill limit" if steps is not None and self._position.step >= steps else None
+
+    @property
+    def aim(self) -> Aim | None:
+        """What the drill requires of this attempt: the first aim beyond the checkpoint that it restored.
+
+        The drill chooses by the same rule from the journal, so both agree also after a restart by a launcher.
+        """
+        if not self.wanted.aims:
+            return None
+        checkpoint = self._origin.checkpoint
+        begun = (Name(0) if checkpoint is None else checkpoint.head.name).order
+        return next((aim for aim in self.wanted.aims if Name(*aim.place).order > begun), None)
+
+    @property
+    def is_past_aim(self) -> bool:
+        """Whether the place is reached where the drill ends this attempt.
+
+        After it the run must not save, not even a new best: the next attempt would resume elsewhere.
+        """
+        return self.aim is not None and self._position.here.order >= Name(*self.aim.place).order
+
+    @property
+    def saves_here(self) -> bool:
+        return self.aim is not None and self._position.here in self.aim.saves
+
+    @property
+    def is_at_once(self) -> bool:
+        """Whether a save here must be durable before the run continues: a later save may replace one in the
+        background.
+        """
+        aim = self.aim
+        return aim is not None and self._position.here in (aim.brink, aim.place if aim.exact else None)
+
+    def await_stop(self, stop: Stop, land: Callable[[], None]) -> None:
+        """At the place where the drill stops the run, wait for the drill's signal.
+
+        `land` ends the save in flight: it may need the loop to continue.
+        """
+        if self.aim is not None and self._position.here == self.aim.hold:
+            self._wait(stop, land)
+
+    def await_kill(self, stop: Stop, land: Callable[[], None], saved: Callable[[], Name | None]) -> None:
+        """Wait to be killed before the run ends: a short run would end before the drill has seen the save."""
+        aim = self.aim
+        if aim is not None and self._position.here == aim.brink:
+            place = Name(*aim.place).order
+            self._wait(stop, land, lambda: (newest := saved()) is not None and newest.order >= place)
+
+    def _wait(self, stop: Stop, land: Callable[[], None], of_use: Callable[[], bool] = lambda: True) -> None:
+        if self._ranks.alone:
+            land()
+        until = time.monotonic() + MOST_S
+        while self._ranks.leads and stop.reason is None and of_use() and time.monotonic() < until:
+            time.sleep(_NAP_S)
+
+    def show(self, capture: StateCapture, epoch: int | None) -> None:
+        """Journal the digests of the state, and mark the place in the output. `epoch`: the one that just ended."""
+        memory = capture.memory(probe=False)
+        for name in PROCESSES_OWN:
+            memory.pop(name, None)
+        found = digests_of_each({**self._tracked.capture(), RESERVED: memory})
+        at = self._position.epoch if epoch is None else epoch
+        self._reporter.record("digests", epoch=at, leaves=merged(self._ranks, found))
+        self.note("point")
+        self._reporter.attempt.flush()
+        self.mark_output()
+
+    def mark_output(self) -> None:
+        """Write the run's position as a line into the output. Several ranks share one output, so they write none."""
+        if self.wanted.marks and self._ranks.alone:
+            step, phase = self._position.here
+            mark(f"\x1eholdfast {step} {phase} {self._reporter.attempt.number}\x1e\n")
+
+    def note(self, at: str) -> None:
+        """Journal the values of the script's variables: `at` the "begin" of the first loop, or at a safe "point"."""
+        witness, tracked = self.witness, self._tracked
+        if witness is None or (at == "begin" and witness.begun):
+            return
+        from .witness import describe_dataset
+
+        sources = self._progress.sources
+        roots: dict[str, Any] = {f"loader {name!r}": source.loader for name, source in sources.items()}
+        roots |= tracked.objects
+        own = {f"run.vars.{name}": value for name, value in tracked.captured_variables().items()}
+        witness.read_by(source.loader for source in sources.values())
+        facts = witness.note(roots, own) | {
+            "datasets": {name: describe_dataset(source.loader) for name, source in sources.items()}
+        }
+        if at == "begin":
+            facts["entered"] = self._entered_in
+            facts["state"] = format.digest(format.json_bytes(tracked.digests().of))[:16]
+        self._reporter.record("visible", at=at, **facts)
 
 
 def digests_of_each(captured: Mapping[str, Any]) -> dict[str, str]:
@@ -76,37 +157,3 @@ def digests_of_each(captured: Mapping[str, Any]) -> dict[str, str]:
     it may be two values.
     """
     return {key: digest for name, each in captured.items() for key, digest in digests({name: each}).of.items()}
-
-
-def mark_output(session: Session) -> None:
-    """Write the run's position as a line into the output. Several ranks share one output, so they write none."""
-    if session.drilled.marks and session.ranks.alone:
-        step, phase = session.here
-        mark(f"\x1eholdfast {step} {phase} {session.attempt.number}\x1e\n")
-
-
-def note(session: Session, at: str) -> None:
-    """Journal the values of the script's variables: `at` the "begin" of the first loop, or at a safe "point"."""
-    witness = session.witness
-    if witness is None or (at == "begin" and witness.begun):
-        return
-    sources = session.progress.sources
-    roots: dict[str, Any] = {f"loader {name!r}": source.loader for name, source in sources.items()}
-    roots |= session.tracked.objects
-    own = {f"run.vars.{name}": value for name, value in session.tracked.captured_variables().items()}
-    witness.read_by(source.loader for source in sources.values())
-    facts = witness.note(roots, own) | {"datasets": {name: _read(source) for name, source in sources.items()}}
-    if at == "begin":
-        facts["entered"] = session.watch.entered_in
-        facts["state"] = format.digest(format.json_bytes(session.tracked.digests().of))[:16]
-    session.record("visible", at=at, **facts)
-
-
-def _read(source: LoaderSource) -> dict[str, list[str]]:
-    """Return the random functions that the source's dataset calls, and the attributes that it changes when read."""
-    from . import datasets
-
-    try:
-        return datasets.describe(source.loader)
-    except Exception:  # a script's objects may raise anything
-        return {}

@@ -9,98 +9,144 @@ checkpoint before it stays until the next save. If the code fails in such a proc
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+
+import msgspec
 
 from .. import interval
 from ..errors import HoldfastError, RanksError
+from ..ranks import Ranks
+from ..state.captured import Attributes
+from ..store.checkpoint import Checkpoint
+from ..store.store import Store
 from ..terminal import say
+from .carried import left_by_body
+from .position import Progress
+from .report import Reporter
+from .tracked import Tracked
+from .visible import frames
 
-if TYPE_CHECKING:
-    from .session import Session
-
+BEGINNING = "the beginning"  # of the run, as what a start goes on from
 SHORT_S = 1.0  # so much longer than the safe point a process may take to stop
 _INSIDE = ("epochs", "batches")
 _WAIT, _SAVE = b"wait", b"save first"  # rank 0's decisions
 
 
-class LastBatch:
+class LastBatch(msgspec.Struct):
     """How long the code behind an epoch's last batch takes, and the stop that waits for its end."""
 
-    def __init__(self) -> None:
-        self.stop: str | None = None  # why the run stops at the next safe point
-        self.saves_first = False  # the run saves at this safe point nevertheless
-        self._body_s: float | None = None  # the longest time so far from here to the next safe point
-        self._is_behind = False  # whether the last safe point was behind an epoch's last batch
-        self.body_sets: list[str] = []  # names that the code behind it reads, and only the body that did not run sets
-        self._skipped = False  # this process began after an epoch's last batch, and its loop has ended
+    _ranks: Ranks
+    _progress: Progress
+    stop: str | None = None  # why the run stops at the next safe point
+    saves_first: bool = False  # the run saves at this safe point nevertheless
+    body_sets: list[str] = []  # names that the code behind it reads, and only the body that did not run sets
+    _body_s: float | None = None  # the longest time so far from here to the next safe point
+    _is_behind: bool = False  # whether the last safe point was behind an epoch's last batch
+    _skipped: bool = False  # this process began after an epoch's last batch, and its loop has ended
 
-    def pass_point(self, before_s: float, *, behind: bool) -> None:
-        """Note a safe point. The one before was left at `before_s`; `behind`: this one is behind a last batch."""
+    def pass_point(self) -> None:
+        """Note a safe point, before the clock of the next step begins."""
+        progress = self._progress
         if self._is_behind:
-            self._body_s = max(self._body_s or 0.0, time.monotonic() - before_s)
-        self._is_behind = behind
+            self._body_s = max(self._body_s or 0.0, time.monotonic() - progress.last_point_s)
+        self._is_behind = progress.position.phase == "step" and progress.batches_left == 0
 
-    def stop_waits(self, session: Session, reason: str) -> bool:
+    def stop_waits(self, reason: str, until_s: float | None, *, save_s: float, drain_s: float) -> bool:
         """Whether the stop for this reason waits for the next safe point.
 
-        It waits if the process certainly lives until then. If that is unknown and the code until then is short, the run
-        saves here first.
+        It waits if the process certainly lives until then: it does until `until_s`. If that is unknown and the code
+        until then is short, the run saves here first. `save_s`, `drain_s`: what saving, and mirrors afterwards, take.
         """
-        if self.stop is not None or not _may_be_here(session):
+        if self.stop is not None or not self._may_be_here():
             return False
-        short = self._body_s is not None and self._body_s <= SHORT_S
-        words = b"" if not self._is_behind else _WAIT if self._fits(session) else _SAVE if short else b""
-        agreed = session.ranks.announce("the last batch", words)
+        words, body_s = b"", self._body_s
+        if self._is_behind and body_s is not None:
+            fits = until_s is not None and not interval.must_stop(time.time(), until_s, save_s, body_s + drain_s)
+            words = _WAIT if fits else _SAVE if body_s <= SHORT_S else b""
+        agreed = self._ranks.announce("the last batch", words)
         if agreed:
             self.stop, self.saves_first = reason, agreed == _SAVE
         return bool(agreed)
 
-    def save_waits(self, session: Session) -> bool:
+    def save_waits(self) -> bool:
         """Whether a periodic save waits for the next safe point."""
         mine = _WAIT if self._is_behind else b""
-        return _may_be_here(session) and bool(session.ranks.announce("the last batch", mine))
+        return self._may_be_here() and bool(self._ranks.announce("the last batch", mine))
 
-    def may_be_behind(self, session: Session) -> bool:
+    def may_be_behind(self) -> bool:
         """Whether this safe point may be behind an epoch's last batch: it is, or the loader has no length."""
-        return _may_be_here(session) and (self._is_behind or session.progress.batches_left is None)
+        return self._may_be_here() and (self._is_behind or self._progress.batches_left is None)
 
-    def skip_body(self, session: Session, name: str) -> None:
+    def skip_body(self, name: str, tracked: Tracked, reporter: Reporter) -> None:
         """Report that the loop `name` ends without a batch, so that its body did not run in this process.
 
         If a later loop of the epoch continues, report it only if the code before that loop may need the body.
         """
-        if session.progress.steps_here:
+        position = self._progress.position
+        if self._progress.steps_here:
             return
         self._skipped = True
-        from .body_names import names_of_body  # only such a start needs it
-
-        names = self.body_sets = names_of_body(session.tracked)
+        names = self.body_sets = names_of_body(tracked)
         line = (
-            f"{session.path}: resumes behind the last batch of epoch {session.position.epoch}: the code that follows "
+            f"{reporter.attempt.root}: resumes behind the last batch of epoch {position.epoch}: the code that follows "
             "the loop runs without the loop's body"
         )
         if names:
-            session.tell(f"{line}, which sets {', '.join(names)}: keep that in run.vars", kind="behind_last_batch")
-        elif session.position.current == name:
+            reporter.tell(f"{line}, which sets {', '.join(names)}: keep that in run.vars", kind="behind_last_batch")
+        elif position.current == name:
             say(line)
 
     def begin_body(self) -> None:
         """Note that a loop's body runs in this process: so the code after an earlier loop did not fail."""
         self._skipped = False
 
-    def has_failed(self, session: Session, error: BaseException) -> bool:
+    def has_failed(self, error: BaseException) -> bool:
         """Whether the code behind the loop failed because this process began there."""
         ours = isinstance(error, HoldfastError) and not isinstance(error, RanksError)
-        return self._skipped and not session.progress.steps_here and isinstance(error, Exception) and not ours
+        return self._skipped and not self._progress.steps_here and isinstance(error, Exception) and not ours
 
-    def _fits(self, session: Session) -> bool:
-        until, saves = session.job_clock.grace_until(), session.saves
-        if until is None or self._body_s is None:
-            return False
-        save_s = saves.save_s * (1 if saves.flight is None else 2)
-        return not interval.must_stop(time.time(), until, save_s, self._body_s + session.drain_s)
+    def next_start(self, error: BaseException, checkpoint: Checkpoint | None, store: Store) -> str:
+        """Return from where the start after such a failure resumes: an older checkpoint, or BEGINNING; or empty.
+
+        BEGINNING only if the run's first epoch has no older checkpoint, and a name that only the body sets has no
+        value. Any other error may have another cause than the body that did not run. `checkpoint`: where this process
+        began.
+        """
+        names = [each.path for each in store.checkpoints()]
+        if checkpoint is None or checkpoint.path not in names:  # it is another run's
+            return ""
+        if older := names[: names.index(checkpoint.path)]:
+            return older[-1].name
+        if self._progress.position.epoch_began or not isinstance(error, NameError):
+            return ""
+        return BEGINNING if any(f"'{name}'" in str(error) for name in self.body_sets) else ""
+
+    def _may_be_here(self) -> bool:
+        """Whether this safe point is one of an epoch's batches. All ranks have the same answer."""
+        return self._progress.position.phase == "step" and self._progress.walks.kinds == _INSIDE
 
 
-def _may_be_here(session: Session) -> bool:
-    """Whether this safe point is one of an epoch's batches. All ranks have the same answer."""
-    return session.position.phase == "step" and session.progress.walks.kinds == _INSIDE
+def after_a_failure_behind(store: Store, before: str, error: str) -> str:
+    """Return the line for such a failure: what the next start does, and what to change."""
+    then = f"the next start goes on from {before}" if before else "there is no older checkpoint to go on from"
+    return (
+        f"{store.root}: {error} in the code behind an epoch's last batch, which ran without the loop's body; {then}. "
+        "Keep in run.vars what that code reads and the body sets"
+        + ("" if before else "; or start with allow_fresh=True to begin anew")
+    )
+
+
+def names_of_body(tracked: Tracked) -> list[str]:
+    """Return the variables that the body of the run's present loop sets and the code behind the loop reads.
+
+    Those that a restore restores are left out.
+    """
+    walking = frames()
+    if not walking:
+        return []
+    frame = walking[-1]
+    held = {id(each) for each in tracked.inside().values()} | {id(each) for each in tracked.objects.values()}
+    fields = [each for each in tracked.objects.values() if isinstance(each, Attributes)]
+    kept = {name for each in fields if each.target is frame.f_globals for name in each.names}
+    values = {**frame.f_globals, **frame.f_locals}
+    left = left_by_body(frame.f_code, frame.f_lasti) - kept
+    return sorted(name for name in left if id(values.get(name)) not in held)

@@ -7,16 +7,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ..children import steps
-from ..data.advice import DATA
-from ..data.facts import Feed, FeedPosition, StoredPosition, known_length
+from ..data.advice import DATA, Advice
+from ..data.facts import Feed, FeedPosition, OtherKind, StoredPosition, known_length
 from ..data.feed import feed_for
 from ..errors import Mismatch, UsageError
 from ..state import rng
 from ..terminal import warn
-from . import fingerprint, inexact, unproven
-from .cursor import AHEAD, Cursor, Fetch
+from . import fingerprint
 from .opening import settle
-from .position import LoaderSource
+from .position import AHEAD, Cursor, Fetch, LoaderSource
 from .safe_point import step_done
 from .session import Session
 from .tracked import digests
@@ -53,7 +52,7 @@ class LoaderCursor(Iterator[Any]):
         feed, position, refusal, first = _found(session, served, consumed)
         if not ahead:  # a trainer knows by itself where its steps end
             feed.require(session.tracked.objects.values())
-        unproven.noted(session, served.name, feed.unknown)
+        session.waiting.note(served.name, feed.unknown)
         self.at = Cursor(served.name, feed, consumed, length, served.accumulate)
         session.progress.reach(self.at)
         again: list[dict[str, Any]] = []
@@ -62,7 +61,7 @@ class LoaderCursor(Iterator[Any]):
             position = {key: value for key, value in position.items() if key != AHEAD}
         epoch, exact = session.position.epoch, True
         if first:
-            self._remaining, exact = inexact.opened(session, feed, served.name, position, refusal)
+            self._remaining, exact = _opened(session, feed, served.name, position, refusal)
         else:
             self._remaining = feed.open(epoch, position)
         for random in again if exact else ():
@@ -84,8 +83,9 @@ class LoaderCursor(Iterator[Any]):
         batch = self._again.popleft() if self._again else _END if self.at.ended else self._fetch()
         if batch is _END:
             raise StopIteration
-        if self._session.witness is not None:
-            self._session.witness.consumed(batch)
+        witness = self._session.drill.witness
+        if witness is not None:
+            witness.consumed(batch)
         self.given += 1
         return batch
 
@@ -130,7 +130,7 @@ class LoaderCursor(Iterator[Any]):
 
     def _mark_end(self) -> None:
         """Note that no batch is left: the code that follows, such as an evaluation, is not a step."""
-        self._session.alive.mark(steps.AFTER_BATCHES, self._session.position.step)
+        self._session.alive.mark(steps.AFTER_BATCHES)
 
     def close(self) -> None:
         """Give no more batches, and release the loader's resources, such as its workers."""
@@ -167,7 +167,7 @@ def _found(
         refusal = fingerprint.other_loader(name, before, now, moved) if moved else None
         if refusal is None or DATA in session.options.accept:
             for line in fingerprint.changes(before, now, f"loader {name}: "):
-                session.tell_changed(line)
+                session.reporter.tell_changed(line)
     afresh = same or (known is not None and feed.replays)  # the feed object already knows its position
     goes_on = not afresh and (consumed or before is None or fingerprint.alike(before, now))
     progress.keep_source(name, LoaderSource(loader, feed), now)
@@ -175,3 +175,66 @@ def _found(
     if consumed and feed.replays and refusal is None:
         warn(f"loader {name!r} cannot be positioned: {consumed} batches of it are read again and dropped")
     return feed, None if position is None else StoredPosition.of(position), refusal, first
+
+
+def _opened(session: Session, feed: Feed, name: str, position: FeedPosition | None, refusal: Mismatch | None) -> Any:
+    """Return the batches of the first loop over a loader after a restore, and whether they are those of `position`.
+
+    Raises:
+        Mismatch: `position` cannot be restored, or `refusal` says so before it was tried, and nobody accepts that.
+    """
+    before, ranks = rng.capture(), session.ranks
+    epoch, done = session.position.epoch, session.position.consumed(name)
+    accepted = DATA in session.options.accept
+    batches: Iterator[Any] = iter(())
+    try:
+        if refusal is not None:
+            raise refusal
+        batches, why = feed.open(epoch, position), ""
+    except OtherKind as error:
+        if done and not accepted:
+            raise _with_a_way_back(session, error) from error
+        if not done:  # between epochs a loader may be replaced: its position is at the start
+            session.reporter.tell_changed(f"loader {name}: another kind of loader begins this epoch")
+            return feed.open(epoch, None), True
+        why = str(error)
+    except Mismatch as error:
+        if not accepted:
+            raise _with_a_way_back(session, error) from error
+        why = str(error)
+    if accepted:
+        found = ranks.collect("a position in the data", why.encode, max).decode()
+        if found:
+            close = getattr(batches, "close", None)
+            if close is not None:
+                close()
+            rng.restore(before)
+            batches = feed.afresh(epoch, done)
+            _tell_inexact(session, name, done, found)
+            return batches, False
+    return batches, True
+
+
+def _with_a_way_back(session: Session, error: Mismatch) -> Mismatch:
+    """Return the refusal with the step to go back to, if the run has a checkpoint at an epoch's end before this one."""
+    ends = [
+        name for name in session.store.index.names() if name.phase == "end" and name.order < session.position.here.order
+    ]
+    if not ends:
+        return error
+    back = f"To go back to the end of an epoch instead, say Run(..., go_back={ends[-1].step})"
+    advice = Advice("an epoch's end", back)
+    return Mismatch(f"{error}. {advice}")
+
+
+def _tell_inexact(session: Session, name: str, skipped: int, why: str) -> None:
+    step = session.position.step
+    session.capture.begin_inexact(step)
+    session.attempt.record("inexact", step=step, loader=name, skipped=skipped, why=why)
+    cause = why.partition(". ")[0]
+    session.reporter.tell(
+        f"{session.path}: not exact from step {step}: {cause}; {skipped} batches of a new pass of the loader {name!r} "
+        "are skipped, and the rest is trained",
+        kind="inexact",
+        name=name,
+    )

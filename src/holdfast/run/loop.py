@@ -11,14 +11,13 @@ from ..data.facts import Feed
 from ..data.promise import Unproven
 from ..errors import Mismatch, UsageError
 from ..terminal import say
-from . import blockless, unproven
-from .arguments import ENDLESS, consumed_wanted, epochs_wanted, name_wanted, steps_wanted
-from .leaving import count_left_pass, end_outer
+from . import blockless
+from .finish import count_left_pass, end_outer
 from .loader_cursor import BatchesArguments, LoaderCursor
 from .opening import begin_again, require_settled, settle
-from .passes import Walk
+from .passes import ENDLESS, Walk, consumed_wanted, epochs_wanted, name_wanted, steps_wanted
 from .ranks import require_one_loop
-from .safe_point import passed, safe_point, step_done
+from .safe_point import safe_point, step_done
 from .session import Session
 
 _MAY_BEGIN = {(): ("epochs", "steps", "batches", "loop"), ("epochs",): ("batches", "steps")}
@@ -57,7 +56,7 @@ class Loop:
         """`leave` ends the run. `epochs` or `steps`: its total; with both, `epochs` is the number of epochs that
         `steps` make up.
         """
-        self._session, self._leave = session, leave
+        self._session, self._position, self._leave = session, session.position, leave
         if steps is not None:
             self._kind, wanted = "steps", range(steps_wanted(steps))
             session.progress.count_epochs_in_steps(0 if epochs is None else len(epochs_wanted(epochs)))
@@ -76,29 +75,27 @@ class Loop:
     @property
     def goes_on(self) -> bool:
         """Whether steps remain. A run that was left early goes on only if its total was raised."""
-        position = self._session.position
-        done = position.epoch if self._kind == "epochs" else position.step
-        return done < self._total and self._total > position.left.get(self._kind, -1)
+        return self._position.goes_on(self._kind, self._total)
 
     @property
     def epoch(self) -> int:
         """The epoch in progress, or the next one."""
-        return self._session.position.epoch
+        return self._position.epoch
 
     @property
     def in_epoch(self) -> bool:
         """Whether that epoch has begun; after a restore: whether the checkpoint lies inside it."""
-        return self._session.position.in_epoch
+        return self._position.in_epoch
 
     @property
     def step(self) -> int:
         """Number of steps done."""
-        return self._session.position.step
+        return self._position.step
 
     @property
     def durations(self) -> dict[str, Any]:
         """What a clock says, kept by the caller: saved and restored with the run, and compared by no drill."""
-        return self._session.durations
+        return self._session.capture.durations
 
     @property
     def seed(self) -> int:
@@ -107,11 +104,11 @@ class Loop:
 
     def consumed(self, name: str = "train") -> int:
         """Number of batches of the loader `name` that are done in this epoch."""
-        return self._session.position.consumed(name)
+        return self._position.consumed(name)
 
     def reopen(self) -> None:
         """Let a run continue that ended before its total, because the limit that had ended it was raised."""
-        self._session.position.left.pop(self._kind, None)
+        self._position.left.pop(self._kind, None)
 
     def record(self, event: str, /, **facts: Any) -> None:
         """Write an event of the caller's own to the journal, as "adapter:EVENT"; the newest one is what it remembers.
@@ -119,7 +116,7 @@ class Loop:
         Raises:
             UsageError: a fact has the name "event" or "time", which the journal sets.
         """
-        self._session.require_alive()
+        self._session.lifetime.require()
         if taken := {"event", "time"} & facts.keys():
             raise UsageError(f"loop.record(): the journal itself sets {min(taken)!r}; give the fact another name")
         self._session.attempt.record(ADAPTER + event, **facts)
@@ -130,12 +127,13 @@ class Loop:
 
         Call it before the first epoch, on every rank. Each start prints a line about it.
         """
-        unproven.noted(self._session, None, found)
+        session = self._session
+        session.waiting.note(None, found)
 
     def begin_epoch(self) -> None:
         """Begin the next epoch, or go on in the one that the checkpoint lies in, with the random numbers of then."""
-        session, position = self._session, self._session.position
-        session.require_alive()
+        session, position = self._session, self._position
+        session.lifetime.require()
         if self._begun:
             raise UsageError("loop.begin_epoch(): the epoch before has not ended; loop.end_epoch() ends it")
         settle(session, ready=not position.in_epoch or position.current is None)
@@ -148,13 +146,13 @@ class Loop:
         The first fetch restores the random numbers; whatever draws some at the beginning of an epoch comes before it.
         The caller may fetch any number of batches ahead of those that `step_done` counts.
         """
-        self._session.require_alive()
+        self._session.lifetime.require()
         arguments = BatchesArguments(loader, name_wanted(name))
         if self._kind == "epochs" and not self._begun:
             raise UsageError("loop.batches(): no epoch has begun; loop.begin_epoch() begins one")
         if self._cursor is not None:
             raise UsageError(f"loop.batches(): the loader {self._cursor.at.name!r} is in progress; end its epoch first")
-        if self._session.position.is_done(name):
+        if self._position.is_done(name):
             return iter(())
         self._cursor = LoaderCursor(self._session, arguments, ahead=True)
         return self._cursor
@@ -166,7 +164,7 @@ class Loop:
         that ends its epochs before their loaders, when it takes no more batches.
         """
         session = self._session
-        session.require_alive()
+        session.lifetime.require()
         settle(session)
         if session.progress.steps_here == 0:
             session.metrics.begin_step()
@@ -177,7 +175,7 @@ class Loop:
         Raises:
             Stopped: the state is saved; the process must end and be run again.
         """
-        self._session.require_alive()
+        self._session.lifetime.require()
         final = self._kind == "steps" and self.step + 1 >= self._total
         if self._cursor is None:
             step_done(self._session, final=final)
@@ -195,7 +193,7 @@ class Loop:
             Mismatch: no batch was fetched after a restore inside the epoch, and `settle` was not called.
         """
         session, cursor = self._session, self._cursor
-        session.require_alive()
+        session.lifetime.require()
         if not self._begun:
             raise UsageError("loop.end_epoch(): no epoch has begun; loop.begin_epoch() begins one")
         if cursor is not None and session.origin.baseline is not None:
@@ -208,7 +206,7 @@ class Loop:
             if cursor is not None:
                 cursor.consume(batches)
             session.position.at_safe_point("step")
-            passed(session)
+            session.script_checks.pass_point()
         if cursor is not None:
             cursor.end()
             cursor.close()
@@ -221,14 +219,15 @@ class Loop:
     def leave(self, error: BaseException | None = None) -> None:
         """End the run. Without an error the state is saved, and the run is finished; with one, nothing is saved."""
         session = self._session
-        if session.left:
+        if session.lifetime.left:
             return
         reason = error if error is not None or not self.goes_on else GeneratorExit()
-        if isinstance(reason, GeneratorExit) and not session.is_over and session.saves.saved == session.here:
-            session.position.at_safe_point("step")  # that the run was left is part of its state, and needs a name
+        is_left = isinstance(reason, GeneratorExit) and not session.lifetime.is_over
+        if is_left and session.saves.saved == session.position.here:
+            session.position.at_safe_point("step")  # that the run was left is part of its state
         cursor, self._cursor = self._cursor, None
         if cursor is not None:
-            if isinstance(reason, GeneratorExit) and not session.is_over:
+            if is_left:
                 cursor.end()
             cursor.close()
         self._around.__exit__(None if reason is None else type(reason), reason, None)
@@ -261,9 +260,9 @@ def leave_pass(session: Session) -> bool:
 
     Return False if the run has ended.
     """
-    if session.is_over:
+    if session.lifetime.is_over:
         return False
-    session.progress.walks.leave_pass(session.metrics.set_aside())
+    session.walks.leave_pass(session.metrics.set_aside())
     return True
 
 
@@ -271,13 +270,13 @@ def leave_pass(session: Session) -> bool:
 def outermost(session: Session, kind: str, total: int, first: int = 0) -> Iterator[None]:
     """Run an outermost loop: note whether it ends, is left, or raises."""
     _begin(session, kind, total, first)
-    alone, walks = blockless.of(session), session.progress.walks
+    alone, walks = blockless.of(session.attempt), session.walks
     if alone is not None:
         alone.loop_begins()
     try:
         yield
     except GeneratorExit:  # `break`, or an exception leaving the block; after an exception nothing is saved
-        if not session.is_over:
+        if not session.lifetime.is_over:
             walks.leave_outer(session.metrics.set_aside())
             if alone is not None:
                 alone.loop_left(LOOP_CODES)
@@ -320,7 +319,7 @@ def _require_more(session: Session, kind: str, total: int) -> None:
     Raises:
         UsageError: this process already finished such a loop; this one would have no passes.
     """
-    totals, position = session.progress.walks.totals, session.position
+    totals, position = session.walks.totals, session.position
     if kind == "batches":
         if "batches" in position.left and kind in totals:
             raise UsageError(
@@ -338,9 +337,9 @@ def _require_more(session: Session, kind: str, total: int) -> None:
 
 @contextmanager
 def inside(session: Session, walk: Walk) -> Iterator[None]:
-    session.require_alive()
+    session.lifetime.require()
     count_left_pass(session)
-    walks = session.progress.walks
+    walks = session.walks
     kinds = walks.kinds
     if walk.kind not in _MAY_BEGIN.get(kinds, ()):
         raise UsageError(
@@ -355,7 +354,7 @@ def inside(session: Session, walk: Walk) -> Iterator[None]:
         raise
     except BaseException as error:
         walks.failed(error)
-        if session.over is not None and (alone := blockless.of(session)) is not None:
+        if session.lifetime.over is not None and (alone := blockless.of(session.attempt)) is not None:
             alone.leave(error)  # a stop ends the outermost loop as well
         raise
     finally:

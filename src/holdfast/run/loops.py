@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import dis
+import re
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
-from typing import Any
+from typing import Any, NamedTuple
 
+from ..data.advice import Advice
+from ..data.facts import known_length
 from ..errors import UsageError
-from . import bare_loops
-from .arguments import ENDLESS
-from .leaving import count_left_pass, finish, leave
+from .finish import count_left_pass, finish, leave
+from .last_batch import names_of_body
 from .loader_cursor import BatchesArguments, LoaderCursor
 from .loop import LOOP_CODES, begin_epoch, end_epoch, inside, leave_pass, outermost
 from .opening import settle
-from .passes import Walk
+from .passes import ENDLESS, Walk
 from .safe_point import safe_point, step_done
 from .session import Session
+from .visible import frames
 
+# a name in the body of a loop that trains; a metric has an update(), too
+_TRAINS = re.compile(r"(?!val|eval|test|predict)(.*_)?(step|backward|train|learn|fit)(s|_|$)")
 EXITS = "exits"  # the event of a process that ends because the run was over
 
 
@@ -24,15 +30,15 @@ def epochs(session: Session, walk: Walk, wanted: range) -> Generator[int, None, 
     """Yield the remaining epochs; a safe point follows the body of each."""
     first, total = wanted.start, wanted.stop
     with inside(session, walk), outermost(session, "epochs", total, first):
-        position, walks = session.position, session.progress.walks
+        position, walks = session.position, session.walks
         settle(session, ready=not position.in_epoch or position.current is None)
-        while position.epoch < total and total > position.left.get("epochs", -1):
+        while position.goes_on("epochs", total):
             begin_epoch(session, first, total)
             yield position.epoch
-            session.require_alive()
+            session.lifetime.require()
             walks.close_inside(walk)  # a loop of this epoch was left, and the script still holds its iterator
             count_left_pass(session)
-            bare_loops.tell(session)
+            _tell_bare_loop(session)
             end_epoch(session, total)
         exits = _ends_without_pass(session)
     _exit_if(session, exits=exits)
@@ -40,7 +46,7 @@ def epochs(session: Session, walk: Walk, wanted: range) -> Generator[int, None, 
 
 def steps(session: Session, walk: Walk, total: int, name: str) -> Generator[int, None, None]:
     """Yield the remaining steps; inside `epochs`, those of this epoch."""
-    if session.progress.walks.kinds == ("epochs",):
+    if session.walks.kinds == ("epochs",):
         yield from batches(session, walk, BatchesArguments(range(total), name, counts=True))
         return
     with inside(session, walk), outermost(session, "steps", total):
@@ -48,7 +54,7 @@ def steps(session: Session, walk: Walk, total: int, name: str) -> Generator[int,
         settle(session)
         session.display.update(total=total if total < ENDLESS else None)
         session.metrics.begin_step()
-        while position.step < total and total > position.left.get("steps", -1):
+        while position.goes_on("steps", total):
             try:
                 yield position.step
             except GeneratorExit:
@@ -61,8 +67,8 @@ def steps(session: Session, walk: Walk, total: int, name: str) -> Generator[int,
 
 def batches(session: Session, walk: Walk, served: BatchesArguments) -> Generator[Any, None, None]:
     """Yield the remaining batches of this epoch; a safe point follows each body, or each group of bodies."""
-    name, named, position = served.name, session.progress.walks.named, session.position
-    in_epochs = session.progress.walks.kinds == ("epochs",)
+    name, named, position = served.name, session.walks.named, session.position
+    in_epochs = session.walks.kinds == ("epochs",)
     with inside(session, walk):
         if name in named:
             raise UsageError(
@@ -86,21 +92,21 @@ def batches(session: Session, walk: Walk, served: BatchesArguments) -> Generator
 
 def _walk(session: Session, served: BatchesArguments) -> Generator[Any, None, None]:
     if session.position.is_done(served.name):
-        session.progress.last_batch.skip_body(session, served.name)
+        session.last_batch.skip_body(served.name, session.tracked, session.reporter)
         return
     with closing(LoaderCursor(session, served)) as cursor:
         at = cursor.at
         resumed_at = at.consumed
         try:
             for batch in cursor:
-                session.progress.last_batch.begin_body()
+                session.last_batch.begin_body()
                 yield batch if served.start is None else (served.start + cursor.given - 1, batch)
                 if (group := cursor.given - at.consumed) >= served.accumulate and at.feed.at_rest:
                     cursor.step_done(group)
             if group := cursor.given - at.consumed:
                 cursor.step_done(group)
             if cursor.given == resumed_at > 0:
-                session.progress.last_batch.skip_body(session, served.name)
+                session.last_batch.skip_body(served.name, session.tracked, session.reporter)
             cursor.end()
         except GeneratorExit:  # `break`: skip the rest of the epoch's batches, also after a resume
             if leave_pass(session):
@@ -116,17 +122,15 @@ def _ends_without_pass(session: Session) -> bool:
     """
     if session.progress.steps_here:
         return False
-    totals, position = session.progress.walks.totals, session.position
+    totals, position = session.walks.totals, session.position
     begun = all(totals.get(kind, -1) >= total for kind, total in position.targets.items())  # no loop is still to come
     if session.options.finished == "exit":
         if ends := begun and position.finished():
             session.metrics.keep_last_line()
-            session.record(EXITS)
+            session.reporter.record(EXITS)
         return ends
-    from .body_names import names_of_body  # only such a start needs it
-
     if names := names_of_body(session.tracked):
-        session.tell(
+        session.reporter.tell(
             f"{session.path}: this loop is over, and its body does not run again. The code behind it reads "
             f"{', '.join(names)}, which the body sets: keep that in run.vars, or end the process with "
             'Run(..., finished="exit")',
@@ -143,10 +147,67 @@ def _exit_if(session: Session, *, exits: bool) -> None:
         SystemExit: 0, on all ranks.
     """
     if exits:
-        if not session.left:  # without a block the run ends with its loop
+        if not session.lifetime.left:  # without a block the run ends with its loop
             finish(session)
             leave(session, None)
         raise SystemExit(0)
+
+
+class _BareLoop(NamedTuple):
+    name: str  # the loader's variable
+    line: int | None
+    batches: int
+
+
+def _tell_bare_loop(session: Session) -> None:
+    """Report such a loop, once, in the body of the epoch that ends, if the epoch had no step inside."""
+    position = session.position
+    if position.step != position.epoch_began or not session.progress.look_at_body():
+        return
+    walking = frames()
+    if not walking:
+        return
+    frame = walking[-1]
+    values = {**frame.f_globals, **frame.f_locals}
+    found = next(_bare_loops(frame.f_code, frame.f_lasti, values), None)
+    if found is not None:
+        advice = Advice("a bare loop", f"Write `in run.batches({found.name}):` there")
+        session.reporter.tell(
+            f"epoch {position.epoch} counts as one step, although the loop at line {found.line} trained "
+            f"{found.batches} batches of {found.name}: the run is saved and stopped at ends of epochs alone. {advice}",
+            kind="bare_loop",
+            name=found.name,
+        )
+
+
+def _bare_loops(code: Any, at: int, values: Mapping[str, Any]) -> Iterator[_BareLoop]:
+    """Yield the loops over loaders that train, in the body of the `for` at byte `at`."""
+    found = [each for each in dis.get_instructions(code) if each.opname != "CACHE"]
+    outer = next((each for each in found if each.offset == at and each.opname == "FOR_ITER"), None)
+    if outer is None:
+        return
+    within = [each for each in found if outer.offset < each.offset < outer.argval]
+    for number, each in enumerate(within):
+        if each.opname != "FOR_ITER":
+            continue
+        line = each.positions.lineno if each.positions else None
+        head = [one for one in within[:number] if one.positions and one.positions.lineno == line]
+        body = [one for one in within if each.offset < one.offset < each.argval]
+        if any(_TRAINS.match(name) for one in body for name in _names(one)):
+            for name in (name for one in head for name in _names(one)):
+                count = known_length(values.get(name)) if _is_loader(values.get(name)) else None
+                if count is not None and count > 1:
+                    yield _BareLoop(name, line, count)
+
+
+def _names(each: dis.Instruction) -> list[str]:
+    is_read = each.opname.startswith("LOAD_") and each.opname != "LOAD_CONST"
+    return [each.argval] if is_read and isinstance(each.argval, str) else []
+
+
+def _is_loader(value: Any) -> bool:
+    """Whether it is a loader, like torch's, and not a list or a model."""
+    return hasattr(value, "batch_size") and hasattr(value, "dataset") and hasattr(type(value), "__iter__")
 
 
 LOOP_CODES.update({epochs.__code__, steps.__code__, batches.__code__})

@@ -1,110 +1,41 @@
-"""Metrics: the values passed to run.log() since the last safe point, their epoch means, and the best so far."""
+"""Metrics: the values passed to run.log() since the last safe point, and their epoch means. Bests: the best so far."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .. import journal
+import msgspec
+
+from .. import journal, retention
 from ..errors import UsageError
+from ..ranks import Ranks
+from ..rules import Best
 from ..store import format
-from .best import Bests
+from ..store.store import Store
+from ..terminal import warn
 from .passes import Logged
+from .position import Position
+from .report import Reporter
+from .windows import Windows
 
-if TYPE_CHECKING:
-    from .session import Session
-
+PATIENCE_S = 10.0  # wait for ranks that log a metric inside an epoch a little later than rank 0
+TOPIC = "the metric of a Best"
 MOST_WEIGHTS = 8  # most metrics of one call that can be weights: a call's cost is this times its metrics
 _PLAIN = ""  # means no weight: each call counts 1
 TIMINGS = ("*_s", "*seconds*", "*time*", "*per_s*", "*throughput*")  # metrics that differ in any two runs
 
 Values = Mapping[str, float | str]
+Measured = Mapping[str, float]
 
 
 def is_timing(name: str) -> bool:
     """Whether a metric of that name is a duration or a speed, which differs in any two runs."""
     return any(fnmatchcase(name, pattern) for pattern in TIMINGS)
-
-
-class Metrics:
-    """The metrics of one attempt."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self.means = Means()
-        self.best = Bests(session)
-        self._logged = Logged({}, set())
-        self._left_at, self._left = -1, dict[str, float]()  # the step of a pass that was left, and its metrics
-        self._told: set[str] = set()  # names of metrics that were reported as not finite
-
-    def restore(self, stored: dict[str, dict[str, list[float]]] | None) -> None:
-        """Begin with the means of a checkpoint.
-
-        Drop the values logged so far: that code ran before, and its line exists.
-        """
-        self.means, self._logged = Means(stored), Logged({}, set())
-
-    def log(self, values: Values) -> None:
-        """Add the values of one call of run.log()."""
-        self.means.add(values)
-        self._logged.values.update(values)
-        self._logged.early.difference_update(values)
-        for name, value in values.items():
-            if isinstance(value, str) and name not in self._told and self._session.leads:  # JSON has no such number
-                self._told.add(name)
-                self._session.tell(
-                    f"run.log: {name} is {value} at step {self._session.position.step}; such a value is never the best",
-                    kind="metric_not_finite",
-                    name=name,
-                )
-
-    def begin_step(self) -> None:
-        """Begin a step of a loop: values logged before it were measured on other weights."""
-        self._logged.early.update(self._logged.values)
-
-    def set_aside(self) -> Logged:
-        """Remove and return the logged values, to be written as a separate line later."""
-        taken, self._logged = self._logged, Logged({}, set())
-        return taken
-
-    @contextmanager
-    def instead(self, logged: Logged | None) -> Iterator[None]:
-        """Inside this block, `logged` replaces the logged values."""
-        after = self.set_aside()
-        self._logged = logged or self._logged
-        yield
-        self._logged = after
-
-    def flush(self, phase: str, epoch: int | None = None) -> dict[str, float]:
-        """Write the logged values as one line of the log. Return those that were measured on the present weights.
-
-        `epoch`: the one that just ended, at its end. The values of a left pass of this step belong to the end, too.
-        """
-        position = self._session.position
-        known = self._left if phase == "end" and self._left_at == position.step else {}
-        if not self._logged.values:
-            return known
-        at = position.epoch if epoch is None else epoch
-        values, early = self.set_aside()
-        self._session.attempt.record("metrics", step=position.step, phase=phase, epoch=at, values=values)
-        return known | format.unpack_metrics({name: value for name, value in values.items() if name not in early})
-
-    def keep_last_line(self) -> None:
-        """Write again the values that an earlier attempt logged after the loop: this attempt does not run that code."""
-        session = self._session
-        earlier = [log for log in journal.logs(session.path) if log.attempt < session.attempt.number]
-        for line in journal.merged(earlier) if session.leads else ():
-            if line["phase"] == "exit" and line["step"] == session.position.step:
-                session.attempt.record("metrics", **{name: line[name] for name in ("step", "phase", "epoch", "values")})
-
-    def flush_left(self, logged: Logged) -> None:
-        """Write the line of a pass that was left; it counts as a step."""
-        with self.instead(logged):
-            self._left = self.flush("step")
-        self._left_at = self._session.position.step
 
 
 class Means:
@@ -162,3 +93,173 @@ class Means:
             f"run.mean({name!r}, weight={weight!r}): log the weight in the same call, as one of its first "
             f"{MOST_WEIGHTS} metrics: run.log({name}=..., {weight}=...). Logged with {name!r} so far: {known}"
         )
+
+
+class Metrics(msgspec.Struct):
+    """The metrics of one attempt."""
+
+    _ranks: Ranks
+    _position: Position
+    _reporter: Reporter
+    means: Means = msgspec.field(default_factory=Means)
+    _logged: Logged = msgspec.field(default_factory=lambda: Logged({}, set()))
+    _left_at: int = -1  # the step of a pass that was left
+    _left: dict[str, float] = {}  # and its metrics
+    _told: set[str] = set()  # names of metrics that were reported as not finite
+
+    def restore(self, stored: dict[str, dict[str, list[float]]] | None) -> None:
+        """Begin with the means of a checkpoint.
+
+        Drop the values logged so far: that code ran before, and its line exists.
+        """
+        self.means, self._logged = Means(stored), Logged({}, set())
+
+    def log(self, values: Values) -> None:
+        """Add the values of one call of run.log()."""
+        self.means.add(values)
+        self._logged.values.update(values)
+        self._logged.early.difference_update(values)
+        for name, value in values.items():
+            if isinstance(value, str) and name not in self._told and self._ranks.leads:  # JSON has no such number
+                self._told.add(name)
+                self._reporter.tell(
+                    f"run.log: {name} is {value} at step {self._position.step}; such a value is never the best",
+                    kind="metric_not_finite",
+                    name=name,
+                )
+
+    def begin_step(self) -> None:
+        """Begin a step of a loop: values logged before it were measured on other weights."""
+        self._logged.early.update(self._logged.values)
+
+    def set_aside(self) -> Logged:
+        """Remove and return the logged values, to be written as a separate line later."""
+        taken, self._logged = self._logged, Logged({}, set())
+        return taken
+
+    @contextmanager
+    def instead(self, logged: Logged | None) -> Iterator[None]:
+        """Inside this block, `logged` replaces the logged values."""
+        after = self.set_aside()
+        self._logged = logged or self._logged
+        yield
+        self._logged = after
+
+    def flush(self, phase: str, epoch: int | None = None) -> dict[str, float]:
+        """Write the logged values as one line of the log. Return those that were measured on the present weights.
+
+        `epoch`: the one that just ended, at its end. The values of a left pass of this step belong to the end, too.
+        """
+        position = self._position
+        known = self._left if phase == "end" and self._left_at == position.step else {}
+        if not self._logged.values:
+            return known
+        at = position.epoch if epoch is None else epoch
+        values, early = self.set_aside()
+        self._reporter.attempt.record("metrics", step=position.step, phase=phase, epoch=at, values=values)
+        return known | format.unpack_metrics({name: value for name, value in values.items() if name not in early})
+
+    def keep_last_line(self) -> None:
+        """Write again the values that an earlier attempt logged after the loop: this attempt does not run that code."""
+        attempt = self._reporter.attempt
+        earlier = [log for log in journal.logs(attempt.root) if log.attempt < attempt.number]
+        for line in journal.merged(earlier) if self._ranks.leads else ():
+            if line["phase"] == "exit" and line["step"] == self._position.step:
+                attempt.record("metrics", **{name: line[name] for name in ("step", "phase", "epoch", "values")})
+
+    def flush_left(self, logged: Logged) -> None:
+        """Write the line of a pass that was left; it counts as a step."""
+        with self.instead(logged):
+            self._left = self.flush("step")
+        self._left_at = self._position.step
+
+
+class Bests(msgspec.Struct):
+    """The values that a new best must beat, and which metrics of `Best` are logged where.
+
+    With several ranks, rank 0's metrics decide.
+    """
+
+    _rules: list[Best]
+    _ranks: Ranks
+    _store: Store
+    _windows: Windows | None
+    _in_flight: list[retention.CheckpointFacts] = []  # of the save that is not committed yet
+    _ranked: list[retention.CheckpointFacts] | None = None  # checkpoints to beat; None: read them again
+    _missed: set[str] = set()  # metrics that were not logged, and already reported
+    _shared: set[str] = set()  # metrics that all ranks log inside epochs, as far as is known
+
+    def forget(self, in_flight: retention.CheckpointFacts | None) -> None:
+        """Read the checkpoints again: a save has begun, which is now `in_flight`, or has ended."""
+        self._ranked, self._in_flight = None, [] if in_flight is None else [in_flight]
+
+    def is_new(self, metrics: Measured, *, at_end: bool) -> bool:
+        """Return whether these metrics, or rank 0's, are a new best. `at_end`: of an epoch.
+
+        At the end of an epoch only rank 0 must have them. Inside an epoch the ranks exchange no message at each safe
+        point: a metric is ranked there only if every rank logs it.
+        """
+        ranks, windows = self._ranks, self._windows
+        if ranks.alone or not self._rules:
+            return self._beats(metrics)
+        if at_end:
+            return _told(ranks, ranks.leads and self._beats(metrics))
+        measured = sorted({rule.metric for rule in self._rules} & metrics.keys())
+        if not measured or windows is None:
+            return False
+        here = ranks.beside(f"best-{windows.point}")  # the ranks that logged it here
+        if ranks.rank:
+            for metric in {*measured} - self._shared:
+                ranks.mark(f"logs {metric}")
+            self._shared.update(measured)
+            return _told(here, mine=False)
+        shared = all(self._is_shared(metric) for metric in measured)
+        windows.spent.append(here)
+        return _told(here, shared and self._beats(metrics))
+
+    def _is_shared(self, metric: str) -> bool:
+        """Whether every rank logs the metric inside an epoch; determined once."""
+        if metric in self._shared | self._missed:
+            return metric in self._shared
+        ranks = self._ranks
+        until = time.monotonic() + min(PATIENCE_S, ranks.timeout_s / 2)
+        while not (shared := ranks.all_marked(f"logs {metric}")) and time.monotonic() < until:
+            time.sleep(0.01)
+        (self._shared if shared else self._missed).add(metric)
+        if not shared:
+            warn(
+                f"keep=Best({metric!r}, ...): logged inside of an epoch, and not on every rank: it brings about no "
+                "save there, and is ranked only where another save falls on that very step. Log it on every rank, or "
+                "at the end of the epoch, after its batches"
+            )
+        return shared
+
+    def _beats(self, metrics: Measured) -> bool:
+        measured = [rule for rule in self._rules if rule.metric in metrics]
+        if measured and self._ranked is None:
+            try:
+                facts = self._committed()
+            except OSError:  # the disk fails: one save too many is better than losing a best one
+                return True
+            best = {each.name: each for rule in self._rules for each in retention.ranked(rule, facts)[: rule.n]}
+            self._ranked = list(best.values())  # the others cannot change the result, and this runs at every step
+        return any(retention.beats(metrics[rule.metric], rule, self._ranked or ()) for rule in measured)
+
+    def _committed(self) -> list[retention.CheckpointFacts]:
+        """Facts of the committed checkpoints and of the one in flight."""
+        return [*self._store.facts(), *self._in_flight]
+
+    def warn_of_the_unmeasured(self, metrics: Measured) -> None:
+        """Warn once of a `Best` whose metric is never logged: it keeps nothing. A typing error is a likely cause."""
+        for rule in self._rules:
+            if rule.metric not in metrics and rule.metric not in self._missed:
+                with suppress(OSError):  # the disk fails: the next epoch looks again
+                    known = any(rule.metric in facts.metrics for facts in self._committed())
+                    self._missed.add(rule.metric)
+                    if not known:
+                        had = f"run.log gave {', '.join(metrics)}" if metrics else "run.log gave nothing"
+                        warn(f"keep=Best({rule.metric!r}, ...): no such metric was logged in this epoch ({had})")
+
+
+def _told(ranks: Ranks, mine: bool) -> bool:
+    return ranks.announce(TOPIC, b"yes" if mine else b"") == b"yes"

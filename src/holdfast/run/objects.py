@@ -199,3 +199,8 @@ class ObjectAdapters:
 
 
 OBJECTS = ObjectAdapters()
+
+
+def is_random(value: Any) -> bool:
+    """Whether it is a random generator, also of a framework."""
+    return is_generator(value) or (type(value).__name__ == "Generator" and OBJECTS.has(value))

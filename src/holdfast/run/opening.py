@@ -5,34 +5,37 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
+from .. import scan
 from ..children import steps
+from ..cluster import job_leader
+from ..cluster.hold import HOLD, not_started
 from ..data.order import key
-from ..errors import Mismatch, UsageError
+from ..errors import Mismatch, Unreadable, UsageError
+from ..job import job
 from ..legible import is_text
 from ..provenance import document
 from ..state import rng
 from ..store import format
 from ..store.checkpoint import Checkpoint
+from ..store.format import parse_name
 from ..terminal import say, warn
-from . import drilled, fingerprint, going_back, relaunch, resume, summary, unsound, weights
-from .damaged import reading
+from . import fingerprint, relaunch, settings, unsound, weights
+from .failures import reading
+from .finish import ago, finished_s, stop, stop_now
 from .objects import adapter_for
 from .origin import Reentry
 from .position import Position
-from .ranks import agreed, led_at_length
+from .ranks import agreed
 from .read_retries import ReadRetries
-from .safe_point import stop_now
+from .resume import Restorer
 from .session import Session
 from .tracked import RESERVED, Digests, digests, framework_modules
 from .weights import StartFrom
-
-LAST_SAVES = 100  # of an earlier attempt; the first save is expected to take as long as the longest of them
 
 
 def begin(session: Session, again: Reentry | None = None) -> None:
@@ -43,28 +46,80 @@ def begin(session: Session, again: Reentry | None = None) -> None:
 
     Succeeds on all ranks or fails on all ranks.
     """
-    options, ranks, origin, read_retries = session.options, session.ranks, session.origin, ReadRetries(session)
-    relaunch.exit_if_held(session)
-    relaunch.exit_again_after_a_stop(session)
-    from_places = session.mirrors is not None  # on rank 0; a fetch may take long
-    led_at_length(ranks, "the places", lambda: going_back.begin_from_places(session), beside=from_places)
-    back = partial(led_at_length, ranks, "going back", lambda: going_back.go_back(session), beside=from_places)
-    read_retries.wait_for(back)
+    options, ranks, origin, attempt = session.options, session.ranks, session.origin, session.attempt
+    _stop_if_held(session)
+    _stop_again(session)
+    read_retries = ReadRetries(ranks, session.job_clock, session.reporter, partial(_stop_unread, session))
+    fetcher = None if session.mirrors is None else session.mirrors.fetcher
+    restorer = Restorer(options, session.tracked, ranks, session.store, origin, attempt, fetcher, read_retries)
+    restorer.go_back()
     with ranks.together("the types of the state"):
-        types = session.types()
-    resume.restore_newest(session, read_retries, types, again if options.go_back is None else None)
+        types = session.capture.types()
+    restorer.restore_newest(types, again if options.go_back is None else None)
     if origin.checkpoint is None and options.branch_from is not None:
         checkpoint = Checkpoint(_place(session, read_retries, options.branch_from))
-        read_retries.wait_for(lambda: resume.restore(session, checkpoint, types))
-        session.attempt.record("branched", source=str(checkpoint.path), step=checkpoint.step)
+        read_retries.wait_for(lambda: restorer.restore(checkpoint, types))
+        attempt.record("branched", source=str(checkpoint.path), step=checkpoint.step)
     start_from = options.start_from if origin.checkpoint is None else None
     if start_from is not None and not ranks.alone:  # each rank might choose another checkpoint
         start_from = msgspec.structs.replace(start_from, path=_place(session, read_retries, start_from.path))
     reports = {} if start_from is None else read_retries.wait_for(lambda: _weights(session, start_from))
     with ranks.together("the beginning"):
         _begin_here(session, "" if start_from is None else str(start_from.path), reports)
-    if session.saves.saved is not None and session.drill_limit:  # the last attempt was killed before its last line
-        stop_now(session, "drill limit")
+    limit = session.drill.limit
+    if session.saves.saved is not None and limit is not None:  # the last attempt was killed before its last line
+        stop_now(session, limit)
+
+
+def listen(session: Session, *, in_block: bool) -> None:
+    """Handle the signals, and keep them from the workers of loaders."""
+    around = session.around
+    session.tracked.for_each("enter")
+    around.callback(session.tracked.for_each, "leave")
+    session.alive.begin(session.ranks.rank, session.ranks.world, private=session.options.private)
+    around.callback(session.alive.end)
+    if in_block:
+        around.enter_context(session.stop)
+    else:
+        around.callback(session.stop.__exit__)  # entered when a loop begins
+    around.callback(session.progress.sources.clear)  # persistent workers end here, not in the garbage collector
+    around.callback(session.saves.readback.close)
+    around.callback(session.script_checks.close)
+    around.callback(session.job_clock.close)
+    if session.mirrors is not None:
+        around.callback(session.mirrors.close)
+    for module in framework_modules():
+        around.enter_context(module.sheltered())
+    around.callback(session.reporter.show_board)
+
+
+def _stop_if_held(session: Session) -> None:
+    """Stop before anything is restored if this is a batch job, and the run is on hold."""
+    ranks, path = session.ranks, session.path
+    if ranks.lead("hold", lambda: b"1" if job() is not None and scan.exists(path / HOLD) else b""):
+        if ranks.leads and (supervisor := job_leader.supervisor()) is not None:
+            job_leader.tell_run(supervisor, path)  # the hold file is there
+        stop(session, "held", "held", not_started(path), requeues=False)
+
+
+def _stop_again(session: Session) -> None:
+    """Stop before anything is restored if the run had stopped, and torchrun, which cannot tell, started it again."""
+    before = relaunch.note_start(session.ranks, session.attempt)
+    if before is not None:
+        reason, at, restart = before
+        line = (
+            f"{session.path}: stopped by {reason} at step {at.step}, and torchrun has started it again at once "
+            f"(restart {restart} of this launch): it does not go on here; run me again"
+        )
+        stop(session, reason, f"{reason}; started again by torchrun, and left again", line, at, requeues=False)
+
+
+def _stop_unread(session: Session, reason: str, error: Unreadable) -> NoReturn:
+    """Stop, because a signal came while a checkpoint could not be read."""
+    tried = session.origin.checkpoint
+    at = (tried and parse_name(tried.path.name)) or format.Name(0)
+    line = f"{session.path}: stopped by {reason}, while {error}; nothing was changed, run me again"
+    stop(session, reason, f"{reason}, while a checkpoint could not be read", line, at)
 
 
 def _place(session: Session, read_retries: ReadRetries, path: str | os.PathLike[str]) -> Path:
@@ -88,22 +143,23 @@ def _begin_here(session: Session, source: str, reports: Mapping[str, weights.Rep
         _restore_own(session, checkpoint, session.origin.memory)
     with session.attempt.acting("begin"):
         session.job_clock.begin(fresh=checkpoint is None)
-    if session.leads:
+    if session.ranks.leads:
         _track(session)
         document()  # runs git now and caches its answer: the first save starts no process
         with session.attempt.acting("read what earlier attempts noted"):
-            session.saves.expect(_cost_of_saving(session))
-            session.saves.recall(session.earlier_logs)
-        for log in session.earlier_logs:
+            session.saves.recall()
+        for log in session.attempt.earlier:
             log.forget()
     if session.mirrors is not None:
-        ours = checkpoint is not None and checkpoint.path.parent.parent == session.store.root  # otherwise a branch
-        session.mirrors.begin(checkpoint.path.name if checkpoint is not None and ours else None)
+        saved = session.saves.saved  # None after a branch, too
+        session.mirrors.begin(None if saved is None else str(saved))
     session.attempt.flush(sync=True)
-    if session.leads:
-        session.begin_board()
+    board = session.options.board
+    if session.ranks.leads and board is not False:
+        # a drilled run keeps its own next to it
+        session.reporter.begin_board(None if board is True or settings.is_drilled() else board)
     session.progress.restart_clock()
-    session.alive.mark(steps.FIRST, session.position.step)
+    session.alive.mark(steps.FIRST)
 
 
 def settle(session: Session, *, ready: bool = True) -> None:
@@ -113,7 +169,7 @@ def settle(session: Session, *, ready: bool = True) -> None:
     """
     baseline = session.origin.baseline
     if baseline is None:
-        drilled.note(session, "begin")
+        session.drill.note("begin")
         return
     session.tracked.warm_late()  # a collective: every rank begins this loop
     session.tracked.refill_generators(session.origin.generators)  # the epoch's body has drawn from them again
@@ -129,8 +185,8 @@ def settle(session: Session, *, ready: bool = True) -> None:
         _restore_rng(session)
         session.origin.set_baseline(None)
         session.metrics.restore(session.origin.memory.get("means"))
-        drilled.note(session, "begin")
-        drilled.mark_output(session)
+        session.drill.note("begin")
+        session.drill.mark_output()
 
 
 def begin_again(session: Session) -> None:
@@ -160,8 +216,7 @@ def require_settled(session: Session) -> None:
 
 def _begin_fresh(session: Session, source: str, reports: Mapping[str, weights.Report]) -> None:
     session.progress.choose_seed(next((int(module.initial_seed()) for module in framework_modules()), 0))
-    _record_restored(session, None)
-    say(f"{session.path}: starts fresh (attempt {session.attempt.number}){_rejected(session)}")
+    _tell_begun(session, None, f"starts fresh (attempt {session.attempt.number})")
     for name, report in reports.items():
         session.attempt.record("started_from", source=source, name=name, report=str(report))
         say(f"{name} starts from {source}: {report}")
@@ -170,65 +225,65 @@ def _begin_fresh(session: Session, source: str, reports: Mapping[str, weights.Re
 
 def _restore_own(session: Session, checkpoint: Checkpoint, memory: dict[str, Any]) -> None:
     """Restore what the run itself saved. Random numbers are last, because the other steps may draw some."""
-    position = Position.of(memory["position"])
-    session.progress.restore(position, memory)
-    if session.options.go_back is not None and session.options.go_back not in position.went_back:
-        position.went_back.append(session.options.go_back)
+    session.progress.restore(Position.of(memory["position"]), memory)
+    went_back, step = session.position.went_back, session.options.go_back
+    if step is not None and step not in went_back:
+        went_back.append(step)
     again = session.origin.again
     if again is None or not again.keeps_vars:
-        session.vars.load_state_dict(memory["vars"], session.tracked.places)
-    session.durations.update(memory.get("durations", {}))
+        session.tracked.variables.load_state_dict(memory["vars"], session.tracked.places)
+    session.capture.durations.update(memory.get("durations", {}))
     session.metrics.restore(memory.get("means"))
-    session.begin_inexact(checkpoint.not_exact_from)
+    session.capture.begin_inexact(checkpoint.not_exact_from)
     session.store.go_on(checkpoint)
     session.saves.restore(checkpoint, ours=checkpoint.path.parent.parent == session.store.root)  # otherwise a branch
     _announce(session, checkpoint)
-    if session.leads:
-        unsound.tell_resumed(session.store, session.tell, checkpoint)
+    if session.ranks.leads:
+        unsound.tell_resumed(session.store, session.reporter.tell, checkpoint)
     changed = fingerprint.changes(memory["fingerprint"]["environment"], fingerprint.environment())
     for line in changed:
-        session.tell_changed(line)
+        session.reporter.tell_changed(line)
     for name, lines in session.origin.overridden_options.items():
         for line in lines if name not in session.options.overrides else ():
             option = line.partition(" ")[0]
             changed_by = f'overrides={{"{name}": {{"{option}": ...}}}} changes it'
-            session.tell_changed(f"{name}: {line}, which is used; {changed_by}", prefix="")
+            session.reporter.tell_changed(f"{name}: {line}, which is used; {changed_by}", prefix="")
     if again is None:
         _check_probe(session, changed)
     _override(session, memory["overrides"])
     if again is not None:
         return
     # Each rank's view lists other leaves. All must come to the same answer: an object may ask all ranks for its state.
-    digests_now = session.digests(checkpoint.manifest.leaves if session.ranks.alone else None)
+    digests_now = session.capture.digests(checkpoint.manifest.leaves if session.ranks.alone else None)
     session.origin.set_baseline(digests_now, session.tracked.generators())
     _restore_rng(session)
 
 
 def _announce(session: Session, checkpoint: Checkpoint) -> None:
-    _record_restored(session, checkpoint.name)
     attempt = f"(attempt {session.attempt.number})"
-    finished_s = summary.finished_s(session) if session.leads else None
+    done_s = finished_s(session.attempt.earlier, session.position) if session.ranks.leads else None
     if session.origin.again is not None:
-        where = f"goes on at {session.place()} {attempt} with the values that this process holds"
-    elif finished_s is not None:
-        over = f"already finished at step {session.position.step}, {summary.ago(finished_s)} {attempt}"
+        where = f"goes on at {session.position.place()} {attempt} with the values that this process holds"
+    elif done_s is not None:
+        over = f"already finished at step {session.position.step}, {ago(done_s)} {attempt}"
         where = f"{over}; its loop's body does not run again"
     else:
-        saved = f"from {checkpoint.name}, saved {summary.ago(format.seconds(checkpoint.head.created))}"
-        where = f"resumes at {session.place()} {attempt}, {saved}"
-    if session.not_exact_from is not None:
-        where += f", not exact from step {session.not_exact_from}"
-    say(f"{session.path}: {where}{_rejected(session)}")
+        saved = f"from {checkpoint.name}, saved {ago(format.seconds(checkpoint.head.created))}"
+        where = f"resumes at {session.position.place()} {attempt}, {saved}"
+    if session.capture.not_exact_from is not None:
+        where += f", not exact from step {session.capture.not_exact_from}"
+    _tell_begun(session, checkpoint.name, where)
 
 
-def _record_restored(session: Session, name: str | None) -> None:
-    session.record("restored", checkpoint=name, rejected=session.origin.rejected)
-
-
-def _rejected(session: Session) -> str:
-    """Return which newer checkpoints were rejected, and why; empty if none."""
-    lines = [f"{name} ({why})" for name, why in session.origin.rejected]
-    return f"; set aside in {session.path / 'quarantine'}: {', '.join(lines)}" if lines else ""
+def _tell_begun(session: Session, name: str | None, line: str) -> None:
+    """Journal and print the beginning, and which newer checkpoints were rejected."""
+    rejected = session.origin.rejected
+    session.reporter.record("restored", checkpoint=name, rejected=rejected)
+    lines = [f"{name} ({why})" for name, why in rejected]
+    say(
+        f"{session.path}: {line}"
+        + (f"; set aside in {session.path / 'quarantine'}: {', '.join(lines)}" if lines else "")
+    )
 
 
 def _check_probe(session: Session, changed: list[str]) -> None:
@@ -236,7 +291,7 @@ def _check_probe(session: Session, changed: list[str]) -> None:
     kept = session.origin.memory["probe"]
     if session.options.probe is None or kept is None:
         return
-    if not digests({"probe": session.ask_probe()}).changed(digests({"probe": kept})):
+    if not digests({"probe": session.capture.ask_probe()}).changed(digests({"probe": kept})):
         return
     if not changed:
         raise Mismatch(f"{session.path}: after the restore the probe gives another result than before the save")
@@ -261,17 +316,17 @@ def _put_back(session: Session, baseline: Digests) -> list[str]:
     The hooks of a module or an optimizer may store other bytes than those of the checkpoint, which the baseline has for
     big leaves. So the state after the second restore decides.
     """
-    checkpoint, memory, before = session.origin.checkpoint, session.origin.memory, session.digests()
+    checkpoint, memory, before = session.origin.checkpoint, session.origin.memory, session.capture.digests()
     if checkpoint is None or not baseline.changed(before):
         return []
     with reading(checkpoint.path):
-        types = session.types()
+        types = session.capture.types()
         session.tracked.restore(checkpoint, session.tracked.plan(checkpoint, types, compare=False))
         # loaded again: the script may have changed the first copy in place
         fresh = checkpoint.load(part=RESERVED, types=types)
-    session.vars.load_state_dict(fresh["vars"], session.tracked.places)
+    session.tracked.variables.load_state_dict(fresh["vars"], session.tracked.places)
     _override(session, memory["overrides"], again=True)
-    restored = session.digests()
+    restored = session.capture.digests()
     session.origin.set_baseline(restored)
     return [key.removeprefix("tree:") for key in restored.changed(before)]
 
@@ -282,14 +337,14 @@ def _restore_rng(session: Session) -> None:
         rng.seed(key("rank", session.progress.seed, session.position.step, rank))
         return
     for skipped in rng.restore(session.origin.memory["rng"]):
-        session.tell_changed(f"random numbers of {skipped} are in the checkpoint and cannot be put back here")
+        session.reporter.tell_changed(f"random numbers of {skipped} are in the checkpoint and cannot be put back here")
 
 
 def _track(session: Session) -> None:
     """Call the tracker with its last id and the step from which this attempt resumes."""
     if session.options.tracker is None:
         return
-    before = (str(event["id"]) for log in reversed(session.earlier_logs) for event in log.newest("tracker"))
+    before = (str(event["id"]) for log in reversed(session.attempt.earlier) for event in log.newest("tracker"))
     known = next(before, None)
     found = session.options.tracker(known, session.position.step)
     if found is not None and not is_text(str(found)):
@@ -298,15 +353,3 @@ def _track(session: Session) -> None:
         )
     if found is not None and str(found) != known:
         session.attempt.record("tracker", id=str(found))
-
-
-def _cost_of_saving(session: Session) -> float:
-    """Seconds of the longest of the last saves, of the last attempt that saved; 0.0 if none did.
-
-    Used until a save is measured.
-    """
-    for log in reversed(session.earlier_logs):
-        costs = [float(event.get("save_s", 0)) for event in islice(log.newest("saved"), LAST_SAVES)]
-        if costs:
-            return max(costs)
-    return 0.0

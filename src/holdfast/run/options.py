@@ -103,5 +103,11 @@ class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields wou
         whole, days = self.whole, settings.purge_days()
         if days is not None:  # a linked file is as old as its first checkpoint, and a purge takes it from all of them
             whole = Whole(whole.checkpoints, min(whole.hours, LINKED * 24 * days))
-        options = {"keep": self.keep, "take_over": self.take_over, "private": self.private, "whole": whole}
-        return kind(self.path, **options, signer=self.signer)
+        return kind(
+            self.path,
+            keep=self.keep,
+            take_over=self.take_over,
+            private=self.private,
+            whole=whole,
+            signer=self.signer,
+        )

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from itertools import islice
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,10 +18,9 @@ from .. import journal, owner, young_daly
 from ..journal import AFTERWARDS, CLOSING, Event, Log
 from ..rules import Auto
 from ..young_daly import Chosen, Costs, Limits, Seen
-
-if TYPE_CHECKING:
-    from .saves import Flight
-    from .session import Session
+from .position import Progress
+from .report import Reporter
+from .stop import Stop
 
 EVENT, BESIDE = "interval", "beside"
 FIRST_S = 10.0  # from the beginning to the first save, when nothing is measured
@@ -53,34 +52,43 @@ class Known(NamedTuple):
     slow_s: Sequence[float] = ()  # how much each of the last saves slowed the steps beside it
 
 
-class Pace:
+class Pace(msgspec.Struct):
     """The saves' interval of one attempt."""
 
-    def __init__(self, session: Session, rule: Auto) -> None:
-        self._session, self._progress, self._rule = session, session.progress, rule
-        self.chosen: Chosen | None = None
-        self._seen = Seen()
-        self._saves: list[Took] = []
-        self._slow_s: list[float] = []
-        self._begun = False  # at the first safe point
-        self._first_s, self._first_point, self._restart_s = 0.0, 0, 0.0  # at the first safe point
-        self._since_s, self._since_point = 0.0, 0  # the safe point from which on no save was in flight
-        self._step_s: float | None = None  # a step's mean duration, before the save in flight
-        self._point = 0  # the safe point of the save in flight
+    _rule: Auto
+    _progress: Progress
+    _reporter: Reporter
+    _stop: Stop
+    _background: bool
+    chosen: Chosen | None = None
+    _seen: Seen = Seen()
+    _saves: list[Took] = []
+    _slow_s: list[float] = []
+    _begun: bool = False  # at the first safe point
+    _first_s: float = 0.0
+    _first_point: int = 0
+    _restart_s: float = 0.0  # at the first safe point
+    _since_s: float = 0.0
+    _since_point: int = 0  # the safe point from which on no save was in flight
+    _step_s: float | None = None  # a step's mean duration, before the save in flight
+    _point: int = 0  # the safe point of the save in flight
 
     def recall(self, logs: Sequence[Log]) -> None:
         """Use what earlier attempts have measured."""
         known = recall(logs)
         self._seen, self._saves, self._slow_s = known.seen, [*known.saves], [*known.slow_s]
 
-    def is_due(self, last_s: float, now_s: float) -> bool:
-        """Whether to save at this safe point. The last save, or the beginning, was at `last_s`."""
+    def is_due(self, last_s: float, now_s: float, *, ready: bool) -> bool:
+        """Whether to save at this safe point. The last save, or the beginning, was at `last_s`.
+
+        The first save waits until its memory is `ready`.
+        """
         if not self._begun:
             self._begin(now_s)
         if self.chosen is None:
             hours = self._rule.interrupted_hours
             soon_s = FIRST_S if hours is None else min(FIRST_S, 360 * hours)
-            if now_s - last_s < soon_s or self._session.saves.arena.warming:
+            if now_s - last_s < soon_s or not ready:
                 return False
             if not self._saves:
                 return True
@@ -94,22 +102,24 @@ class Pace:
         self._step_s = (began_s - self._since_s) / count if count and self._begun else None
         self._point = points
 
-    def landed(self, flight: Flight, durable_s: float) -> None:
-        """Note a save that was durable at `durable_s`; choose the interval if this is the first measurement."""
+    def landed(self, reason: str, began_s: float, freed_s: float, durable_s: float) -> None:
+        """Note a save that held the loop until `freed_s` and was durable at `durable_s`.
+
+        Choose the interval if this is the first measurement.
+        """
         now_s, points = time.monotonic(), self._progress.steps_here
-        if flight.reason not in PERIODIC:
+        if reason not in PERIODIC:
             return
-        freed_s = durable_s if flight.snapshot is None else flight.snapshot.copied_s
-        took = Took(min(freed_s, durable_s) - flight.began_s, durable_s - flight.began_s)
+        took = Took(min(freed_s, durable_s) - began_s, durable_s - began_s)
         count = points - self._point
         if took.beside and count and self._step_s is not None:
             slow_s = max(0.0, now_s - freed_s - count * self._step_s)
             self._slow_s = [*self._slow_s, slow_s][-MOST_SAVES:]
-            self._session.record(BESIDE, slow_s=round(slow_s, 6))
+            self._reporter.record(BESIDE, slow_s=round(slow_s, 6))
         self._since_s, self._since_point = now_s, points
         self._saves = [*self._saves, took][-MOST_SAVES:]
         first = self.chosen is None and self._begun
-        if first and (took.beside or len(self._saves) > 1 or not self._session.options.background):
+        if first and (took.beside or len(self._saves) > 1 or not self._background):
             self._choose(now_s)
 
     def _begin(self, now_s: float) -> None:
@@ -120,12 +130,12 @@ class Pace:
         self._begun, self._first_s = True, now_s
         self._first_point = self._since_point = self._progress.steps_here
         self._since_s = now_s
-        here_s = now_s - self._session.began_s
+        here_s = now_s - self._reporter.began_s
         self._restart_s = max(here_s, owner.age_s()) if fresh else here_s
 
     def _choose(self, now_s: float) -> None:
         """Choose the interval of this start from now on, and journal it with the measurements."""
-        session, deadline_s = self._session, self._session.stop.deadline_s
+        deadline_s = self._stop.deadline_s
         beside = [took for took in self._saves if took.beside]
         saves = beside or self._saves
         points = self._progress.steps_here - self._first_point
@@ -142,7 +152,7 @@ class Pace:
         )
         choice = young_daly.choose(costs, self._seen, around)
         self.chosen = Chosen(choice, costs, self._seen, around)
-        session.record(EVENT, **msgspec.to_builtins(self.chosen))
+        self._reporter.record(EVENT, **msgspec.to_builtins(self.chosen))
 
 
 def recall(logs: Sequence[Log]) -> Known:

@@ -1,15 +1,24 @@
-"""Passes: what run.epochs, run.steps, run.batches and run.enumerate return, and which loops are in progress."""
+"""Passes: what run.epochs, run.steps, run.batches and run.enumerate return, and which loops are in progress.
+
+Their arguments are checked at once; an error shows what to write instead.
+"""
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
+from operator import index
 from types import GeneratorType
 from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
 
 from ..errors import UsageError
 
 T = TypeVar("T")
+
+ENDLESS = sys.maxsize  # the total of a run.steps() without one
 
 
 class Logged(NamedTuple):
@@ -92,17 +101,16 @@ class Passes(Iterable[T], Generic[T]):
         return f"<run.{self._kind}(): {self.done} done>"
 
 
-class Walks:
+class Walks(msgspec.Struct):
     """The loops of one attempt: those in progress, and those left early."""
 
-    def __init__(self) -> None:
-        self.open: list[Walk] = []  # begun and not ended, outermost first
-        self.named: set[str] = set()  # loaders that this attempt began: in this epoch, or outside run.epochs()
-        self.totals: dict[str, int] = {}  # kind of an outermost loop -> total up to which this attempt ran it
-        self.raised: BaseException | None = None  # the last error that left a loop
-        self._outer: tuple[str, int] | None = None  # the outermost loop in progress, and its total
-        self._outer_logged: Logged | None = None  # metrics logged in the body of the outermost loop, which was left
-        self._left_pass: Logged | None = None  # metrics logged in a pass that was left and is not counted yet
+    open: list[Walk] = []  # begun and not ended, outermost first
+    named: set[str] = set()  # loaders that this attempt began: in this epoch, or outside run.epochs()
+    totals: dict[str, int] = {}  # kind of an outermost loop -> total up to which this attempt ran it
+    raised: BaseException | None = None  # the last error that left a loop
+    _outer: tuple[str, int] | None = None  # the outermost loop in progress, and its total
+    _outer_logged: Logged | None = None  # metrics logged in the body of the outermost loop, which was left
+    _left_pass: Logged | None = None  # metrics logged in a pass that was left and is not counted yet
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -150,3 +158,82 @@ def length_of(loader: Any, what: str) -> int:
         return len(loader)
     except (TypeError, NotImplementedError) as error:
         raise TypeError(f"{what} has no len(): {error}") from error
+
+
+def epochs_wanted(total: int | range) -> range:
+    """Return the range of epochs of run.epochs(total).
+
+    Raises:
+        UsageError: `total` is neither a number of epochs nor a range of them with step 1.
+    """
+    if isinstance(total, range):
+        if total.step != 1 or total.start < 0:
+            raise UsageError(f"run.epochs({total!r}): give a range with step 1 and no negative start: range(1, 11)")
+        return range(total.start, max(total.start, total.stop))
+    return range(
+        _whole(total, f"run.epochs({total!r}): give a number of epochs, as in run.epochs(10), or range(1, 11)")
+    )
+
+
+def steps_wanted(total: int) -> int:
+    """Check the number of steps.
+
+    Raises:
+        UsageError: `total` is not a number of steps.
+    """
+    return _whole(total, f"run.steps({total!r}): give a number of steps, as in run.steps(1000); run.steps() has no end")
+
+
+def group_wanted(accumulate: int) -> int:
+    """Check the number of batches per group.
+
+    Raises:
+        UsageError: `accumulate` is not a whole number of at least 1.
+    """
+    asked = f"accumulate={accumulate!r}: at least 1 is wanted, as in run.batches(loader, accumulate=4)"
+    found = _whole(accumulate, asked)
+    if found < 1:
+        raise UsageError(asked)
+    return found
+
+
+def consumed_wanted(batches: int, least: int) -> int:
+    """Check the number of batches that a step consumed.
+
+    Raises:
+        UsageError: `batches` is not a whole number of at least `least`.
+    """
+    return _whole(
+        batches, f"batches={batches!r}: at least {least} is wanted, the batches that the step consumed", least
+    )
+
+
+def name_wanted(name: str) -> str:
+    """Check the name of a loader.
+
+    Raises:
+        UsageError: `name` cannot name a loader's position.
+    """
+    if not isinstance(name, str) or not name:
+        raise UsageError(f'name={name!r}: give each loader a name of its own, as in run.batches(loader, name="train")')
+    return name
+
+
+def start_wanted(start: int) -> int:
+    """Check the first number of an enumeration.
+
+    Raises:
+        UsageError: run.enumerate() cannot count from `start`.
+    """
+    asked = f'start={start!r}: give a whole number; the loader\'s name is name=, as in run.enumerate(loader, name="a")'
+    return _whole(start, asked, least=-ENDLESS)
+
+
+def _whole(value: Any, asked: str, least: int = 0) -> int:
+    try:
+        found = None if isinstance(value, bool) else index(value)
+    except TypeError:  # a float, a string, None
+        found = None
+    if found is None or not least <= found <= ENDLESS:
+        raise UsageError(asked)
+    return found

@@ -1,24 +1,28 @@
-"""Position: where a run is between its steps. Progress: what this attempt has done, and the state of its loops."""
+"""Position: where a run is between its steps. Progress: what this attempt has done, and the state of its loops.
+
+Cursor: how far one loader has come in one epoch.
+"""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping
 from copy import deepcopy
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from ..data.facts import Feed
+from ..data.facts import Feed, FeedPosition, plain
 from ..data.promise import Unproven
 from ..errors import Damaged, Mismatch
 from ..interval import Mark
 from ..state import rng
 from ..state.sound import Count, Whole, shaped
-from .cursor import Cursor
-from .last_batch import LastBatch
+from ..store import format
 from .passes import Walks
 
+AHEAD = "ahead"  # in a feed's position: the random numbers before each fetch whose batch is not consumed yet
 _Total = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]  # ENDLESS is one, too
 
 
@@ -93,6 +97,15 @@ class Position(msgspec.Struct):
                 raise Damaged(f"the checkpoint's positions of the loader {name!r} disagree")
         return found
 
+    @property
+    def here(self) -> format.Name:
+        """The name of a checkpoint of this position."""
+        return format.Name(self.step, self.phase)
+
+    def place(self) -> str:
+        """The position as text for people."""
+        return f"step {self.step}, epoch {self.epoch}"
+
     def begin_epochs(self, first: int) -> None:
         """Count the epochs from `first`.
 
@@ -107,6 +120,11 @@ class Position(msgspec.Struct):
                 f"run.epochs() begins with epoch {first}, and this run began with epoch {was}: write "
                 + (f"run.epochs(range({was}, total))" if was else "run.epochs(total)")
             )
+
+    def goes_on(self, kind: str, total: int) -> bool:
+        """Whether passes of that loop remain. One that was left goes on only if its total was raised."""
+        done = self.epoch if kind == "epochs" else self.step
+        return done < total and total > self.left.get(kind, -1)
 
     def finished(self) -> bool:
         """Whether each loop that was begun reached its total or was left."""
@@ -149,6 +167,63 @@ class Position(msgspec.Struct):
         self.current = name
 
 
+class Fetch(NamedTuple):
+    """What was so just before a batch was fetched ahead."""
+
+    position: FeedPosition
+    random: dict[str, Any]  # states of the generators that the fetch drew from, or of all
+
+
+class Cursor(msgspec.Struct):
+    """Of all batches of a loader in this epoch `taken` are fetched, and `consumed` are done."""
+
+    name: str
+    feed: Feed
+    consumed: int
+    _length: int | None
+    _group: int
+    taken: int = 0
+    ended: bool = False  # no batch is left to be fetched
+    ahead: deque[Fetch] = msgspec.field(default_factory=deque)  # of what was taken and is not consumed; the end, too
+
+    def __post_init__(self) -> None:
+        self.taken = self.consumed
+
+    @property
+    def left(self) -> int | None:
+        """Number of batches of this epoch that are not consumed; None if the loader's length is not known.
+
+        It is below 0 where no safe point counts as the one behind the last batch: for a trainer, which knows by itself
+        where its epochs end, for `run.steps()`, and in an epoch of one step.
+        """
+        if self._length is None:
+            return None
+        return -1 if self._length <= self._group else self._length - self.consumed
+
+    def fetched(self, *, end: bool) -> None:
+        """Note that one more batch is fetched, or that none is left."""
+        if end:
+            self.ended = True
+        else:
+            self.taken += 1
+
+    def consume(self, batches: int) -> None:
+        """Note that `batches` more are done."""
+        self.consumed += batches
+        while len(self.ahead) > self.taken - self.consumed + self.ended:
+            self.ahead.popleft()
+
+    def place(self, consumed: int) -> FeedPosition:
+        found: FeedPosition = plain(self.feed.position(consumed))
+        return found
+
+    def position(self) -> FeedPosition:
+        """Where a resume continues: after the consumed batches."""
+        if not self.ahead:
+            return self.place(self.consumed)
+        return {**self.ahead[0].position, AHEAD: [fetch.random for fetch in self.ahead]}
+
+
 class LoaderSource(NamedTuple):
     """A loader that run.batches() received under a name, and its feed."""
 
@@ -170,7 +245,6 @@ class Progress:
         self.last_point_s = time.monotonic()
         self.epoch_rng: Any = None  # random numbers when the body of the present epoch began
         self.epoch_generators: dict[str, Any] = {}  # the tracked ones then, by their paths
-        self.last_batch = LastBatch()
         self._looked_at_body = False
         self.unproven: dict[str | None, Unproven | None] = {}  # by loader; None: the framework
         self._epochs_in_steps = 0
@@ -208,7 +282,8 @@ class Progress:
 
     def restore(self, position: Position, memory: Mapping[str, Any]) -> None:
         """Restore the position from the run's own part of a checkpoint."""
-        self.position = position
+        for name in Position.__struct_fields__:  # every part of the attempt holds this position
+            setattr(self.position, name, getattr(position, name))
         self.seed, self.epoch_rng = memory["seed"], memory["epoch_rng"]
         self.epoch_generators = memory.get("epoch_generators", {})
         self.loader_facts = memory["fingerprint"]["loaders"]

@@ -21,7 +21,6 @@ from ..threads import Worker
 from .objects import adapter_for
 from .settings import ranks_timeout_s
 from .tracked import Tracked, framework_modules
-from .vars import Vars
 
 
 class _Word(msgspec.Struct, array_like=True):
@@ -60,7 +59,7 @@ def here() -> Ranks:
     return ALONE
 
 
-def facts(options: Any, tracked: Tracked, variables: Vars, drilled: object) -> dict[str, str]:
+def facts(options: Any, tracked: Tracked, drilled: object) -> dict[str, str]:
     """Return as text what must be equal on every rank: the caller's options, and the tracked objects."""
     alike = (
         "path keep every whole background start_from branch_from go_back overrides allow_fresh seed private mirroring "
@@ -69,7 +68,7 @@ def facts(options: Any, tracked: Tracked, variables: Vars, drilled: object) -> d
     found = {name: str(getattr(options, name)) for name in alike.split()}
     found["signed"] = "no" if options.signer is None else options.signer.key.fingerprint
     found |= {"accept": str(sorted(options.accept)), "probe": "none" if options.probe is None else "given"}
-    found |= {"vars": str(sorted(variables.state_dict())), "drilled": str(drilled)}
+    found |= {"vars": str(sorted(tracked.variables.state_dict())), "drilled": str(drilled)}
     for name, target in tracked.objects.items():
         found[f"state[{name!r}]"] = f"{type(target).__module__}.{type(target).__qualname__}"
     for name, target in tracked.inside().items():
@@ -138,15 +137,13 @@ def _require_good(words: Sequence[bytes]) -> bytes:
     """Raise an error if one rank failed. `words`: each rank's outcome."""
     found = [_WORDS.decode(each) for each in words]
     texts = [each.text if rank == 0 else f"rank {rank}: {each.text}" for rank, each in enumerate(found)]
-    for each, text in zip(found, texts, strict=True):
-        if each.kind == Untrusted.__name__:
-            raise Untrusted(text)
-    for each, text in zip(found, texts, strict=True):
-        if each.kind == Damaged.__name__:
-            raise Damaged(text)
-    for each, text in zip(found, texts, strict=True):
-        if each.kind == Unreadable.__name__:
-            raise Unreadable(text, [file for every in found for file in every.files])
+    texts_of = dict(reversed([(each.kind, text) for each, text in zip(found, texts, strict=True)]))  # of the first rank
+    if text := texts_of.get(Untrusted.__name__):
+        raise Untrusted(text)
+    if text := texts_of.get(Damaged.__name__):
+        raise Damaged(text)
+    if text := texts_of.get(Unreadable.__name__):
+        raise Unreadable(text, [file for every in found for file in every.files])
     if found[0].kind:
         raise NotFound(found[0].text)
     for rank, each in enumerate(found):
@@ -205,7 +202,7 @@ def led_at_length(ranks: Ranks, topic: str, work: Callable[[], bytes], *, beside
 
     With `beside`, which counts on rank 0 alone, a thread does it, and the others are told in between that it goes on.
     """
-    if beside and ranks.rank == 0 and not ranks.alone:
+    if beside and ranks.leads and not ranks.alone:
         work = _begun(work, ranks.timeout_s / 4)
     while (word := ranks.lead(topic, work)) == _GOES_ON:
         pass
@@ -253,7 +250,7 @@ def exit_barrier(ranks: Ranks, patience_s: float = GOOD_BYE_S) -> Iterator[None]
         yield
     except Exception as error:
         failure = error
-    certain = ranks.rank == 0 and failure is None
+    certain = ranks.leads and failure is None
     try:
         ranks.lead("the good-bye", done)
         certain = True

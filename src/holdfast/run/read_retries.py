@@ -9,16 +9,18 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
 
 from ..errors import StoreError, Unreadable
 from ..job import job
 from ..journal import Log
+from ..ranks import Ranks
 from ..store.checkpoint import Checkpoint
-from ..store.format import Name, parse_name
-from ..terminal import say
-from .ranks import exit_barrier
-from .session import Session
+from ..store.format import parse_name
+from .job_clock import JobClock
+from .report import Reporter
 
 T = TypeVar("T")
 
@@ -29,14 +31,16 @@ _LOOK_S = 0.1  # between two checks for a signal
 _AGAIN, _ENOUGH = b"again", b""
 
 
-class ReadRetries:
+class ReadRetries(msgspec.Struct):
     """How long one start waits for files that it cannot read: all its waits together. Rank 0 decides."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._began_s: float | None = None  # since the first file could not be read
-        self._most_s = 0.0
-        self._pause_s = FIRST_S
+    _ranks: Ranks
+    _job_clock: JobClock
+    _reporter: Reporter
+    _stop: Callable[[str, Unreadable], NoReturn]  # ends the attempt after a signal
+    _began_s: float | None = None  # since the first file could not be read
+    _most_s: float = 0.0
+    _pause_s: float = FIRST_S
 
     @property
     def waited_s(self) -> float:
@@ -47,20 +51,20 @@ class ReadRetries:
         if self._began_s is None:
             self._begin(error)
         left_s = self._most_s - self.waited_s
-        until_s = time.monotonic() + min(self._pause_s, self._session.ranks.timeout_s / 4, left_s)
+        until_s = time.monotonic() + min(self._pause_s, self._ranks.timeout_s / 4, left_s)
         self._pause_s = min(2 * self._pause_s, LONGEST_S)
-        while (reason := self._session.stop.reason) is None and time.monotonic() < until_s:
+        while (reason := self._job_clock.stop.reason) is None and time.monotonic() < until_s:
             time.sleep(_LOOK_S)
         if reason is not None:
             return reason.encode()
         return _AGAIN if left_s > 0 else _ENOUGH
 
     def _begin(self, error: Unreadable) -> None:
-        left_s = self._session.job_clock.left_s()
+        left_s = self._job_clock.left_s()
         self._began_s, self._most_s = time.monotonic(), min(MOST_S, left_s / SHARE)
-        self._session.tell(f"{error}; tries again for up to {self._most_s:.0f} s")
+        self._reporter.tell(f"{error}; tries again for up to {self._most_s:.0f} s")
         with suppress(StoreError):  # the disk may fail altogether
-            self._session.attempt.show()
+            self._reporter.attempt.show()
 
     def wait_for(self, work: Callable[[], T]) -> T:
         """Return what `work` returns, which all ranks do together. Wait and do it again while a file cannot be read.
@@ -74,11 +78,11 @@ class ReadRetries:
                 return work()
             except Unreadable as error:
                 fault = error
-            word = self._session.ranks.lead("the wait for a file", partial(self.verdict, fault))
+            word = self._ranks.lead("the wait for a file", partial(self.verdict, fault))
             if word == _ENOUGH:
                 raise fault
             if word != _AGAIN:
-                self._leave(word.decode(), fault)
+                self._stop(word.decode(), fault)
 
     def given_up(self, error: Unreadable, older: Checkpoint | None) -> Unreadable:
         """Return the error that says what to do, after all that could be tried."""
@@ -92,19 +96,6 @@ class ReadRetries:
             f"if there is one{elsewhere}{back}",
             error.files,
         )
-
-    def _leave(self, reason: str, error: Unreadable) -> None:
-        """
-        Raises:
-            Stopped: always.
-        """
-        session, tried = self._session, self._session.origin.checkpoint
-        step, phase = (tried and parse_name(tried.path.name)) or Name(0)
-        with exit_barrier(session.ranks):
-            session.close("stop", reason=reason, step=step, phase=phase)
-            session.job_clock.stopped(session.attempt)
-        say(f"{session.path}: stopped by {reason}, while {error}; nothing was changed, run me again")
-        raise session.stopped(f"{reason}, while a checkpoint could not be read")
 
 
 def unread_elsewhere(error: Unreadable, name: str, logs: Sequence[Log]) -> str:

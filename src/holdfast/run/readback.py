@@ -6,6 +6,8 @@ from collections.abc import Collection
 from contextlib import suppress
 from functools import partial
 
+import msgspec
+
 from ..store.lineage import Link
 from ..store.problems import Problem
 from ..store.shards import Abandoned
@@ -16,17 +18,16 @@ NAME = "holdfast ahead"
 LEAVE_S = 1.0  # longest wait at the end of the run for the 4 MiB piece being read
 
 
-class ReadBack:
+class ReadBack(msgspec.Struct):
     """A thread that reads between two saves.
 
     Nothing waits for it; the next save reads the files that the thread did not.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._damage: Problem | None = None  # found since the last save began
-        self._store = store
-        self._reader: Worker | None = None
-        self.over = Latch()  # set when the time between two saves ends
+    _store: Store
+    over: Latch = msgspec.field(default_factory=Latch)  # set when the time between two saves ends
+    _damage: Problem | None = None  # found since the last save began
+    _reader: Worker | None = None
 
     def give_way(self) -> Latch:
         """Stop reading after the present piece: a save begins. Return what `begin` needs when that save has ended."""

@@ -13,18 +13,15 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from .. import journal, owner, scan
-from ..cluster import job_leader
-from ..cluster.hold import HOLD, not_started
-from ..job import job
+from .. import journal, owner
 from ..journal import Log
-from ..terminal import say
-from .ranks import exit_barrier
-from .session import Session
+from ..ranks import Ranks
+from ..store.attempt import Attempt
+from ..store.format import Name
 
 _ID, _COUNT = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
 
@@ -89,57 +86,34 @@ def stopped_before(logs: Sequence[Log], mine: Launch) -> journal.Event | None:
     return None
 
 
-def exit_again_after_a_stop(session: Session) -> None:
-    """Journal the launch before anything is restored, and exit if this start follows a stop.
+class StopBefore(NamedTuple):
+    """A stop of the run in an earlier start of this launch."""
 
-    Raises:
-        Stopped: the run had stopped, and a launcher that cannot recognise a stop restarted it.
-    """
-    mine, ranks = launch(), session.ranks
+    reason: str
+    at: Name
+    restart: int  # of this launch
+
+
+def note_start(ranks: Ranks, attempt: Attempt) -> StopBefore | None:
+    """Journal the launch. Return the stop that this start follows, if a launcher did not recognise that as one."""
+    mine = launch()
     if mine is None:
-        return
+        return None
     said = ranks.gather("launch", msgspec.json.encode(mine))
-    word = ranks.lead("stopped before", lambda: msgspec.json.encode(_stop_before(session, said)))
+    word = ranks.lead("stopped before", lambda: msgspec.json.encode(_stop_before(attempt, said)))
     event: dict[str, Any] | None = msgspec.json.decode(word)
-    if event is None:
-        return
-    reason, step = event["reason"], event["step"]
-    with exit_barrier(ranks):
-        session.close("stop", reason=reason, step=step, phase=event["phase"])
-    say(
-        f"{session.path}: stopped by {reason} at step {step}, and torchrun has started it again at once "
-        f"(restart {mine.restart} of this launch): it does not go on here; run me again"
-    )
-    raise session.stopped(f"{reason}; started again by torchrun, and left again")
+    return None if event is None else StopBefore(event["reason"], Name(event["step"], event["phase"]), mine.restart)
 
 
-def exit_if_held(session: Session) -> None:
-    """Exit before anything is restored if this is a batch job, and the run is on hold.
-
-    Raises:
-        Stopped: it is.
-    """
-    ranks = session.ranks
-    held = ranks.lead("hold", lambda: b"1" if job() is not None and scan.exists(session.path / HOLD) else b"")
-    if not held:
-        return
-    if session.leads and (supervisor := job_leader.supervisor()) is not None:
-        job_leader.tell_run(supervisor, session.path)  # the hold file is there
-    with exit_barrier(ranks):
-        session.close("stop", reason="held", step=0, phase="step")
-    say(not_started(session.path))
-    raise session.stopped("held")
-
-
-def _stop_before(session: Session, said: Sequence[bytes]) -> journal.Event | None:
+def _stop_before(attempt: Attempt, said: Sequence[bytes]) -> journal.Event | None:
     """On rank 0, journal this start as all ranks see it; return the stop before it, if there was one."""
     first, *rest = [_LAUNCHES.decode(each) for each in said]
     starts = {msgspec.json.encode(start): start for each in rest for start in each.starts if start not in first.starts}
     here = msgspec.structs.replace(first, others=[*starts.values()])
-    session.attempt.record("launched", launch=msgspec.to_builtins(here))
+    attempt.record("launched", launch=msgspec.to_builtins(here))
     if not any(start.restart for start in here.starts):
         return None
-    return stopped_before(session.earlier_logs, here)
+    return stopped_before(attempt.earlier, here)
 
 
 def _agent() -> int:

@@ -13,6 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from .. import retention, scan
 from ..cluster.quota import Quota, quotas
 from ..errors import ClusterError, Damaged, NotFound
@@ -105,15 +107,15 @@ def purged(root: Path, days: float, now: float) -> str | None:
     )
 
 
-class Room:
+class Room(msgspec.Struct):
     """Looks after each save, on rank 0."""
 
-    def __init__(self, store: Store, rule: Rule) -> None:
-        self._store, self._rule = store, rule
-        self._days = settings.purge_days()
-        self._told: set[str] = set()
-        self._limits: list[Quota] = []
-        self._looked_s = self._asked_s = -ASK_S
+    _store: Store
+    _rule: Rule
+    _told: set[str] = set()
+    _limits: list[Quota] = []
+    _looked_s: float = -ASK_S
+    _asked_s: float = -ASK_S
 
     def look(self) -> None:
         """Warn of shortages; unknown facts cause no warning."""
@@ -125,7 +127,9 @@ class Room:
             if now_s > self._asked_s + ASK_S:
                 self._asked_s = now_s
                 self._limits = _limits()
-                if self._days is not None and (text := purged(root, self._days, time.time())) is not None:
+                if (days := settings.purge_days()) is not None and (
+                    text := purged(root, days, time.time())
+                ) is not None:
                     self._tell("purge", text)
             for what, text in shortages(root, wanted(self._store, self._rule), self._limits):
                 self._tell(what, f"{text}: free some, or keep fewer checkpoints")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Self
+from weakref import WeakSet
 
 from .. import journal
 from ..errors import StoreError, UsageError
@@ -15,21 +17,31 @@ from ..store import format
 from ..store.signing import Signer
 from ..store.store import Store
 from ..terminal import warn
-from . import arguments, leaving, loops, opening, reentry, settings
+from . import finish, loops, opening, origin, settings
 from .blockless import BlocklessRun, end_at
-from .inside import living, outside
-from .leaving import count_left_pass
+from .finish import count_left_pass
 from .loader_cursor import BatchesArguments
 from .loop import Loop
 from .mirror_options import DRAIN_S, Mirror, Place, mirroring
 from .options import Options, seed_of
-from .passes import Passes, length_of
+from .passes import (
+    ENDLESS,
+    Passes,
+    epochs_wanted,
+    group_wanted,
+    length_of,
+    name_wanted,
+    start_wanted,
+    steps_wanted,
+)
 from .safe_point import save_asked, step_done
 from .session import Session, require_overridable
 from .stop import Deadline
 from .tracked import Tracked
 from .vars import Vars
 from .weights import StartFrom
+
+_living: WeakSet[Run] = WeakSet()  # the runs whose block is entered here
 
 
 class Run(AbstractContextManager["Run"]):
@@ -168,12 +180,12 @@ class Run(AbstractContextManager["Run"]):
         session = self._last
         if session is None or session.attempt.inherited:  # a forked child leaves the block: its parent has the run
             return
-        if session.left:  # by Loop.leave, or a finished run ends the process
+        if session.lifetime.left:  # by Loop.leave, or a finished run ends the process
             self._let_go()
             return
         if error is None:
             try:
-                leaving.finish(session)
+                finish.finish(session)
             except BaseException as last:
                 self._leave(last)
                 raise
@@ -217,7 +229,7 @@ class Run(AbstractContextManager["Run"]):
         the run: a restart yields nothing, unless `total` was raised. An exception that you catch around the loop does
         the same; one that leaves the `with` block saves nothing.
         """
-        session, wanted = self._inside("epochs"), arguments.epochs_wanted(total)
+        session, wanted = self._inside("epochs"), epochs_wanted(total)
         return Passes(
             "epochs",
             lambda walk: loops.epochs(session, walk, wanted),
@@ -225,7 +237,7 @@ class Run(AbstractContextManager["Run"]):
             lambda: max(0, session.position.epoch - wanted.start),
         )
 
-    def steps(self, total: int = arguments.ENDLESS, name: str = "steps") -> Passes[int]:
+    def steps(self, total: int = ENDLESS, name: str = "steps") -> Passes[int]:
         """Return the remaining steps, up to `total`; inside `epochs`, those of this epoch.
 
         A safe point follows the body of each. run.steps() has no end except `break`. `break` ends the run, or inside
@@ -233,10 +245,10 @@ class Run(AbstractContextManager["Run"]):
         counts.
         """
         session = self._inside("steps")
-        total, name = arguments.steps_wanted(total), arguments.name_wanted(name)
+        total, name = steps_wanted(total), name_wanted(name)
 
         def length() -> int:
-            if total == arguments.ENDLESS:
+            if total == ENDLESS:
                 raise TypeError("run.steps() without a total has no len(): it goes on until break")
             return total
 
@@ -260,12 +272,12 @@ class Run(AbstractContextManager["Run"]):
         self, loader: Iterable[Any], start: int = 0, name: str = "train", accumulate: int = 1
     ) -> Passes[tuple[int, Any]]:
         """Like `batches`, but each batch comes with its index in the epoch, which a resume does not reset."""
-        return self._serve("enumerate", BatchesArguments(loader, name, accumulate, arguments.start_wanted(start)))
+        return self._serve("enumerate", BatchesArguments(loader, name, accumulate, start_wanted(start)))
 
     def _serve(self, what: str, served: BatchesArguments) -> Passes[Any]:
         session = self._inside(what)
-        name = arguments.name_wanted(served.name)
-        served = served._replace(accumulate=arguments.group_wanted(served.accumulate))
+        name = name_wanted(served.name)
+        served = served._replace(accumulate=group_wanted(served.accumulate))
         return Passes(
             "batches",
             lambda walk: loops.batches(session, walk, served),
@@ -294,7 +306,7 @@ class Run(AbstractContextManager["Run"]):
         Use it in loops of another shape; `epochs`, `steps` and `batches` have their own safe points.
         """
         session = self._inside("safe_point")
-        inside = session.progress.walks.kinds
+        inside = session.walks.kinds
         if inside and inside[-1] != "epochs":
             raise UsageError("run.batches() and run.steps() are followed by a safe point of their own")
         if not inside and self._blockless is not None:
@@ -320,7 +332,7 @@ class Run(AbstractContextManager["Run"]):
             self._now()  # the run has ended, and everything is saved; otherwise this raises
             return
         session = self._inside("wait")
-        session.require_alive()
+        session.lifetime.require()
         flight = session.saves.flight
         session.saves.land(last_chance=True)
         if flight is not None and session.saves.saved != flight.name:
@@ -370,34 +382,52 @@ class Run(AbstractContextManager["Run"]):
         if self._last is not None:
             self._now()
         if self._session is None:
-            raise UsageError(outside(what, self.path if self._ended is not None else None))
+            if self._ended is None:
+                raise UsageError(
+                    f"run.{what}() belongs inside `with Run(...) as run:`, or after run = Run(...).start()"
+                )
+            raise UsageError(
+                f"run.{what}(): {self.path} has ended, with its outermost loop. What comes after that, a second loop "
+                "for one, wants a block around all of it: with Run(...) as run:"
+            )
         return self._session
 
     def _begin(self, *, blockless: bool) -> None:
         """Begin the attempt and restore the state; with `blockless` the run has no block."""
         used = self._last is not None and self._last.progress.steps_here > 0
         end_at(self._options.path)
-        again = reentry.take(self._options.path, self._tracked, same_run=self._last is not None)
-        self._session = self._last = session = Session(self._options, self._tracked, self.vars)
+        again = origin.take_ended(self._options.path, self._tracked, same_run=self._last is not None)
+        self._session = self._last = session = Session(self._options, self._tracked)
         self._blockless = BlocklessRun(session, self._let_go) if blockless else None
-        living[self] = self._options.path
+        _living.add(self)
         try:
-            session.begin_listening(in_block=not blockless)
+            opening.listen(session, in_block=not blockless)
             opening.begin(session, again)
         except BaseException as error:
             self._leave(error)
             raise
         if used and session.origin.checkpoint is None:
             warn("the tracked objects are as the last attempt in this process left them; make them anew to begin anew")
-        if session.leads and not blockless:
+        if session.ranks.leads and not blockless:
             session.display.__enter__()
 
     def _let_go(self) -> None:
         self._session = None
-        living.pop(self, None)
+        _living.discard(self)
 
     def _leave(self, error: BaseException | None) -> None:
         session = self._last
         self._let_go()
         if session is not None:
-            leaving.leave(session, error)
+            finish.leave(session, error)
+
+
+def require_outside(path: str | os.PathLike[str], instead: str) -> None:
+    """Require that no run of this directory is open in this process.
+
+    Raises:
+        UsageError: this process is inside the block of a run in that directory; `instead` names the alternative.
+    """
+    place = Path(path).resolve()
+    if any(Path(each.path).resolve() == place for each in _living):
+        raise UsageError(f"{os.fspath(path)}: this is inside of its run's block. {instead}")

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import msgspec
 
-from .. import owner
 from ..children import steps
-from ..errors import DiskError, UsageError
-from ..state.tree import flatten
-from ..terminal import say
-from . import drilled, imports, unproven, unsound
-from .ranks import GOOD_BYE_S, exit_barrier
+from ..errors import UsageError
+from .finish import stop_now
 from .session import Session
-from .tracked import RESERVED
 from .windows import Order, Windows
 
 
 def step_done(session: Session, *, final: bool = False) -> None:
     """Mark one pass of the body, or one group of passes, as complete."""
-    session.require_alive()
+    session.lifetime.require()
     safe_point(session, "step", final=final)
 
 
@@ -36,76 +29,42 @@ def safe_point(session: Session, phase: str, *, epoch: int | None = None, final:
     if session.mirrors is not None:
         session.mirrors.look()
     session.position.at_safe_point(phase)
-    passed(session)
+    session.script_checks.pass_point()
     order = _order(session)
     if saves.outcome_known if order is None else order.land:
         saves.land()
     metrics = session.metrics.flush(phase, epoch)
     progress.measure_step()
-    progress.last_batch.pass_point(progress.last_point_s, behind=phase == "step" and progress.batches_left == 0)
-    if phase == "end" and session.leads:
-        session.metrics.best.warn_of_the_unmeasured(metrics)
-    if session.drilled.digests:
-        drilled.show(session, epoch)
-        drilled.await_stop(session)
-    session.job_clock.look(save_s=saves.save_s, step_s=progress.step_s, drain_s=session.drain_s)
-    last = progress.last_batch
-    wanted = session.drill_limit or last.stop
+    last = session.last_batch
+    last.pass_point()
+    if phase == "end" and session.ranks.leads:
+        saves.best.warn_of_the_unmeasured(metrics)
+    drill = session.drill
+    if drill.wanted.digests:
+        drill.show(session.capture, epoch)
+        drill.await_stop(session.stop, saves.land)
+    session.job_clock.look(save_s=saves.save_s, step_s=progress.step_s, drain_s=_drain_s(session))
+    wanted = drill.limit or last.stop
     if not wanted:  # the same on all ranks
         wanted = order.stop if order is not None else _stop_wanted(session)
-        if wanted and last.stop_waits(session, wanted):
+        if wanted and _stop_waits(session, wanted):
             wanted = None
     first = last.stop if last.saves_first and not progress.unproven_here else None
     reason = wanted or first or saves.reason(metrics, order, epoch, final=final)
     session.display.update(step=session.position.step, metrics=metrics)
-    unsaved = bool(wanted) and wanted != session.drill_limit and unproven.stops_unsaved(session)
-    if reason and not unsaved and saves.saved != session.here:
-        session.alive.mark(steps.SAVE, session.position.step)
-        saves.save(reason, metrics, epoch, at_once=drilled.is_at_once(session))
+    unsaved = bool(wanted) and wanted != drill.limit and drill.aim is None
+    unsaved = unsaved and session.waiting.stops_unsaved(saves.saved, saves.count)
+    if reason and not unsaved and saves.saved != session.position.here:
+        session.alive.mark(steps.SAVE)
+        saves.save(reason, metrics, epoch, at_once=drill.is_at_once)
     if wanted:
         stop_now(session, wanted, unsaved=unsaved)
-    drilled.await_kill(session)
+    drill.await_kill(session.stop, saves.land, lambda: saves.saved)
     if session.windows is not None:
         _lead(session, session.windows)
-    session.show()
+    session.reporter.show(saves.note_s)
     progress.restart_clock()
-    session.alive.mark(steps.EPOCH if phase == "end" else steps.STEP, session.position.step)
-
-
-def passed(session: Session) -> None:
-    """Count a safe point of this attempt, and look early for mistakes that would cost hours later.
-
-    The first safe point refuses a state or `run.vars` that cannot be saved. A name added to `run.vars` later is checked
-    when it is new. If a value is replaced by one that cannot be saved, the next save refuses it. A warning names
-    tracked values that the loop does not use.
-
-    Raises:
-        UsageError: a value cannot be saved; the message names its place.
-    """
-    number = session.progress.pass_point()
-    try:
-        new = session.vars.take_new()
-        if number == 1:
-            state, weights = session.tracked.weighed()
-            if session.options.stop_on_nan and not weights:
-                raise UsageError(unsound.NOTHING_KNOWN)
-            held = {**state, RESERVED: {"vars": session.tracked.captured_variables()}}
-            session.saves.prepare(flatten(held).leaves.values())
-        elif new:
-            flatten({RESERVED: {"vars": new}})
-        for lost in session.forgotten.look(session, number):
-            session.tell(lost.line, kind=lost.kind, name=lost.name)
-    except UsageError as error:
-        session.store.ranks.report("a save", error)  # the other ranks wait for this message
-        raise
-    if number == 1 and session.leads:
-        session.record("first_step", process_s=round(owner.age_s(), 3))
-        with suppress(DiskError):  # the line is kept, and written the next time
-            session.attempt.show()
-        imports.tell()
-    if number == 3 or number & (number - 1) == 0:
-        for lost in session.watch.lost():
-            session.tell(lost.line, kind=lost.kind, name=lost.name)
+    session.alive.mark(steps.EPOCH if phase == "end" else steps.STEP)
 
 
 def save_asked(session: Session) -> None:
@@ -114,14 +73,14 @@ def save_asked(session: Session) -> None:
     if progress.walks.open:
         saves.ask()
         return
-    session.require_alive()
+    session.lifetime.require()
     session.origin.set_baseline(None)
-    if saves.saved != session.here or saves.flight is not None:
+    if saves.saved != session.position.here or saves.flight is not None:
         saves.secure("asked", session.metrics.flush(session.position.phase))
     elif progress.steps_here == 0 and saves.count:
         raise UsageError(
-            f"run.save() twice at step {session.position.step}: outside of a loop of this run nobody counts the "
-            "steps; call run.safe_point() after each, and run.save() after it when that one is to be saved"
+            f"run.save() twice at step {session.position.step}: outside of a loop of this run nobody counts "
+            "the steps; call run.safe_point() after each, and run.save() after it when that one is to be saved"
         )
 
 
@@ -129,8 +88,21 @@ def _stop_wanted(session: Session, ahead_s: float = 0.0) -> str | None:
     """Return why to stop, or None. `ahead_s`: seconds until the next opportunity to stop, besides one step."""
     saves = session.saves
     count = 1 if saves.flight is None else 2  # a stop waits for the save in flight, and then for its own
-    after_s = session.progress.step_s + ahead_s + session.drain_s
+    after_s = session.progress.step_s + ahead_s + _drain_s(session)
     return session.stop.wanted(save_s=count * saves.save_s, step_s=after_s)
+
+
+def _stop_waits(session: Session, reason: str) -> bool:
+    """Whether the stop waits for the end of the epoch's body."""
+    saves = session.saves
+    save_s = saves.save_s * (1 if saves.flight is None else 2)
+    until_s = session.job_clock.grace_until()
+    return session.last_batch.stop_waits(reason, until_s, save_s=save_s, drain_s=_drain_s(session))
+
+
+def _drain_s(session: Session) -> float:
+    """How long the mirrors' last copies will probably take after the last save."""
+    return 0.0 if session.mirrors is None else session.mirrors.drain_s
 
 
 def _order(session: Session) -> Order | None:
@@ -157,31 +129,3 @@ def _lead(session: Session, windows: Windows) -> None:
     land = saves.outcome_known
     save = saves.is_time() and (saves.flight is None or land)  # otherwise all ranks would wait for the slowest one
     windows.say(stop=_stop_wanted(session, windows.ahead_s) or "", save=save, land=land)
-
-
-def stop_now(session: Session, reason: str, *, unsaved: bool = False) -> None:
-    """Save the state unless it is saved, or not to be, write the journal's last line, and exit with 75.
-
-    Raises:
-        Stopped: always.
-        StoreError: the save in flight, of this same step, failed.
-    """
-    session.alive.mark(steps.CLOSING, session.position.step)
-    if unsaved:
-        session.saves.land(last_chance=True)
-        session.saves.waiting.tell()
-    else:
-        session.saves.secure(reason, {})
-    what = f"not saved: the next start goes on from {session.saves.saved or 'the beginning'}" if unsaved else "saved"
-    ranks, why = session.ranks, f"{reason} at step {session.position.step}; {what}"
-    with exit_barrier(ranks, GOOD_BYE_S + 3 * session.progress.step_s):  # some ranks may be steps behind
-        session.close("stop", reason=reason)
-        stopped = session.stopped(why)
-        session.job_clock.stopped(session.attempt)
-        if not ranks.alone:
-            session.stop.stay_deaf()  # a launcher signals all ranks to end when the first has exited
-    session.display.close()
-    say(f"{session.path}: stopped by {why}, run me again")
-    if session.mirrors is not None:
-        session.mirrors.say_undrained()
-    raise stopped

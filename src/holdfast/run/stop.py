@@ -1,4 +1,7 @@
-"""Stop: a request to stop, remembered until the next safe point. Handlers set a flag; loops act."""
+"""Stop: a request to stop, remembered until the next safe point. Lifetime: whether the attempt has stopped.
+
+Handlers set a flag; loops act.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,11 @@ from datetime import UTC, datetime, timedelta
 from types import FrameType
 from typing import Any, Self
 
+import msgspec
+
 from .. import interval
-from ..errors import UsageError
+from ..errors import Stopped, UsageError
+from ..store.attempt import Attempt
 
 ONCE_DONE = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # ignored by a process that has stopped
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
@@ -92,6 +98,41 @@ class Stop(AbstractContextManager["Stop"]):
         if self.reason is not None and self._until_s is None:
             self._until_s = self.at_s + DICE.uniform(0, self.spare_s.get(self.reason, 0.0))
         return self.reason if self._pressed or now >= (self._until_s or 0.0) else None
+
+
+class Lifetime(msgspec.Struct):
+    """Whether this process still works for its attempt: it has neither stopped nor left it."""
+
+    _attempt: Attempt
+    left: bool = False  # its block has ended, or without a block its outermost loop
+    over: Stopped | None = None  # it has stopped, and does nothing more
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this process does no more work for this attempt."""
+        return self.left or self.over is not None or self._attempt.inherited
+
+    def stop(self, reason: str) -> Stopped:
+        """Note that the attempt has stopped; return the exception to raise."""
+        self.over = Stopped(reason)
+        return self.over
+
+    def leave(self) -> None:
+        """Note that the block, or the outermost loop, has ended."""
+        self.left = True
+
+    def require(self) -> None:
+        """Require that the run has not ended, and belongs to this process.
+
+        Raises:
+            Stopped: again; the first was swallowed, perhaps by a bare `except:`.
+            UsageError: a generator outlived its block, or continued in a forked child.
+        """
+        if self.over is not None:
+            raise Stopped(self.over.reason)
+        if self.is_over:
+            whose = "its block has ended" if self.left else "it belongs to the parent of this forked process"
+            raise UsageError(f"{self._attempt.root}: this loop is not the run's any more: {whose}")
 
 
 _deaf_to: set[int] = set()

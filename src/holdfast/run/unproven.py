@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -17,11 +17,11 @@ from .. import disk
 from ..data import promise
 from ..data.advice import Advice, other_samples
 from ..interval import Mark
+from ..ranks import Ranks
 from ..store import format
 from . import settings
-
-if TYPE_CHECKING:
-    from .session import Session
+from .position import Progress
+from .report import Reporter
 
 EVENT = "unproven"  # of a drilled run's journal
 LEAST_STEPS = 1000  # the least number of steps that a save waits for an epoch's end
@@ -49,40 +49,43 @@ def _file(path: Path) -> Path:
     return path.with_name(_FILE.format(path.name))
 
 
-def noted(session: Session, name: str | None, unknown: Any) -> None:
-    """Note whether all ranks can resume in the middle of the loader `name`; None: inside an epoch of the framework.
-
-    The first loader of a name decides. An untested framework is reported at once.
-    """
-    progress, ranks = session.progress, session.ranks
-    if not ranks.alone and name in progress.unproven:
-        return
-
-    def mine() -> bytes:
-        return b"" if unknown is None else msgspec.json.encode(promise.unproven(unknown))
-
-    def chosen(several: list[bytes]) -> bytes:
-        known = proven(session.options.path) if any(several) else {}
-        return next((each for each in several if each and _UNPROVEN.decode(each).code not in known), b"")
-
-    said = ranks.collect("a loader" if name else "the framework", mine, chosen)
-    found = progress.unproven[name] = _UNPROVEN.decode(said) if said else None
-    if found is None:
-        return
-    if session.drilled.digests:
-        session.attempt.record(EVENT, code=found.code, kind=found.kind, run=str(settings.own_dir(session.options.path)))
-    if found.changed:
-        session.saves.waiting.tell_untried(found)
-
-
-class Waiting:
+class Waiting(msgspec.Struct):
     """The saves that wait for the end of an epoch, because no start is sure to go on from where they are due."""
 
-    def __init__(self, session: Session) -> None:
-        self._session, self._progress = session, session.progress
-        self._told: set[str | tuple[str, str]] = set()
-        self.since: Mark | None = None  # when the first of them was due
-        self._is_short = False  # it waits at most until the next save is due
+    _ranks: Ranks
+    _progress: Progress
+    _reporter: Reporter
+    _by_steps: bool  # the run's interval is a number of steps
+    _is_drilled: bool
+    since: Mark | None = None  # when the first of them was due
+    _is_short: bool = False  # it waits at most until the next save is due
+    _told: set[str | tuple[str, str]] = set()
+
+    def note(self, name: str | None, unknown: Any) -> None:
+        """Note whether all ranks can resume in the middle of the loader `name`; None: inside an epoch of the framework.
+
+        The first loader of a name decides. An untested framework is reported at once. A drilled run journals what its
+        drill may prove.
+        """
+        progress, ranks, attempt = self._progress, self._ranks, self._reporter.attempt
+        if not ranks.alone and name in progress.unproven:
+            return
+
+        def mine() -> bytes:
+            return b"" if unknown is None else msgspec.json.encode(promise.unproven(unknown))
+
+        def chosen(several: list[bytes]) -> bytes:
+            known = proven(attempt.root) if any(several) else {}
+            return next((each for each in several if each and _UNPROVEN.decode(each).code not in known), b"")
+
+        said = ranks.collect("a loader" if name else "the framework", mine, chosen)
+        found = progress.unproven[name] = _UNPROVEN.decode(said) if said else None
+        if found is None:
+            return
+        if self._is_drilled:
+            attempt.record(EVENT, code=found.code, kind=found.kind, run=str(settings.own_dir(attempt.root)))
+        if found.changed:
+            self.tell_untried(found)
 
     def done(self) -> None:
         """Note that a save has begun; report a checkpoint from which perhaps no start can resume."""
@@ -101,10 +104,8 @@ class Waiting:
             return reason
         if self.since is None:
             self.since = now
-            session = self._session
-            idle = session.ranks.lead("a save", lambda: b"yes" if _was_idle(session, "killed") else b"")
-            by_steps = getattr(session.options.every, "steps", None) is not None
-            self._is_short = bool(idle) or not (by_steps and self._progress.several_epochs)
+            idle = self._ranks.lead("a save", lambda: b"yes" if self._was_idle("killed") else b"")
+            self._is_short = bool(idle) or not (self._by_steps and self._progress.several_epochs)
             return None
         return reason if self._is_short or now.step - self.since.step >= LEAST_STEPS else None
 
@@ -118,7 +119,7 @@ class Waiting:
         self._told.add((name, "lives") if lives else name)
         if lives:
             self._told.add("")
-            self._session.tell(
+            self._reporter.tell(
                 f"a {found.kind}, the loader {name!r}, keeps an iterator from epoch to epoch ({lives}), which no start "
                 f"can bring back: after its first epoch a resume will be refused. {other_samples()}",
                 kind="unproven_loader",
@@ -127,7 +128,7 @@ class Waiting:
             )
             return
         advice = Advice("a proof", f"Prove it once: {_drill()}; or give it state_dict() and load_state_dict()")
-        self._session.tell(
+        self._reporter.tell(
             f"nobody promises that a {found.kind}, the loader {name!r}, yields the same batches when it is read again: "
             f"this run is saved at the ends of its epochs. {advice}",
             kind="unproven_loader",
@@ -143,7 +144,7 @@ class Waiting:
         waits = self._progress.has_epochs
         where = "this run is saved at the ends of its epochs" if waits else "a resume may end otherwise"
         advice = Advice("a proof", f"Prove it once: {_drill()}")
-        self._session.tell(
+        self._reporter.tell(
             f"{found.kind} was not tried with this Holdfast ({found.changed}): {where}. {advice}",
             kind="untried_framework",
             code=found.code,
@@ -156,40 +157,36 @@ class Waiting:
             return
         self._told.add("")
         where = f"saved in the middle of an epoch of {'' if found.changed else 'a '}{found.kind}"
-        self._session.tell(
+        self._reporter.tell(
             f"{where}, which was not tried: a resume from there may end otherwise"
             if found.changed
             else f"{where}, whose replay nobody promises: a resume from there may be refused. {other_samples()}",
             kind="unproven_save",
         )
 
+    def stops_unsaved(self, saved: format.Name | None, count: int) -> bool:
+        """Whether a stop here saves nothing, because the next start resumes exactly from an epoch's end.
+
+        If attempts are shorter than an epoch, every second one in a row saves here, so that the run makes progress.
+        `saved`: the newest save; `count`: of this attempt's saves.
+        """
+        progress = self._progress
+        if not progress.unproven_here or progress.lives_on or not progress.several_epochs:
+            return False
+
+        def wanted() -> bytes:
+            if saved is not None and saved.phase != "end":
+                return b""
+            return b"" if not count and self._was_idle("stop") else b"yes"
+
+        return bool(self._ranks.lead("a stop", wanted))
+
+    def _was_idle(self, how: str) -> bool:
+        """Whether the attempt before ended this way, and has saved nothing. Rank 0 knows."""
+        before = next(reversed(self._reporter.attempt.earlier), None)
+        ended = before is not None and (before.last.get("event") if before.closed else "killed") == how
+        return before is not None and ended and not any(before.newest("saved"))
+
 
 def _drill() -> str:
     return f"holdfast drill -- python {Path(sys.argv[0]).name}"
-
-
-def stops_unsaved(session: Session) -> bool:
-    """Whether a stop here saves nothing, because the next start resumes exactly from an epoch's end.
-
-    If attempts are shorter than an epoch, every second one in a row saves here, so that the run makes progress.
-    """
-    progress = session.progress
-    if not progress.unproven_here or progress.lives_on or not progress.several_epochs:
-        return False
-    if session.aim is not None:
-        return False
-
-    def wanted() -> bytes:
-        saved = session.saves.saved
-        if saved is not None and saved.phase != "end":
-            return b""
-        return b"" if _was_idle(session, "stop") and not session.saves.count else b"yes"
-
-    return bool(session.ranks.lead("a stop", wanted))
-
-
-def _was_idle(session: Session, how: str) -> bool:
-    """Whether the attempt before ended this way, and has saved nothing. Rank 0 knows."""
-    before = next(reversed(session.earlier_logs), None)
-    ended = before is not None and (before.last.get("event") if before.closed else "killed") == how
-    return before is not None and ended and not any(before.newest("saved"))

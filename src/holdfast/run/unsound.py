@@ -33,7 +33,7 @@ def tell_resumed(store: Store, tell: Callable[..., None], checkpoint: Checkpoint
 
 def stopped(store: Store, name: str, found: Sequence[str]) -> NotFinite:
     """Return the error that ends a run with `stop_on_nan` after such a save."""
-    advice = f"; {_advice(store.index)}" if store.ranks.rank == 0 else ""
+    advice = f"; {_advice(store.index)}" if store.ranks.leads else ""
     return NotFinite(f"{store.root}: stop_on_nan: {_said(name, found)}{advice}")
 
 

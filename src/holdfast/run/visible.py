@@ -228,6 +228,11 @@ def _attributes(value: Any) -> dict[str, Any] | None:
         return None
     if hasattr(kind, "__next__") or is_array(kind, "Generator"):
         return None
+    return own_attributes(value)
+
+
+def own_attributes(value: Any) -> dict[str, Any] | None:
+    """What the object's own `__dict__` holds; None if it has none. No code of its class is called."""
     try:
         found = object.__getattribute__(value, "__dict__")
     except AttributeError:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ..state import codec
 from ..state.captured import ATOMS, MAPPINGS, MUTABLE
-from .objects import adapter_for, is_generator
+from .objects import adapter_for, is_random
 from .tracked import Tracked, framework_modules
 from .vars import Vars
 
@@ -37,7 +37,8 @@ class Lost(NamedTuple):
 class Watch:
     """The tracked values that the script held when it entered the run. Each one that it drops is reported once."""
 
-    def __init__(self, tracked: Tracked, variables: Vars) -> None:
+    def __init__(self, tracked: Tracked) -> None:
+        variables = tracked.variables
         self._state, self._given = tracked.objects, tracked.given
         self._vars = variables
         self._caller = _caller()
@@ -53,7 +54,7 @@ class Watch:
         for name in self._state:
             others = self._others(name)
             plain = not hasattr(self._state[name], "state_dict") and _is_plain(self._state[name])
-            if others > 0 and (plain or _is_random(self._state[name])):
+            if others > 0 and (plain or is_random(self._state[name])):
                 self._held_state.append(name)
             elif not reachable and plain and _is_abandoned(others, self._state[name]):
                 self._unreachable.append(name)
@@ -137,10 +138,6 @@ def _is_plain(value: Any) -> bool:
     return type(value) in MUTABLE or (codec.framework(type(value)) is not None and codec.is_leaf(value))
 
 
-def _is_random(value: Any) -> bool:
-    return is_generator(value) or (type(value).__name__ == "Generator" and codec.framework(type(value)) is not None)
-
-
 def _is_abandoned(others: int, value: Any) -> bool:
     """Whether only the run can reach the value and its contents.
 
@@ -197,7 +194,7 @@ def _is_running(place: _Place) -> bool:
 
 def _replaced(place: str, name: str, value: Any) -> Lost:
     held = f"{place}: only the run still holds this"
-    if _is_random(value):
+    if is_random(value):
         return Lost(
             "generator_replaced",
             name,

@@ -17,7 +17,7 @@ from ..store.checkpoint_index import CheckpointIndex
 from ..store.format import MANIFEST
 from ..store.signing import Key, public_key
 from ..store.store import Store
-from .damaged import reading, require_sound
+from .failures import reading, require_sound
 from .objects import handles_at, weights_for
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ def load_into(
             raise NotFound(f"{checkpoint.path}: holds no {name!r}, only {', '.join(known)}; say name={known[0]!r}")
         return {name: model}
 
-    reader = _WeightReader(wanted, rename or {}, strict=strict, key=None if key is None else public_key(key))
+    reader = _WeightReader(wanted, rename or {}, strict, None if key is None else public_key(key))
     with reading(Path(path)):
         return reader.read(path, step)[name]
 
@@ -119,7 +119,7 @@ def begin_from(source: StartFrom, objects: Mapping[str, Any]) -> dict[str, Repor
             raise Mismatch(f"{checkpoint.path}: {has}")
         return {name: models[name] for name in names}
 
-    return _WeightReader(wanted, source.rename, strict=source.strict).read(source.path)
+    return _WeightReader(wanted, source.rename, source.strict).read(source.path)
 
 
 def _from_elsewhere(source: StartFrom, models: Mapping[str, Any]) -> dict[str, Report]:
@@ -146,23 +146,18 @@ def at(path: str | os.PathLike[str], step: int | str | None = None) -> Checkpoin
     return _read_from(path, step, _laid_out)
 
 
-class _WeightReader:
+class _WeightReader(msgspec.Struct):
     """Reads weights of one checkpoint into live models.
 
     If it turns out damaged halfway, an older one replaces it. That one is checked completely first, and must contain
     all that was overwritten: the models never end with parts of both.
     """
 
-    def __init__(
-        self,
-        models: Callable[[Checkpoint], Mapping[str, Any]],
-        rename: Mapping[str, str],
-        *,
-        strict: bool,
-        key: Key | None = None,
-    ) -> None:
-        self._models, self._rename, self._strict, self._key = models, rename, strict, key
-        self._begun: dict[str, Report] = {}  # names that a damaged checkpoint may have overwritten
+    _models: Callable[[Checkpoint], Mapping[str, Any]]
+    _rename: Mapping[str, str]
+    _strict: bool
+    _key: Key | None = None
+    _begun: dict[str, Report] = {}  # names that a damaged checkpoint may have overwritten
 
     def read(self, path: str | os.PathLike[str], step: int | str | None = None) -> dict[str, Report]:
         try:

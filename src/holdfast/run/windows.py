@@ -49,7 +49,7 @@ class Windows:
         self.said_at = 0  # the safe point at which the present order was announced
         self._wished = False  # rank 0 has received the signal that reached this rank
         self.leading = False  # this is rank 0 at an edge, and it has not announced the next one
-        if ranks.rank == 0:
+        if ranks.leads:
             self._announce(NOTHING)
 
     def arrive(self) -> Order:

@@ -17,7 +17,7 @@ from ..errors import UsageError
 from ..terminal import warn
 from ..trainers.known import NAMES
 from ..trainers.names import require
-from ..trainers.training import RunOptions, Training, only_one, together
+from ..trainers.training import RunOptions, Training, guarded, only_one, together
 from .state import callbacks_in, environments, state_of
 
 REPLACED = ("collect_rollouts", "train", "dump_logs")
@@ -100,16 +100,8 @@ class Holdfast(BaseCallback):  # type: ignore[misc]
 
     def _wrap(self, name: str, instead: Callable[..., Any]) -> None:
         """Replace a method by `instead`, which gets the method as an argument; an error in either ends the run."""
-        original, training = getattr(self.model, name), self._training
-
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return instead(original, *args, **kwargs)
-            except BaseException as error:
-                training.leave(error)
-                raise
-
-        training.replace(self.model, name, wrapped)
+        training = self._training
+        training.replace(self.model, name, guarded(instead, getattr(self.model, name), training.leave))
 
     def _collect(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         loop, off_policy = self._training.loop, isinstance(self.model, OffPolicyAlgorithm)

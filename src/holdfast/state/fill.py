@@ -416,7 +416,12 @@ def alike(one: Any, other: Any) -> bool:
 
 def whole(stored: Any) -> Any:
     """Return `stored`, in which each unread leaf is replaced, in place, by a new object."""
+    return filled(NOTHING, stored)
+
+
+def filled(live: Any, stored: Any) -> Any:
+    """Return `stored`, in the memory of `live` where both are of one kind."""
     fill = Fill()
-    put = fill.plan("", NOTHING, stored)
+    put = fill.plan("", live, stored)
     fill.read()
     return put()

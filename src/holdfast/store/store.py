@@ -317,14 +317,14 @@ class Store(Committing):
         Raises:
             Damaged: one of these differs from what was committed; the checkpoint is pinned nevertheless.
         """
-        if self.ranks.rank == 0:  # the others may not see it yet
+        if self.ranks.leads:  # the others may not see it yet
             checkpoint = self[step]
             with writing(self.root):
                 pins.pin(self.root, checkpoint)
 
     def unpin(self, step: int | str) -> None:
         """Undo `pin`: the rules may remove that checkpoint again."""
-        if self.ranks.rank == 0:
+        if self.ranks.leads:
             name = self[step].path.name
             with writing(self.root):
                 pins.unpin(self.root, name)

@@ -22,7 +22,7 @@ import msgspec
 from ..children.child import Child
 from ..errors import HoldfastError, UsageError
 from ..legible import UNREADABLE
-from ..run.imports import ASKED
+from ..run.alive import IMPORTS_VARIABLE
 from ..terminal import say
 from .evidence import memory
 from .output import Output
@@ -86,7 +86,7 @@ class Standby:
 
     def wanted(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the environment in which the command says what it imports."""
-        return {**environment, ASKED: str(self._file)}
+        return {**environment, IMPORTS_VARIABLE: str(self._file)}
 
     def look(self, pid: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start the standby once the command `pid` trains; discard it when memory is short."""

@@ -23,8 +23,7 @@ from torch.futures import Future
 
 from .. import scan
 from ..errors import Damaged, UsageError
-from ..run.inside import require_outside
-from ..run.run import Run
+from ..run.run import Run, require_outside
 from ..state import nodes, tree
 from ..state.fill import whole
 from ..store import format

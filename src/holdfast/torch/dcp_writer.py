@@ -27,8 +27,7 @@ from .. import scan
 from ..collective.rank_share import PartWriter, Seal, commit
 from ..errors import HoldfastError, UsageError
 from ..pages import pieces
-from ..run.inside import require_outside
-from ..run.run import Run
+from ..run.run import Run, require_outside
 from ..state import tree
 from ..state.codec import Block, encode_leaf
 from ..store.attempt import appear

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..run.tracked import digests
 from ..state import codec
-from ..state.fill import Fill
+from ..state.fill import filled
 from ..state.tree import FACTORIES
 from ..terminal import warn
 
@@ -65,14 +65,6 @@ class PlainAttributes:
         return (
             (name, len(value)) for name, value in self._own() if isinstance(value, _CONTAINERS) and not _is_plain(value)
         )
-
-
-def filled(live: Any, stored: Any) -> Any:
-    """Return `stored`, in the memory of `live` where both are of one kind."""
-    fill = Fill()
-    put = fill.plan("", live, stored)
-    fill.read()
-    return put()
 
 
 def set_by(kind: type) -> set[str]:

@@ -160,6 +160,21 @@ def only_one(callbacks: Iterable[Any], kind: type) -> None:
         raise UsageError(f"one trainer has one {kind.__module__}.{kind.__qualname__}; remove the others")
 
 
+def guarded(
+    around: Callable[..., Any], original: Callable[..., Any], leave: Callable[[BaseException], None]
+) -> Callable[..., Any]:
+    """Return `around` in the place of `original`, which it gets as an argument. An error in either ends the run."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return around(original, *args, **kwargs)
+        except BaseException as error:
+            leave(error)
+            raise
+
+    return call
+
+
 def replace(changed: ExitStack, owner: object, name: str, value: Any) -> None:
     """Set an attribute of a trainer's object, or of its module, until `changed` is closed.
 

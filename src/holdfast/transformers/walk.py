@@ -13,10 +13,10 @@ from transformers import Trainer
 from transformers import trainer as home
 
 from ..data.promise import Unproven
-from ..run.arguments import ENDLESS
 from ..run.loop import Loop
+from ..run.passes import ENDLESS
 from ..run.run import Run
-from ..trainers.training import RunOptions, Training, replace, together
+from ..trainers.training import RunOptions, Training, guarded, replace, together
 from .loaders import Walked, apart, repeatable
 from .progress import Progress
 
@@ -73,7 +73,7 @@ class TrainerWalk:
             (trainer, "_load_rng_state", self._load_rng_state),
             (trainer, "get_eval_dataloader", self._get_eval_dataloader),
         ):
-            replace(self._changed, owner, name, self._guarded(around, getattr(owner, name)))
+            replace(self._changed, owner, name, guarded(around, getattr(owner, name), self.leave))
         replace(self._changed, trainer.args, "ignore_data_skip", False)
         plain = home.skip_first_batches
 
@@ -81,16 +81,6 @@ class TrainerWalk:
             return dataloader if dataloader is self._train_loader else plain(dataloader, num_batches)
 
         replace(self._changed, home, "skip_first_batches", skip_first_batches)
-
-    def _guarded(self, around: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return around(original, *args, **kwargs)
-            except BaseException as error:
-                self.leave(error)
-                raise
-
-        return call
 
     def leave(self, error: BaseException | None = None) -> None:
         """End the run, and undo the replacements."""

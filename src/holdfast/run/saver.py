@@ -1,4 +1,4 @@
-"""Saves: one attempt's saves, from the decision that one is due until its outcome is taken.
+"""Saver: one attempt's saves, from the decision that one is due until its outcome is taken.
 
 One save is in flight at a time. `save` stages the state while the loop waits, and commits it in the background if
 allowed; `land` takes the outcome at a later safe point.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +19,7 @@ import msgspec
 from .. import interval, retention
 from ..errors import Damaged, DiskError, NotFound
 from ..journal import Log
+from ..ranks import Ranks
 from ..rules import Auto, Every
 from ..state.codec import Block
 from ..state.snapshot import Arena, Snapshot, is_borrowed, pin_of
@@ -25,31 +27,38 @@ from ..state.tree import flatten
 from ..store import format
 from ..store.checkpoint import Checkpoint
 from ..store.shards import Abandoned, Staged
-from ..store.store import Facts
+from ..store.store import Facts, Store
 from ..terminal import warn
 from ..threads import Latch
-from . import unsound
+from . import settings, unsound
+from .capture import StateCapture
+from .drilled import DrilledRun
+from .failures import SaveFailures
+from .last_batch import LastBatch
+from .metrics import Bests, Measured
+from .options import Options
+from .position import Progress
 from .ranks import require_one_place
 from .readback import ReadBack
-from .save_failures import SaveFailures
+from .report import Reporter
+from .stop import Stop
 from .unproven import Waiting
-from .windows import Order
+from .windows import Order, Windows
 from .writer import BeforeEach, SaveWriter
 
 if TYPE_CHECKING:
     from .pace import Pace
-    from .session import Session
+    from .room import Room
 
 PERIODIC = ("new best", "due")  # reasons for saves whose failure is no error
 BACKGROUND = ("asked", *PERIODIC)  # reasons for which the loop does not wait
 LEFT = 2  # surplus checkpoints that a stop leaves to the next save, so that it need not wait for a read-back
+LAST_SAVES = 100  # of an earlier attempt; the first save is expected to take as long as the longest of them
 NOTE_S = 10.0  # a line of the journal, while nothing else is written to it
 WARM_BYTES = 64 << 20  # least size of a state whose snapshots are worth the preparation
 
-Measured = Mapping[str, float]
 
-
-class Flight(msgspec.Struct, frozen=True):
+class PendingSave(msgspec.Struct, frozen=True):
     """A save on its way to the disk, and the save before it."""
 
     name: format.Name
@@ -68,42 +77,57 @@ class Flight(msgspec.Struct, frozen=True):
         )
 
 
-class Saves:
+class Saver(msgspec.Struct):
     """The saves of one attempt: completed ones, the one in flight, and when the next one is due."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self.saved: format.Name | None = None  # the newest save, the one in flight included
-        self.flight: Flight | None = None
-        self._epochs_end: format.Name | None = None  # the newest save at one
-        self.count = 0  # saves that this attempt has begun
-        self.save_s = 0.0  # the longest save so far
-        self.writer, self.arena = SaveWriter(), Arena()
-        self.readback = ReadBack(session.store)
-        self.pace = _pace(session)
-        self.failures, self.waiting = SaveFailures(session.store, session.tell), Waiting(session)
-        self._durable_s = 0.0  # when the save in flight was durable
-        self._last = session.progress.mark()  # the moment of the last save
-        self._point = 0  # the safe point of the last save, as counted by windows
-        self._wanted: str | None = None  # why to save at the next safe point: run.save(), or to make up for a save
-        self._cramped = False  # a warning has reported that memory is too short for a snapshot
-        self._not_finite = False  # the weights of the newest checkpoint are not finite, which was told
+    _options: Options
+    _ranks: Ranks
+    _store: Store
+    _progress: Progress
+    _reporter: Reporter
+    _capture: StateCapture
+    _stop: Stop
+    _windows: Windows | None
+    _drill: DrilledRun
+    _last_batch: LastBatch
+    waiting: Waiting
+    best: Bests
+    pace: Pace | None  # with `Auto()`, on rank 0
+    readback: ReadBack
+    failures: SaveFailures
+    _committed: Callable[[], None]  # called on rank 0 after each save
+    _last: interval.Mark  # the moment of the last save
+    saved: format.Name | None = None  # the newest save, the one in flight included
+    flight: PendingSave | None = None
+    count: int = 0  # saves that this attempt has begun
+    save_s: float = 0.0  # the longest save so far
+    writer: SaveWriter = msgspec.field(default_factory=SaveWriter)
+    arena: Arena = msgspec.field(default_factory=Arena)
+    _room: Room | None = None
+    _epochs_end: format.Name | None = None  # the newest save at one
+    _durable_s: float = 0.0  # when the save in flight was durable
+    _point: int = 0  # the safe point of the last save, as counted by windows
+    _wanted: str | None = None  # why to save at the next safe point: run.save(), or to make up for a save
+    _cramped: bool = False  # a warning has reported that memory is too short for a snapshot
+    _not_finite: bool = False  # the weights of the newest checkpoint are not finite, which was told
 
     def restore(self, checkpoint: Checkpoint, *, ours: bool) -> None:
         """Resume from `checkpoint`; unless it is `ours`, the run has no checkpoint of its own yet."""
         self.saved = checkpoint.head.name if ours else None
         self._epochs_end = self.saved if checkpoint.head.name.phase == "end" else None
         self._not_finite = bool(checkpoint.head.not_finite)
-        self._last = self._session.progress.mark(checkpoint.head.epoch)
+        self._last = self._progress.mark(checkpoint.head.epoch)
 
-    def expect(self, save_s: float) -> None:
-        """Assume this duration of a save until one is measured."""
-        self.save_s = save_s
-
-    def recall(self, logs: Sequence[Log]) -> None:
-        """Use what earlier attempts have measured, oldest first."""
+    def recall(self) -> None:
+        """Use what earlier attempts have measured, until this one has."""
+        logs = self._reporter.attempt.earlier
+        self.save_s = _longest_save_s(logs)
         if self.pace is not None:
             self.pace.recall(logs)
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stop.reason is not None or self._drill.limit is not None
 
     # When -------------------------------------------------------------------------------------------------------
 
@@ -111,38 +135,42 @@ class Saves:
         """Save at the next safe point."""
         self._wanted = "asked"
 
+    def ask_again(self) -> None:
+        """Save at the next safe point, if this attempt has saved: its newest checkpoint lacks something."""
+        if self.count:
+            self.ask()
+
     def reason(self, metrics: Measured, order: Order | None, epoch: int | None, *, final: bool) -> str | None:
         """Return why to save at this safe point, or None. `order`: what rank 0 orders all ranks to do."""
         found = self._reason(metrics, order, epoch, final=final)
-        session = self._session
-        if session.aim is not None:
+        if self._drill.aim is not None:
             return found
         if found in (None, *PERIODIC):
-            now = session.progress.mark(epoch)
+            now = self._progress.mark(epoch)
             found = self.waiting.decide(found, now, at_end=now.at_end)
             self._wanted = self._wanted and found  # a save that waits for an epoch's end is remembered there
-        if found == "due" and session.progress.last_batch.save_waits(session):
+        if found == "due" and self._last_batch.save_waits():
             self._wanted, found = found, None
         return found
 
     def _reason(self, metrics: Measured, order: Order | None, epoch: int | None, *, final: bool) -> str | None:
         if final:
             return "the end"
-        session = self._session
         problem = self.readback.take_damage()
         if problem is not None and self.failures.damaged(problem) and self._every() is not None:
             self._wanted = self._wanted or "due"
         if self._wanted is not None:
             return self._wanted
-        if session.aim is not None and session.here in session.aim.saves:
+        if self._drill.saves_here:
             return "due"
-        if not session.is_past_aim and session.metrics.best.is_new(metrics):
+        at_end = self._progress.position.phase == "end"
+        if not self._drill.is_past_aim and self.best.is_new(metrics, at_end=at_end):
             return "new best"
         every = self._every()
         # by the clock of rank 0
         due = order.save if order is not None and _by_clock(every) else self._is_due(every, epoch)
         if due and self.failures.passes_over():
-            self._last = session.progress.mark(epoch)
+            self._last = self._progress.mark(epoch)
             return None
         return "due" if due else None
 
@@ -157,17 +185,17 @@ class Saves:
         return math.inf if self.pace is None else NOTE_S
 
     def _is_due(self, every: Every | Auto | None, epoch: int | None = None) -> bool:
-        now, last = self._session.progress.mark(epoch), self.waiting.since or self._last
+        now, last = self._progress.mark(epoch), self.waiting.since or self._last
         if isinstance(every, Auto):
-            return self.pace is not None and self.pace.is_due(last.seconds, now.seconds)
+            return self.pace is not None and self.pace.is_due(last.seconds, now.seconds, ready=not self.arena.warming)
         return interval.due(every, last=last, now=now)
 
     def _every(self) -> Every | Auto | None:
-        session = self._session
-        forced = session.drilled.save_every_steps
-        if session.is_past_aim or (session.aim is not None and forced is None):
+        drill = self._drill
+        forced = drill.wanted.save_every_steps
+        if drill.is_past_aim or (drill.aim is not None and forced is None):
             return None
-        return session.options.every if forced is None else Every(steps=forced)
+        return self._options.every if forced is None else Every(steps=forced)
 
     @property
     def outcome_known(self) -> bool:
@@ -182,15 +210,15 @@ class Saves:
 
     def prepare(self, blocks: Collection[Block]) -> None:
         """Prepare the memory of the first saves during the next steps: optimizers have their state by now."""
-        if self._session.options.every is not None:
+        if self._options.every is not None:
             self._warm(blocks)
-        if self._session.options.background:
+        if self._options.background:
             self.readback.begin(self.readback.over)
 
     def _warm(self, blocks: Collection[Block]) -> None:
         """Touch the memory of later snapshots during the next steps: otherwise the first copy would stall the loop."""
         size = sum(block.data.nbytes for block in blocks if not is_borrowed(block))
-        if self._session.options.background and size >= WARM_BYTES:
+        if self._options.background and size >= WARM_BYTES:
             with suppress(MemoryError):  # the first save will report it
                 self.arena.warm(size, pin_of(blocks))
 
@@ -200,21 +228,20 @@ class Saves:
         While the memory for the copy is being touched, no copy is made: writing the state takes no longer than a copy
         into fresh memory. With a single process, a long copy is only laid out: the write begins first.
         """
-        session = self._session
         if background and self.arena.size_bytes == 0 and not self._cramped:
-            self._warm(flatten(session.tracked.capture()).leaves.values())
-        state, weights = session.state()
+            self._warm(flatten(self._capture.tracked.capture()).leaves.values())
+        state, weights = self._capture.state()
         if background and not self.arena.warming:
             try:
-                staged = session.store.lay_out(state, self.arena, weights)
-                if staged.snapshot is not None and not (session.ranks.alone and staged.snapshot.is_long):
+                staged = self._store.lay_out(state, self.arena, weights)
+                if staged.snapshot is not None and not (self._ranks.alone and staged.snapshot.is_long):
                     staged.snapshot.copy()
                 return staged
             except MemoryError as error:
                 if not self._cramped:
                     warn(f"{error}: saves stall the loop until they are durable")
                 self._cramped = True
-        return session.store.stage(state, weights=weights)
+        return self._store.stage(state, weights=weights)
 
     def release(self) -> None:
         self.arena.release()
@@ -230,36 +257,35 @@ class Saves:
             DiskError: the disk is full or fails, and the save is not periodic: a stop, the end, or a request.
             StoreError: the error of the previous save, if that ran in the background.
         """
-        session, began = self._session, time.monotonic()
+        began = time.monotonic()
         over = self.readback.give_way()
-        hurried = session.stop.reason is not None and session.ranks.alone
+        hurried = self._stop.reason is not None and self._ranks.alone
         if hurried and self.flight is not None and self.flight.reason == "due":
             self.writer.abandon()  # a newer state will be durable sooner
         self.land()
         if reason == "the end":
-            session.store.read_anew()  # no later save would find damage since then
+            self._store.read_anew()  # no later save would find damage since then
         self._wanted = None
-        background = session.options.background and reason in BACKGROUND and not at_once
+        background = self._options.background and reason in BACKGROUND and not at_once
         try:
             staged = self._stage(background=background)
         except Exception as error:
-            session.store.ranks.report("a save", error)  # the other ranks wait for this message
+            self._store.ranks.report("a save", error)  # the other ranks wait for this message
             raise
-        flight = self._begin(reason, staged, session.facts(metrics, epoch), began)
-        self._last = session.progress.mark(epoch)
+        flight = self._begin(reason, staged, self._capture.facts(metrics, epoch), began)
+        self._last = self._progress.mark(epoch)
         commit = partial(self._commit, staged, flight, over)
         in_place = staged.snapshot is None
-        others_wait = background and not session.ranks.alone  # all ranks take the outcome when rank 0 announces it
+        others_wait = background and not self._ranks.alone  # all ranks take the outcome when rank 0 announces it
         if (in_place and not others_wait) or not self._submitted(flight, commit):
             self._take_outcome(flight, partial(commit, lambda: None))
         elif in_place:
             self.writer.rest()
 
-    def _begin(self, reason: str, staged: Staged, facts: Facts, began_s: float) -> Flight:
-        session = self._session
-        behind = session.progress.last_batch.may_be_behind(session)
-        refuge = self._epochs_end if session.progress.unproven_here else self.saved if behind else None
-        flight = Flight(session.here, reason, facts, self.saved, began_s, staged.snapshot, refuge)
+    def _begin(self, reason: str, staged: Staged, facts: Facts, began_s: float) -> PendingSave:
+        behind = self._last_batch.may_be_behind()
+        refuge = self._epochs_end if self._progress.unproven_here else self.saved if behind else None
+        flight = PendingSave(self._progress.position.here, reason, facts, self.saved, began_s, staged.snapshot, refuge)
         if flight.name.phase == "end":
             self._epochs_end = flight.name
         self.saved, self.flight = flight.name, flight
@@ -267,11 +293,11 @@ class Saves:
         self.count += 1
         if self.pace is not None:
             self.pace.saving(began_s)
-        self._point = 0 if session.windows is None else session.windows.point
-        session.metrics.best.forget()
+        self._point = 0 if self._windows is None else self._windows.point
+        self.best.forget(flight.as_committed())
         return flight
 
-    def _submitted(self, flight: Flight, commit: Callable[[BeforeEach], object]) -> bool:
+    def _submitted(self, flight: PendingSave, commit: Callable[[BeforeEach], object]) -> bool:
         """Copy the loop's part.
 
         Return whether a thread runs the save; False: the system cannot start another thread.
@@ -295,7 +321,7 @@ class Saves:
         Raises:
             StoreError: it cannot be saved.
         """
-        flight, here = self.flight, self._session.here
+        flight, here = self.flight, self._progress.position.here
         self.land(last_chance=True)
         if self.saved == here:
             return
@@ -304,40 +330,40 @@ class Saves:
         else:
             self.save(reason, metrics, at_once=True)
 
-    def _commit(self, staged: Staged, flight: Flight, over: Latch, before_each: BeforeEach) -> Sequence[str]:
+    def _commit(self, staged: Staged, flight: PendingSave, over: Latch, before_each: BeforeEach) -> Sequence[str]:
         """The part of a save that need not stall the loop. Return names of weights that are not finite.
 
         Afterwards, until `over`, read what the next save will link.
         """
-        session = self._session
-        with session.store.ranks.together("a save", known=(Abandoned,)):
-            session.attempt.flush(sync=True)  # metrics before their checkpoint: no step may miss its line
-        require_one_place(session.store.ranks, flight.name, flight.facts.epoch)
-        session.store.protect(flight.refuge)
-        checkpoint = session.store.commit(
+        store = self._store
+        with store.ranks.together("a save", known=(Abandoned,)):
+            self._reporter.attempt.flush(sync=True)  # metrics before their checkpoint: no step may miss its line
+        require_one_place(store.ranks, flight.name, flight.facts.epoch)
+        store.protect(flight.refuge)
+        checkpoint = store.commit(
             staged,
             step=flight.name.step,
             facts=flight.facts,
             before_each=before_each,
             before_last=self.writer.let_go,  # this rank's share is written: its loop need not wait for the others'
-            leave=lambda: LEFT if session.is_stopping else 0,
+            leave=lambda: LEFT if self.is_stopping else 0,
         )
         self._durable_s = time.monotonic()
         save_s = self._durable_s - flight.began_s
         self.save_s = max(self.save_s, save_s)
-        if session.leads:
+        if self._ranks.leads:
             self._journal(flight, checkpoint, save_s)
-        found = session.store.not_finite
-        if found and not self._not_finite and session.leads and not session.options.stop_on_nan:
-            unsound.tell_saved(session.store, session.tell, str(flight.name), found)
+        found = store.not_finite
+        if found and not self._not_finite and self._ranks.leads and not self._options.stop_on_nan:
+            unsound.tell_saved(store, self._reporter.tell, str(flight.name), found)
         self._not_finite = bool(found)
-        if session.options.background and flight.reason in BACKGROUND and not session.is_stopping:
+        if self._options.background and flight.reason in BACKGROUND and not self.is_stopping:
             self.readback.begin(over)
         return found
 
-    def _journal(self, flight: Flight, checkpoint: Checkpoint, save_s: float) -> None:
+    def _journal(self, flight: PendingSave, checkpoint: Checkpoint, save_s: float) -> None:
         """Journal a committed save."""
-        attempt, snapshot, size_bytes = self._session.attempt, flight.snapshot, 0
+        attempt, snapshot, size_bytes = self._reporter.attempt, flight.snapshot, 0
         with suppress(DiskError, NotFound), attempt.acting("save"):  # a later attempt may have pruned it already
             size_bytes = checkpoint.size_bytes
         stall_s = save_s if snapshot is None else snapshot.copied_s - flight.began_s
@@ -352,9 +378,13 @@ class Saves:
         )
         with suppress(DiskError):  # the line is kept, and written with the next one
             attempt.flush()
-        if self._session.mirrors is not None:
-            self._session.mirrors.committed()
-        self._session.look_for_room()
+        self._committed()
+        if not self.is_stopping and not settings.is_drilled():
+            if self._room is None:
+                from .room import Room  # no run that dies before its first save needs it
+
+                self._room = Room(self._store, self._options.keep)
+            self._room.look()
 
     # Land -------------------------------------------------------------------------------------------------------
 
@@ -372,7 +402,7 @@ class Saves:
             self._take_outcome(flight, self.writer.wait, last_chance=last_chance)
 
     def _take_outcome(
-        self, flight: Flight, outcome: Callable[[], Sequence[str] | None], *, last_chance: bool = False
+        self, flight: PendingSave, outcome: Callable[[], Sequence[str] | None], *, last_chance: bool = False
     ) -> None:
         """Take the outcome of a save. If it failed, the newest save is the one before it."""
         found: Sequence[str] | None = None
@@ -382,7 +412,8 @@ class Saves:
                 self.saved = flight.before
             else:
                 if self.pace is not None:
-                    self.pace.landed(flight, self._durable_s)
+                    freed_s = self._durable_s if flight.snapshot is None else flight.snapshot.copied_s
+                    self.pace.landed(flight.reason, flight.began_s, freed_s, self._durable_s)
                 self.failures.saved(flight.name)
         except BaseException as error:
             if self.writer.in_flight:  # a second Ctrl-C ended only the waiting
@@ -397,19 +428,18 @@ class Saves:
         finally:
             if not self.writer.in_flight:
                 self.flight = None
-                self._session.metrics.best.forget()
-        if found and self._session.options.stop_on_nan:
-            raise unsound.stopped(self._session.store, str(flight.name), found)
+                self.best.forget(None)
+        if found and self._options.stop_on_nan:
+            raise unsound.stopped(self._store, str(flight.name), found)
 
 
-def _pace(session: Session) -> Pace | None:
-    """Return the object that decides when to save with `Auto()`; on rank 0 only."""
-    rule = session.options.every
-    if not isinstance(rule, Auto) or not session.leads:
-        return None
-    from .pace import Pace  # only such runs need it
-
-    return Pace(session, rule)
+def _longest_save_s(logs: Sequence[Log]) -> float:
+    """Seconds of the longest of the last saves, of the last attempt that saved; 0.0 if none did."""
+    for log in reversed(logs):
+        costs = [float(event.get("save_s", 0)) for event in islice(log.newest("saved"), LAST_SAVES)]
+        if costs:
+            return max(costs)
+    return 0.0
 
 
 def _by_clock(every: Every | Auto | None) -> bool:

@@ -1,4 +1,6 @@
-"""Forgotten: objects that the script's loop changes from step to step, and that no tracked object holds.
+"""Checks of the script at safe points, for mistakes that would cost hours later.
+
+Forgotten: objects that the script's loop changes from step to step, and that no tracked object holds.
 
 Optimizers are seen by torch's own hook while the first steps are made. Schedulers, gradient scalers, averaged models
 and random generators are found among the variables that the loop's frames reach, at a few safe points. Their content is
@@ -10,18 +12,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import msgspec
+
+from .. import owner
+from ..errors import DiskError, UsageError
+from ..ranks import Ranks
 from ..state.captured import ATOMS, Attributes
+from ..state.tree import flatten
+from . import alive, unsound
 from .carried import names_member
-from .contents import MOST_ITEMS, SeenObject, arrays_of, content_of, is_copy, is_random, is_scheduler, of_module, shapes
-from .left_out import LeftOut
+from .contents import (
+    MOST_ITEMS,
+    LeftOut,
+    SeenObject,
+    arrays_of,
+    content_of,
+    is_copy,
+    is_scheduler,
+    of_module,
+    shapes,
+)
+from .objects import is_random
+from .position import Progress
+from .report import Reporter
+from .saver import Saver
 from .tracked import RESERVED, Tracked, framework_modules
-from .visible import Variable, frames, has_own_state, is_module, variables, within
-from .watch import Lost
-
-if TYPE_CHECKING:
-    from .session import Session
+from .visible import Variable, frames, has_own_state, is_module, own_attributes, variables, within
+from .watch import Lost, Watch
 
 LAST_POINT = 32  # the hooks are removed there
 LOOKS = {"step": (1, 2, 4), "end": (1, 2, 3)}  # the safe points, by kind, at which contents are compared
@@ -30,35 +49,77 @@ MOST_OBJECTS = 20_000  # objects that are visited in the search
 DEEPEST = 6
 
 
-class Forgotten:
-    """The untracked objects of one attempt's loop. `look` is called at each safe point."""
+class ScriptChecks(msgspec.Struct):
+    """The checks of one attempt."""
 
-    def __init__(self, tracked: Tracked) -> None:
-        self._tracked = tracked
-        self._steps: list[tuple[Any, Any]] = []  # a framework's module, and its recorded steps
-        self._seen: dict[str, dict[int, SeenObject]] = {kind: {} for kind in LOOKS}
-        self._left_out = {kind: LeftOut(tracked) for kind in LOOKS}
-        self._ends = 0
-        self._at_each: list[Callable[[], Any]] = []  # an adapter's own checks at each safe point
-        self._told: set[int] = set()  # ids of objects
-        self._told_names: set[tuple[str, str]] = set()
+    _tracked: Tracked
+    _ranks: Ranks  # of the store
+    _watch: Watch
+    _progress: Progress
+    _reporter: Reporter
+    _saves: Saver
+    _stop_on_nan: bool
+    _steps: list[tuple[Any, Any]] = []  # a framework's module, and its recorded steps
+    _seen: dict[str, dict[int, SeenObject]] = {}
+    _left_out: dict[str, LeftOut] = {}
+    _ends: int = 0
+    _at_each: list[Callable[[], Any]] = []  # an adapter's own checks at each safe point
+    _told: set[int] = set()  # ids of objects
+    _told_names: set[tuple[str, str]] = set()
 
-    def look(self, session: Session, number: int) -> Iterator[Lost]:
+    def __post_init__(self) -> None:
+        self._seen, self._left_out = {kind: {} for kind in LOOKS}, {kind: LeftOut(self._tracked) for kind in LOOKS}
+
+    def pass_point(self) -> None:
+        """Count a safe point of this attempt, and check.
+
+        The first safe point refuses a state or `run.vars` that cannot be saved. A name added to `run.vars` later is
+        checked when it is new. If a value is replaced by one that cannot be saved, the next save refuses it. A warning
+        names tracked values that the loop does not use.
+
+        Raises:
+            UsageError: a value cannot be saved; the message names its place.
+        """
+        number, tracked, reporter = self._progress.pass_point(), self._tracked, self._reporter
+        try:
+            new = tracked.variables.take_new()
+            if number == 1:
+                state, weights = tracked.weighed()
+                if self._stop_on_nan and not weights:
+                    raise UsageError(unsound.NOTHING_KNOWN)
+                held = {**state, RESERVED: {"vars": tracked.captured_variables()}}
+                self._saves.prepare(flatten(held).leaves.values())
+            elif new:
+                flatten({RESERVED: {"vars": new}})
+            for lost in self._forgotten(number):
+                reporter.tell(lost.line, kind=lost.kind, name=lost.name)
+        except UsageError as error:
+            self._ranks.report("a save", error)  # the other ranks wait for this message
+            raise
+        if number == 1 and self._ranks.leads:
+            reporter.record("first_step", process_s=round(owner.age_s(), 3))
+            with suppress(DiskError):  # the line is kept, and written the next time
+                reporter.attempt.show()
+            alive.tell_imports()
+        if number == 3 or number & (number - 1) == 0:
+            for lost in self._watch.lost():
+                reporter.tell(lost.line, kind=lost.kind, name=lost.name)
+
+    def _forgotten(self, number: int) -> Iterator[Lost]:
         """Report objects that a resume would lose. `number`: the safe point's number in this attempt."""
-        if "loop" in session.progress.walks.kinds:
+        if "loop" in self._progress.walks.kinds:
             return
-        ended = session.position.phase == "end"
+        ended = self._progress.position.phase == "end"
         self._ends += ended
         kind, count = ("end", self._ends) if ended else ("step", number - self._ends)
         if number == 1:
             self._steps = [(module, module.Steps()) for module in framework_modules()]
             for _, steps in self._steps:
                 steps.begin()
-                session.around.callback(steps.end)
             self._at_each = [] if self._tracked.keeps_gradients else self._tracked.each("at_safe_point")
         for act in self._at_each:
-            if act() and session.saves.count:
-                session.saves.ask()  # the newest checkpoint does not hold this content
+            if act():
+                self._saves.ask_again()  # the newest checkpoint does not hold this content
         if number in (1, 3, 4, 8, 16, LAST_POINT):
             yield from self._optimizers()
         for _, steps in self._steps if number <= LAST_POINT else ():
@@ -76,9 +137,14 @@ class Forgotten:
                 for lost in self._left_out[kind].told():
                     yield from self._once(lost)
             if last or ended:
-                yield from self._told_of(session, kind)
+                yield from self._told_of(kind)
             if last:
                 self._seen[kind].clear()
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for _, steps in self._steps:
+            steps.end()
 
     def _optimizers(self) -> Iterator[Lost]:
         """Yield tracked optimizers that step untracked parameters, and optimizers that are untracked."""
@@ -119,7 +185,7 @@ class Forgotten:
                         seen = SeenObject(value)
                     self._seen[kind][id(value)] = seen.now(content)
 
-    def _told_of(self, session: Session, kind: str) -> Iterator[Lost]:
+    def _told_of(self, kind: str) -> Iterator[Lost]:
         """Yield objects whose content changed twice; a scheduler also if it did so once, here and in another attempt.
 
         What another object changes once may be its first use in the process.
@@ -132,7 +198,7 @@ class Forgotten:
             and not seen.is_set
             and seen.value is not None
         }
-        for each in self._told | _drawn_by_loaders(session):
+        for each in self._told | self._drawn_by_loaders():
             suspects.pop(each, None)
         if not suspects:
             return
@@ -145,23 +211,26 @@ class Forgotten:
             if any(module.stepped_in(value, steps) for module, steps in self._steps):
                 continue
             name = _list_of(variable.path.rpartition(":")[2])
-            if self._seen[kind][id(value)].changes < 2 and not _changed_before(session, name):
+            if self._seen[kind][id(value)].changes < 2 and not self._changed_before(name):
                 once.append(name)
                 continue
             self._told.add(id(value))
             yield from self._once(_forgotten_object(name, value, "step" if kind == "step" else "epoch"))
-        if once and session.leads:
-            session.record(EVENT, names=once)
+        if once:
+            self._reporter.record(EVENT, names=once)
 
+    def _changed_before(self, name: str) -> bool:
+        """Whether an earlier attempt has seen it change once."""
+        found = False
+        for log in self._reporter.attempt.earlier:
+            names = [event.get("names") for event in log.newest(EVENT)]
+            found = found or any(isinstance(each, list) and name in each for each in names)
+            log.forget()
+        return found
 
-def _changed_before(session: Session, name: str) -> bool:
-    """Whether an earlier attempt has seen it change once."""
-    found = False
-    for log in session.earlier_logs:
-        names = [event.get("names") for event in log.newest(EVENT)]
-        found = found or any(isinstance(each, list) and name in each for each in names)
-        log.forget()
-    return found
+    def _drawn_by_loaders(self) -> set[int]:
+        loaders = [source.loader for source in self._progress.sources.values()]
+        return {id(each.value) for loader in loaders for each in within(Variable("loader", loader))}
 
 
 def _list_of(name: str) -> str:
@@ -226,21 +295,16 @@ def _is_loader(value: Any) -> bool:
     return hasattr(type(value), "__iter__") and hasattr(value, "__dict__") and not is_module(value)
 
 
-def _drawn_by_loaders(session: Session) -> set[int]:
-    loaders = [source.loader for source in session.progress.sources.values()]
-    return {id(each.value) for loader in loaders for each in within(Variable("loader", loader))}
-
-
-class _Reached:
+class _Reached(msgspec.Struct):
     """The objects that tracked objects hold in attributes and containers, by ids, and the memory of their arrays.
 
     A tracked object with a state_dict() of its own may save any of them.
     """
 
-    def __init__(self, module: Any, tracked: Tracked) -> None:
-        self._module, self._tracked = module, tracked
-        self._objects: dict[int, Any] = {}
-        self._places: set[int] = set()
+    _module: Any
+    _tracked: Tracked
+    _objects: dict[int, Any] = {}
+    _places: set[int] = set()
 
     def holds(self, value: Any) -> bool:
         return id(value) in self._walked() or self._is_too_large
@@ -274,11 +338,7 @@ def _members(value: Any) -> list[Any]:
         return [*value.values()]
     if isinstance(value, list | tuple | set):
         return [*value]
-    try:
-        own = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return []
-    return [*own.values()] if isinstance(own, dict) and not callable(getattr(value, "__code__", None)) else []
+    return [] if callable(getattr(value, "__code__", None)) else [*(own_attributes(value) or {}).values()]
 
 
 def _kind(value: Any) -> str:
@@ -302,11 +362,7 @@ def _inside(value: Any, wanted: Any) -> str:
     if isinstance(value, list | tuple | dict) and len(value) <= MOST_ITEMS:
         items = value.items() if isinstance(value, dict) else enumerate(value)
         return next((f"[{key!r}]" for key, each in items if each is wanted), "")
-    try:
-        own = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return ""
-    return next((f".{key}" for key, each in own.items() if each is wanted), "") if type(own) is dict else ""
+    return next((f".{key}" for key, each in (own_attributes(value) or {}).items() if each is wanted), "")
 
 
 def _line(name: str, otherwise: str, value: Any) -> str:

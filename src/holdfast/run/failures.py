@@ -1,0 +1,190 @@
+"""Failures: a checkpoint that cannot be read or is damaged, and errors that may be its fault."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from .. import owner
+from ..errors import Damaged, HoldfastError, StoreError, Unreadable
+from ..journal import Event, Log
+from ..store import format
+from ..store.checkpoint import Checkpoint
+from ..store.problems import Problem
+from ..store.shards import Abandoned
+from ..store.store import Store
+from ..terminal import say, warn
+
+MOST_PASSED = 7  # the most due saves that are skipped between two tries
+_QUIET = 2  # so many saves in a row without known damage: the disk is trusted again
+_ADVICE = "if that goes on, saves become rarer: look at the system's log (dmesg), and save to another disk"
+MOST_FAILURES = 2  # failures of the same kind from one checkpoint before it is set aside
+
+# These errors are the program's or the machine's fault, never the checkpoint's.
+_BLAMELESS = (HoldfastError, ImportError, NameError, SyntaxError, MemoryError, OSError)
+
+
+def counts(error: BaseException) -> bool:
+    """Whether a failure before the first step may be the checkpoint's fault."""
+    memory = "OutOfMemory" in type(error).__name__
+    return isinstance(error, Exception) and not isinstance(error, _BLAMELESS) and not memory
+
+
+def describe(error: BaseException) -> str:
+    first_line = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first_line}"[:500]
+
+
+def script() -> str:
+    """Return the program's version: the modification time of its file."""
+    try:
+        return str(os.stat(sys.argv[0]).st_mtime_ns)
+    except (OSError, IndexError):  # interactive, or started by `python -c`
+        return ""
+
+
+def poison(name: str, logs: Sequence[Log]) -> str | None:
+    """Return why the checkpoint `name` is not tried again, or None. `logs`: of the attempts before this one.
+
+    It is not tried again if the last attempts, of the same program version, resumed from it and failed with the same
+    error before their first step. If another checkpoint led to the same error, the program is at fault.
+    """
+    found = _failure(logs[-1]) if len(logs) >= MOST_FAILURES else None
+    if found is None or found[0] != name or any(_failure(log) != found for log in logs[-MOST_FAILURES:]):
+        return None
+    text = found[1]
+    if any(failure and failure[0] != name and failure[1] == text for failure in map(_failure, logs)):
+        return None
+    return f"failed {MOST_FAILURES} times before the first step with: {text}"
+
+
+def failed_behind(name: str, logs: Sequence[Log]) -> Event | None:
+    """Return the last attempt's failure, if it began at the checkpoint `name`, behind an epoch's last batch.
+
+    The code behind the loop failed there, in the same program version.
+    """
+    for event in logs[-1].newest("failed") if logs else ():
+        if event.get("behind") and event.get("checkpoint") == name and event.get("script") == script():
+            return event
+    return None
+
+
+def _failure(log: Log) -> tuple[str, str] | None:
+    for event in log.newest("failed"):
+        if event.get("counts") and event.get("script") == script():
+            return str(event.get("checkpoint")), str(event.get("error"))
+    return None
+
+
+@contextmanager
+def reading(place: Path) -> Iterator[None]:
+    """Raise an OSError about a file in `place` as Unreadable. It says which file, and on which host."""
+    try:
+        yield
+    except OSError as error:
+        if not isinstance(error.filename, str | bytes | os.PathLike):
+            raise
+        path, place = Path(os.fsdecode(error.filename)).absolute(), place.absolute()
+        if not path.is_relative_to(place):
+            raise
+        here = str(owner.me()["host"])
+        text = f"{path}: cannot be read on {here}: [Errno {error.errno}] {error.strerror}"
+        raise Unreadable(text, [(path.relative_to(place).as_posix(), here)]) from None
+
+
+def require_sound(checkpoint: Checkpoint) -> None:
+    """
+    Raises:
+        Damaged: its bytes differ from the committed ones.
+    """
+    for problem in checkpoint.problems():
+        raise Damaged(str(problem))
+
+
+def set_aside(store: Store, checkpoint: Checkpoint, word: str, why: str) -> None:
+    store.quarantine(checkpoint, word)
+    store.claim().record("quarantined", name=checkpoint.path.name, why=why)
+    store.claim().flush(sync=True)
+
+
+class SaveFailures(msgspec.Struct):
+    """Counts failures and damage of one attempt's saves. On several ranks all count alike.
+
+    After damage the next safe point saves once more. If that is damaged, too, saves become rarer: on a disk that
+    damages what it writes, each of them leaves a checkpoint in quarantine/ that takes space.
+    """
+
+    _store: Store
+    _tell: Callable[..., None]
+    _failed: int = 0  # saves in a row that failed
+    _damaged: int = 0  # checkpoints that were found damaged, since the disk was last trusted
+    _own: int = 0  # of several ranks: files that this one alone found damaged, before all did
+    _quiet: int = 0  # saves since the last damage
+    _passing: int = 0  # due saves still to be skipped
+
+    def failed(self, name: format.Name, error: BaseException, before: format.Name | None) -> bool:
+        """Tell and journal that a save failed. Return whether the next safe point is to make up for it."""
+        advice = ""
+        self._failed += 1
+        told, again = _is_told(self._failed), False
+        if isinstance(error, Damaged | Abandoned):  # its own files, or the files to link
+            told, again = self._count_damage(), self._damaged == 1 or isinstance(error, Abandoned)
+        if isinstance(error, Damaged):
+            advice = self._set_aside(name, before)
+        if told and self._store.ranks.leads:
+            warn(f"step {name.step} is not saved, and training goes on: {error}{advice}")
+        self._store.claim().record("save_failed", step=name.step, error=str(error))
+        return again
+
+    def damaged(self, problem: Problem) -> bool:
+        """Count, and tell, damage of the last checkpoint. Return whether the next safe point is to save."""
+        alone = self._store.ranks.alone
+        if not alone:  # the other ranks do not know of it, and all must save at the same steps
+            self._own += 1
+        if self._count_damage() if alone else _is_told(self._own):
+            self._tell(f"{problem}; the next save writes it anew; {_ADVICE}")
+        return alone and self._damaged == 1
+
+    def saved(self, name: format.Name) -> None:
+        """Note that a save succeeded."""
+        if self._failed:
+            say(f"{self._store.root}: step {name.step} is saved; {self._failed} before it failed")
+        self._failed = 0
+        self._quiet += 1
+        if self._quiet > _QUIET:
+            self._damaged = self._passing = 0
+
+    def passes_over(self) -> bool:
+        """Whether to skip this due save."""
+        if self._passing == 0:
+            return False
+        self._passing -= 1
+        return True
+
+    def _count_damage(self) -> bool:
+        """Return whether to report it."""
+        self._damaged, self._quiet = self._damaged + 1, 0
+        self._passing = min(MOST_PASSED, 2 ** (self._damaged - 1) - 1)
+        return _is_told(self._damaged)
+
+    def _set_aside(self, name: format.Name, before: format.Name | None) -> str:
+        """Move a checkpoint to quarantine/ that was damaged when it was read back after its commit."""
+        store = self._store
+        if store.parent != str(name):
+            return ""
+        store.continue_after(before)
+        where = "the next start moves it to quarantine/"
+        with suppress(StoreError):
+            set_aside(store, store.index.checkpoint(name), "damaged", "damaged on its way to the disk")
+            where = "it is in quarantine/"
+        return f"; what the disk holds is not what was written; {where}; {_ADVICE}"
+
+
+def _is_told(count: int) -> bool:
+    """Whether to report number `count` in a row: the first, second, fourth, eighth."""
+    return count & (count - 1) == 0
