@@ -10,10 +10,11 @@ from typing import Any
 
 import click
 
-from .. import scan
-from ..cluster import batch, lint, slurm
-from ..cluster.batch import ScriptContext
-from ..cluster.sbatch_options import Local
+from .. import lint, scan
+from ..batch import script as batch
+from ..batch.sbatch_options import Local
+from ..batch.script import ScriptContext
+from ..cluster import slurm
 from ..errors import NotFound, UsageError
 from . import measured, options
 from .formatting import echo, report

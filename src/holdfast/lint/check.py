@@ -10,20 +10,20 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from . import lint_again, lint_directives, lint_places, lint_signals, lint_traps, lint_work
-from .batch import ScriptContext, read
-from .lint_fix import Edit, LintFix
-from .lint_rule import Rule, Severity
+from ..batch.script import ScriptContext, read
+from . import again, directives, places, signals, traps, work
+from .fix import Edit, LintFix
+from .rule import Rule, Severity
 
 # Such a comment, anywhere in the script, switches rules off.
 ALLOWED = re.compile(r"^[^#\n]*#.*?holdfast: allow ([\w, -]+)", re.MULTILINE)
 RULES: Sequence[Rule] = (
-    *lint_signals.RULES,
-    *lint_traps.RULES,
-    *lint_work.RULES,
-    *lint_again.RULES,
-    *lint_places.RULES,
-    *lint_directives.RULES,
+    *signals.RULES,
+    *traps.RULES,
+    *work.RULES,
+    *again.RULES,
+    *places.RULES,
+    *directives.RULES,
 )
 
 
