@@ -109,7 +109,8 @@ def test_an_attempt_that_left_no_good_bye_is_told_from_one_that_lives(run):
     """A killed process is proven gone, and its last sign of life is told; this process is not gone."""
     killed(run, "pass")
     assert ("killed", None) == tuple(asked("ls", run)["attempts"][-1][key] for key in ("ended", "seconds"))
-    assert "2: killed" == done("ls", run).splitlines()[-1].strip()
+    assert "the last one: 2: killed" in done("ls", run).splitlines()[-1]
+    assert "2: killed" == done("ls", run, "--attempts").splitlines()[-1].strip()
     killed(run, "it.record('saved', step=77); it.flush()")  # when it was killed nobody knows: perhaps an hour later
     assert "3 to step 77, 1 saved: killed; last heard of after 0 s" in done("ls", run).splitlines()[-1]
     store = Store(run)
@@ -122,8 +123,10 @@ def test_a_damaged_manifest_is_a_line_and_no_crash(run):
     """The others are listed as ever."""
     flip(run / "checkpoints/step-000000020/manifest.json", 200)
     lines = done("ls", run).splitlines()
-    assert "damaged: " in lines[2]
+    assert lines[2].endswith("damaged")
     assert "step-000000030" in lines[3]
+    assert ["", "damaged"] == lines[4:6]
+    assert lines[6].startswith("  step-000000020: ")
     assert asked("ls", run)["checkpoints"][1]["damaged"].startswith("damaged")
 
 
