@@ -102,7 +102,7 @@ def test_completion_knows_the_commands(run):
         asking = {"_HOLDFAST_COMPLETE": mode, "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
         return subprocess.run([SCRIPT], env=os.environ | asking, capture_output=True, text=True, check=False).stdout
 
-    assert "plain,pin\nplain,prune\n" == complete("bash_complete", "holdfast", "p")
+    assert "plain,prune\nplain,pin\n" == complete("bash_complete", "holdfast", "p")
     assert "dir," in complete("bash_complete", "holdfast", "ls", str(run))
     assert "_HOLDFAST_COMPLETE=bash_complete" in complete("bash_source")
 
