@@ -17,6 +17,7 @@ from .rule import Rule, Severity
 
 # Such a comment, anywhere in the script, switches rules off.
 ALLOWED = re.compile(r"^[^#\n]*#.*?holdfast: allow ([\w, -]+)", re.MULTILINE)
+_MOST_FIXES = 100  # of one script
 RULES: Sequence[Rule] = (
     *signals.RULES,
     *traps.RULES,
@@ -48,6 +49,17 @@ def lint(text: str, around: ScriptContext = ScriptContext()) -> list[Finding]:  
             faults = list(rule.check(script))
             found |= {_finding(rule, *fault) for fault in (faults[:1] if rule.once else faults)}
     return sorted(found)
+
+
+def fixed(text: str, around: ScriptContext = ScriptContext()) -> str:  # noqa: B008  a frozen value
+    """Return the script with the edits of its findings made, until no finding has any."""
+    for _ in range(_MOST_FIXES):
+        edits = next((found.edits for found in lint(text, around) if found.edits), ())
+        if not edits:
+            break
+        for edit in sorted(edits, reverse=True):
+            text = text[: edit.start] + edit.new + text[edit.end :]
+    return text
 
 
 def _finding(rule: Rule, line: int, what: str, fix: LintFix) -> Finding:
