@@ -190,8 +190,9 @@ def _submit_new(order: JobRequest, base: Path, lines: Sequence[str], *, named: s
         job = slurm.submit([submission.full_path(wanted)])
     except SchedulerSilent as error:
         raise _perhaps(error, wanted) from error
-    except Absent:
-        raise
+    except Absent as error:
+        again = f"holdfast submit --continue {shlex.quote(str(wanted))}"
+        raise ClusterError(f"{error}; the script is ready, on a machine with Slurm type: {again}") from error
     except (ClusterError, NoSpace, OSError):  # otherwise the next try would find a submission there
         submission.give_back(wanted)
         raise
