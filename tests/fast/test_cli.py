@@ -675,6 +675,19 @@ def test_a_command_that_does_not_exist_is_answered_with_the_one_that_was_meant()
     assert "there is no command 'zzz'; see " in invoke("zzz").stderr
 
 
+def test_a_step_stands_behind_an_at_sign_wherever_a_checkpoint_is_meant(run, tmp_path):
+    """As with --step; both, or neither where one is needed, is a wrong use."""
+    for words in (["show"], ["export", "--force", "-o", tmp_path / "x.safetensors"], ["verify"], ["pin"], ["unpin"]):
+        assert done(*words, run, "--step", 20) == done(*words, f"{run}@20"), words
+    for words in (
+        ["show", f"{run}@20", "--step", 20],
+        ["pin", run],
+        ["pin", f"{run}@x"],
+        ["pin", "s3://bucket/run@20"],
+    ):
+        assert 2 == invoke(*words).exit_code, words
+
+
 def test_names_from_files_cannot_command_the_terminal(tmp_path):
     """Control, formatting and unpaired characters in keys, notes, metrics and reasons are printed as escapes."""
     evil = "\x1b]0;x\x07\n\u202e\udc80[red]"

@@ -64,8 +64,8 @@ diff runs/first runs/second
 diff runs/first/checkpoints/step-000000010 runs/first
 verify runs/first
 verify runs/first --step 10 --cold
-prune runs/first --keep 'Last(3)' --dry-run
-prune runs/first --keep "Last(3) | Best('loss', min)"
+prune runs/first --keep last=3 --dry-run
+prune runs/first --keep last=3,best=loss:min
 pin runs/first --step 1000
 pin runs/first --step best
 unpin runs/first --step 1000
