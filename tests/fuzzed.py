@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import hostile_stores
-from holdfast import journal
+from holdfast import journal, lint
 from holdfast.apps import criu, gromacs, lammps
 from holdfast.apps import file as app_file
 from holdfast.apps.program import ProgramExit
 from holdfast.cli import defaults
-from holdfast.cluster import job_leader, lint
+from holdfast.cluster import job_leader
 from holdfast.errors import HoldfastError
 from holdfast.mirror import records, remote
 from holdfast.run import alive

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.cluster.lint import lint
+from holdfast.lint import lint
 
 CORPUS = Path(__file__).parent / "corpus" / "lint"
 # rule -> the words of the corpus that name its fault

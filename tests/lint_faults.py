@@ -10,6 +10,13 @@ exec holdfast run -- python train.py
 """
 
 
+def edited(text, edits):
+    """The script with the edits of a finding made."""
+    for edit in sorted(edits, reverse=True):
+        text = text[: edit.start] + edit.new + text[edit.end :]
+    return text
+
+
 def job(body, options="--requeue --open-mode=append --signal=B:USR1@300"):
     return f"#!/bin/bash\n#SBATCH {options}\n{body}\n"
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cluster import bash, sbatch
-from holdfast.cluster.batch import interpreter
-from holdfast.cluster.lint import lint
+from holdfast.batch import bash, sbatch
+from holdfast.batch.script import interpreter
+from holdfast.lint import lint
 
 
 def test_commands_are_read_as_bash_splits_them():

@@ -6,10 +6,12 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import threading
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ import pytest
 import torch
 
 from command_runs import finished, flip, save, state
-from holdfast.cli import COMMANDS, commands
+from holdfast.cli import COMMANDS, EXAMPLES, GROUPS, commands
 from holdfast.cli.verify import verified
 from holdfast.rules import Last
 from holdfast.store import format
@@ -109,7 +111,8 @@ def test_an_attempt_that_left_no_good_bye_is_told_from_one_that_lives(run):
     """A killed process is proven gone, and its last sign of life is told; this process is not gone."""
     killed(run, "pass")
     assert ("killed", None) == tuple(asked("ls", run)["attempts"][-1][key] for key in ("ended", "seconds"))
-    assert "2: killed" == done("ls", run).splitlines()[-1].strip()
+    assert "the last one: 2: killed" in done("ls", run).splitlines()[-1]
+    assert "2: killed" == done("ls", run, "--attempts").splitlines()[-1].strip()
     killed(run, "it.record('saved', step=77); it.flush()")  # when it was killed nobody knows: perhaps an hour later
     assert "3 to step 77, 1 saved: killed; last heard of after 0 s" in done("ls", run).splitlines()[-1]
     store = Store(run)
@@ -122,8 +125,10 @@ def test_a_damaged_manifest_is_a_line_and_no_crash(run):
     """The others are listed as ever."""
     flip(run / "checkpoints/step-000000020/manifest.json", 200)
     lines = done("ls", run).splitlines()
-    assert "damaged: " in lines[2]
+    assert lines[2].endswith("damaged")
     assert "step-000000030" in lines[3]
+    assert ["", "damaged"] == lines[4:6]
+    assert lines[6].startswith("  step-000000020: ")
     assert asked("ls", run)["checkpoints"][1]["damaged"].startswith("damaged")
 
 
@@ -641,8 +646,8 @@ def test_export_replaces_nothing_unless_forced_and_leaves_no_half_of_a_file(run,
 
 
 def test_each_command_has_help_and_json():
-    """They are listed from A to Z; each can be called, says what it does, and speaks JSON. An example has its line."""
-    assert sorted(COMMANDS) == list(COMMANDS) != []
+    """Each stands in a group, can be called, says what it does, and speaks JSON. An example has its line."""
+    assert list(COMMANDS) == " ".join(GROUPS.values()).split() != []
     for name in COMMANDS:
         told = done(name, "--help")
         assert "--json" in told, name
@@ -650,6 +655,37 @@ def test_each_command_has_help_and_json():
         text = commands.get_command(click.Context(commands), name).help
         shown = [line.strip() for line in told.splitlines()]
         assert [] == [line for line in re.findall(r"^ +(holdfast .*)$", text, re.MULTILINE) if line not in shown]
+
+
+def test_each_command_shows_two_examples_that_it_would_take():
+    """Every option of an example exists, and so many arguments are taken."""
+    shown = EXAMPLES.strip().splitlines()
+    assert dict.fromkeys(COMMANDS, 2) == dict(Counter(line.split()[0] for line in shown))
+    for line in shown:
+        name, *words = shlex.split(line)
+        command = commands.get_command(None, name)
+        extra = name == "submit"  # what it does not know goes to sbatch
+        context = click.Context(command, info_name=name, ignore_unknown_options=extra, allow_extra_args=extra)
+        command.make_parser(context).parse_args(words)
+        assert f"  holdfast {line}" in done(name, "--help")
+
+
+def test_a_command_that_does_not_exist_is_answered_with_the_one_that_was_meant():
+    assert "there is no command 'lst': did you mean ls?" in invoke("lst").stderr
+    assert "there is no command 'zzz'; see " in invoke("zzz").stderr
+
+
+def test_a_step_stands_behind_an_at_sign_wherever_a_checkpoint_is_meant(run, tmp_path):
+    """As with --step; both, or neither where one is needed, is a wrong use."""
+    for words in (["show"], ["export", "--force", "-o", tmp_path / "x.safetensors"], ["verify"], ["pin"], ["unpin"]):
+        assert done(*words, run, "--step", 20) == done(*words, f"{run}@20"), words
+    for words in (
+        ["show", f"{run}@20", "--step", 20],
+        ["pin", run],
+        ["pin", f"{run}@x"],
+        ["pin", "s3://bucket/run@20"],
+    ):
+        assert 2 == invoke(*words).exit_code, words
 
 
 def test_names_from_files_cannot_command_the_terminal(tmp_path):

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from holdfast.cluster.batch import ScriptContext
-from holdfast.cluster.lint import lint
+from holdfast.batch.script import ScriptContext
+from holdfast.lint import lint
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = sorted([*EXAMPLES.rglob("*.sh"), *EXAMPLES.rglob("*.bash")])

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cluster import bash, work
-from holdfast.cluster.batch import ScriptContext, read
-from holdfast.cluster.lint import RULES, lint
-from holdfast.cluster.lint_fix import edited
-from holdfast.cluster.sbatch_options import Local
-from lint_faults import CLEAN, FAULTS, LONG, NOTICE, job
+from holdfast.batch import bash, work
+from holdfast.batch.sbatch_options import Local
+from holdfast.batch.script import ScriptContext, read
+from holdfast.lint import RULES, lint
+from lint_faults import CLEAN, FAULTS, LONG, NOTICE, edited, job
 
 # As Mila's guide has it: a handler, and after it exec.
 MILA = """\

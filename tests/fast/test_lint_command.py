@@ -8,7 +8,7 @@ import pytest
 
 from fakes import Fakes
 from holdfast import journal
-from lint_faults import CLEAN, LONG, job
+from lint_faults import CLEAN, FAULTS, LONG, job
 from stores import invoke
 
 
@@ -33,6 +33,31 @@ def test_a_finding_is_two_lines_with_file_line_severity_and_fix():
         "[append-missing]\n    fix: write --open-mode=append\n"
     ) == result.stdout
     assert (0, "") == (lint("clean.sh").exit_code, lint("clean.sh").stdout)
+
+
+def test_fix_writes_what_needs_no_decision_and_leaves_the_rest():
+    """The mode stays, a second call changes nothing, and the exit code is that of what is left."""
+    Path("job.sh").write_bytes(
+        CLEAN.replace("append", "truncate").replace("module", "echo \xe9; module").encode("latin-1")
+    )
+    Path("job.sh").chmod(0o750)
+    Path("link.sh").symlink_to("job.sh")
+    assert 1 == lint("link.sh").exit_code
+    fixed = lint("link.sh", "--fix")
+    assert (0, "link.sh: fixed\n") == (fixed.exit_code, fixed.stdout)
+    assert b"--open-mode=append" in Path("job.sh").read_bytes()
+    assert b"echo \xe9;" in Path("job.sh").read_bytes()
+    assert 0o750 == Path("job.sh").stat().st_mode & 0o777
+    assert Path("link.sh").is_symlink()
+    assert (0, "") == (lint("job.sh", "--fix").exit_code, lint("job.sh", "--fix").stdout)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_after_fix_nothing_is_left_that_has_an_edit(name):
+    _, faulty, _, _ = FAULTS[name]
+    Path("job.sh").write_text(faulty)
+    left = json.loads(lint("job.sh", "--fix", "--json").stdout)
+    assert [] == [each for each in left["findings"] if each["edits"]]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +117,7 @@ def test_json_has_the_same_facts_and_the_edits():
     place = text.index("python")
     assert [{"start": place, "end": place, "new": "exec holdfast run -- "}] == finding["edits"]
     Path("job.sh").write_text(CLEAN)
-    assert {"findings": [], "unread": []} == json.loads(lint("job.sh", "--json").stdout)
+    assert {"findings": [], "unread": [], "fixed": []} == json.loads(lint("job.sh", "--json").stdout)
 
 
 def test_folders_are_looked_for_here_unless_their_file_system_is_not():

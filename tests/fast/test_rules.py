@@ -1,5 +1,7 @@
 """Rules are plain values, and `--keep` reads them back from text without running it."""
 
+import shlex
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +44,25 @@ def test_a_written_rule_reads_back_as_itself(rules):
     assert parts(joined) == parts(parse_keep(" | ".join(map(spelled, rules))))
 
 
+PLAIN = {  # as on a command line -> the rule
+    "last=3": Last(3),
+    "best=val_acc:max": Best("val_acc", max),
+    "best=loss:min:2": Best("loss", min, 2),
+    "every=1000steps": Every(steps=1000),
+    "every=2.5minutes": Every(minutes=2.5),
+    "every=5epochs": Every(epochs=5),
+    "within=5e9": Within(bytes=5e9),
+}
+
+
+@given(st.lists(st.sampled_from([*PLAIN]), min_size=1, max_size=6))
+def test_a_rule_that_no_shell_changes_reads_as_the_one_in_python(words):
+    """Joined by commas; no character in it means anything to a shell."""
+    text = ",".join(words)
+    assert shlex.quote(text).strip("'") == text
+    assert tuple(PLAIN[word] for word in words) == parts(parse_keep(text))
+
+
 def test_joining_is_flat_and_keeps_the_order():
     """`a | (b | c)` and `(a | b) | c` are the same value."""
     a, b, c = Last(3), Best("loss", min), Every(steps=10)
@@ -49,6 +70,20 @@ def test_joining_is_flat_and_keeps_the_order():
 
 
 NO_RULES = [
+    "last=0",
+    "last=three",
+    "last=3,",
+    "last=3,forever=1",
+    "last=3, Best('acc', max)",
+    "best=acc",
+    "best=acc:sorted",
+    "best=acc:max:2:3",
+    "every=5",
+    "every=1.5steps",
+    "every=1.2.3minutes",
+    "every=5hours",
+    "within=-1",
+    "within=much",
     "",
     "Last",
     "Last()",

@@ -85,6 +85,7 @@ WRONG = [
     ({"vars": 5}, "as in Run(..., vars=dict(patience=0))"),
     ({"vars": {"state_dict": 5}}, "cannot hold 'state_dict'"),
     ({"start_from": "a", "branch_from": "b"}, "give one of them"),
+    ({"overrides": {"lr": 0.1}}, "as in overrides={\"optimizer\": {'lr': 0.1}}"),
     ({"overrides": {"opt": {"lr": 1}}}, "nothing is tracked as 'opt', only toy"),
     ({"overrides": {"toy": {"lr": 1}}}, "'toy' is a Toy, without options to set"),
     ({"types": ["Colour"]}, "give the classes themselves"),

@@ -159,6 +159,7 @@ def test_the_first_reason_to_stop_is_the_one_that_is_told():
         os.kill(os.getpid(), signal.SIGTERM)
         assert "SIGUSR1" == stop.reason
         os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)  # within a second: the same request
         assert "SIGINT" == stop.reason
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)

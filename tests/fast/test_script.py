@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cluster import sbatch
-from holdfast.cluster.lint import lint
+from holdfast.batch import sbatch
 from holdfast.cluster.script import JobRequest, name, script
 from holdfast.errors import UsageError
+from holdfast.lint import lint
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "submit"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from test_docs_commands import parsed
 
-from holdfast.cluster.lint import lint
+from holdfast.lint import lint
 from laws_ran import FOLDERS, LAW, Law, defined
 from stores import invoke
 

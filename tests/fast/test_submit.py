@@ -126,6 +126,7 @@ def test_what_sbatch_refuses_is_one_line_and_exit_6(place, monkeypatch):
         result = submit("-t", 60, "--run", run, "--", "python", "train.py")
         assert (6, 1) == (result.exit_code, len(result.stderr.splitlines())), result.stderr
         assert why in result.stderr
+        assert (run == "elsewhere") == ("on a machine with Slurm type: holdfast submit --continue " in result.stderr)
         assert (place / run).exists() == (run == "elsewhere")
         (place.parent / "bin/sbatch").unlink(missing_ok=True)
         monkeypatch.setenv("PATH", str(place.parent / "bin"))

@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from test_submit import directives, is_refused, place, submit
 
+from holdfast.batch import sbatch
+from holdfast.batch.sbatch import Option
 from holdfast.cli.preflight import script_file
-from holdfast.cluster import sbatch, slurm
-from holdfast.cluster.sbatch import Option
+from holdfast.cluster import slurm
 from holdfast.errors import UsageError
 from holdfast.supervise import submission
 from stores import invoke

@@ -3,8 +3,8 @@
 Each story runs both scripts. The work saves when it hears SIGTERM or SIGUSR1, and needs two seconds for it.
 """
 
-from holdfast.cluster.lint import lint
-from holdfast.cluster.lint_fix import edited
+from holdfast.lint import lint
+from lint_faults import edited
 from real_slurm import concurrently
 from slurm_stories import HOLDFAST, end_in, text
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from holdfast.cluster.lint import lint
-from holdfast.cluster.lint_fix import edited
+from holdfast.lint import lint
+from lint_faults import edited
 
 
 def signalled(script):

@@ -1,10 +1,14 @@
 """The commands as processes: exit codes, pipes, terminals, interrupts, and no need of torch or NumPy."""
 
+import fcntl
 import os
 import pty
+import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -98,7 +102,7 @@ def test_completion_knows_the_commands(run):
         asking = {"_HOLDFAST_COMPLETE": mode, "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
         return subprocess.run([SCRIPT], env=os.environ | asking, capture_output=True, text=True, check=False).stdout
 
-    assert "plain,pin\nplain,prune\n" == complete("bash_complete", "holdfast", "p")
+    assert "plain,prune\nplain,pin\n" == complete("bash_complete", "holdfast", "p")
     assert "dir," in complete("bash_complete", "holdfast", "ls", str(run))
     assert "_HOLDFAST_COMPLETE=bash_complete" in complete("bash_source")
 
@@ -120,12 +124,12 @@ def test_an_interrupt_ends_it_with_130(run):
         assert (130, b"interrupted" in told, b"Traceback" in told) == (child.returncode, True, False)
 
 
-def test_a_terminal_gets_a_table_and_no_markup(run):
-    """rich draws it, and brackets in a note stay brackets."""
-    note(run, "[red]a[/red]")
+def on_a_terminal(*words, width, **variables):
+    """What a command prints on a terminal so wide."""
     master, slave = pty.openpty()
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "200"}
-    with running("ls", run, stdout=slave, stderr=None, env=environment) as child:
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | variables
+    with running(*map(str, words), stdout=slave, stderr=None, env=environment) as child:
         os.close(slave)
         text = b""
         try:
@@ -135,5 +139,33 @@ def test_a_terminal_gets_a_table_and_no_markup(run):
             pass
         assert 0 == child.wait(60)
     os.close(master)
-    assert b"[red]a[/red]" in text
-    assert b"step-000000040" in text
+    return text.decode().replace("\r\n", "\n")
+
+
+def without_ages(text):
+    return re.sub(r" +(\d+ s|AGE)\b", " AGE", text)
+
+
+@pytest.mark.parametrize(
+    "variables", [{}, {"TERM": "dumb"}, {"NO_COLOR": "1"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}], ids=str
+)
+def test_a_table_is_the_same_on_a_terminal_and_in_a_pipe(run, variables):
+    """No cell is folded or coloured; brackets in a note stay brackets."""
+    note(run, "[red]a[/red]")
+    wide = on_a_terminal("ls", run, width=300, **variables)
+    assert without_ages(process("ls", run).stdout) == without_ages(wide)
+    assert "[red]a[/red]" in wide
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_a_narrow_terminal_leaves_columns_out_from_the_right_and_names_them(run, width):
+    """What remains is what a wide one shows: each row has one line, and each name is whole."""
+    note(run, "a note that is as long as a terminal is wide. " * 5)
+    table, _, below = on_a_terminal("ls", run, width=width).partition("not shown, for want of width: ")
+    wide = process("ls", run).stdout.split("\n")
+    lines = table.splitlines()
+    pairs = zip(without_ages(table).splitlines(), without_ages("\n".join(wide)).splitlines(), strict=False)
+    assert all(whole.startswith(line) for line, whole in pairs)
+    assert [f"step-{step:09d}" for step in (10, 20, 30, 40)] == [line.split()[0] for line in lines[1:]]
+    assert max(map(len, lines)) <= width
+    assert wide[0].split("  ")[-1].strip() == below.split("\n")[0].split(", ")[-1] == "NOTE"

@@ -3,9 +3,9 @@
 import subprocess
 from functools import cache
 
-from holdfast.cluster.batch import ScriptContext
-from holdfast.cluster.lint import lint
+from holdfast.batch.script import ScriptContext
 from holdfast.cluster.slurm import local_sbatch
+from holdfast.lint import lint
 
 # Values that only a site can judge (partitions, features, sizes of nodes) are not among them.
 DIRECTIVES = r"""

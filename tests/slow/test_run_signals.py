@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from toy import ENDS_S, Ended, events, launch, names, script, start
+from toy import ENDS_S, Ended, events, launch, names, script, start, waited_for
 
 SENDING = """
     when, name = int(sys.argv[1]), sys.argv[2]
@@ -43,12 +43,15 @@ def test_a_signal_saves_at_the_next_safe_point_and_exits_with_75(tmp_path):
 
 
 def test_a_second_interrupt_leaves_at_once(tmp_path):
-    """The first one asks, the second one insists; nothing is saved from the middle of a step."""
+    """The first one asks, the second one insists; nothing is saved from the middle of a step. Of two within a second
+    the third does: `timeout -s INT` sends each to its child and to the group.
+    """
     train = script(
         tmp_path,
         """
         with new_run(RUN, toy, every=None) as run:
             for step in run.steps(3):
+                send("INT")
                 send("INT")
                 print("asked", flush=True)
                 send("INT")
@@ -59,6 +62,80 @@ def test_a_second_interrupt_leaves_at_once(tmp_path):
     assert "asked\n" == ended.out
     assert -signal.SIGINT == ended.code or "KeyboardInterrupt" in ended.err
     assert [] == names(tmp_path / "run")
+
+
+def test_timeout_that_signals_child_and_group_costs_no_save(tmp_path):
+    """It ends with what `timeout` says of a program that it stopped, and everything is saved."""
+    train = script(
+        tmp_path,
+        """
+        import time
+        with new_run(RUN, toy, every=None) as run:
+            for step in run.steps(1000):
+                toy.learn(step)
+                print(step, flush=True)
+                time.sleep(0.1)
+        """,
+    )
+    command = ["timeout", "-s", "INT", "4", sys.executable, str(train)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert 124 == ended.returncode
+    assert [f"step-{len(ended.stdout.split()):09d}"] == names(tmp_path / "run")
+    assert ["SIGINT"] == [each["reason"] for each in events(tmp_path / "run", "stop")]
+
+
+ON_A_TERMINAL = """
+    import time
+    with new_run(RUN, toy, every=None) as run:
+        for step in run.steps(1000):
+            toy.learn(step)
+            print("step", step, flush=True)
+            time.sleep(0.05)
+            print("late", step, file=sys.stderr, flush=True)
+"""
+
+
+@pytest.mark.parametrize("shell", [[], ["nohup"]], ids=["plain", "nohup"])
+def test_a_closed_terminal_stops_a_run_as_sigterm_does(tmp_path, shell):
+    """What it writes afterwards is dropped, and costs no save. Under nohup it goes on, as nohup wants."""
+    train = script(tmp_path, ON_A_TERMINAL)
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(tmp_path)
+        os.execvp((command := [*shell, sys.executable, str(train)])[0], command)
+    if shell:
+        out = tmp_path / "nohup.out"
+        waited_for(lambda: out.exists() and "step 3" in out.read_text())
+        os.close(terminal)
+        seen = len(out.read_text())
+        waited_for(lambda: "step" in out.read_text()[seen:])
+        os.kill(child, signal.SIGTERM)
+    else:
+        text = b""
+        while b"step 3" not in text:
+            text += os.read(terminal, 4096)
+        os.close(terminal)
+    _, status = os.waitpid(child, 0)
+    assert 75 == os.waitstatus_to_exitcode(status)
+    [stop] = events(tmp_path / "run", "stop")
+    assert ("SIGTERM" if shell else "SIGHUP") == stop["reason"]
+    assert [f"step-{stop['step']:09d}"] == names(tmp_path / "run")
+
+
+def test_a_scripts_own_handler_of_sighup_is_kept(tmp_path):
+    """It is a widespread request to read a configuration again."""
+    train = script(
+        tmp_path,
+        """
+        import signal
+        signal.signal(signal.SIGHUP, lambda *_: print("mine", flush=True))
+        with new_run(RUN, toy, every=None) as run:
+            for step in run.steps(2):
+                send("HUP")
+        """,
+    )
+    ended = launch(train)
+    assert (0, "mine\nmine\n") == (ended.code, ended.out)
 
 
 def test_a_signal_as_the_block_ends_exits_with_75(tmp_path):

@@ -3,10 +3,12 @@
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 from causes import TORCH
 
+README = (Path(__file__).parents[2] / "README.md").read_text()
 PAGE = (Path(__file__).parents[2] / "docs/tutorial.md").read_text()
 PROGRAM = re.findall(r"^```python program\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)[0]
 WHOLE, STOPPED, KILLED, FINISHED, _ = re.findall(
@@ -57,3 +59,25 @@ def test_the_tutorial_prints_what_the_page_shows(tmp_path, zygotes):
     assert finished[-1] == whole[-1]
     told = {line for line in [*stopped, *killed, *finished] if line.startswith("epoch")}
     assert told == {line for line in whole if line.startswith("epoch")}
+
+
+def test_the_readmes_script_runs_as_it_stands_and_is_drilled(tmp_path):
+    """What a newcomer copies first: the whole script, and the drill that stands below it."""
+    [program] = re.findall(r"^```python program\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    (tmp_path / "train.py").write_text(program)
+    words = [
+        sys.executable,
+        "-m",
+        "holdfast",
+        "drill",
+        "--kills",
+        "1",
+        "--steps",
+        "40",
+        "--no-flip",
+        "--",
+        sys.executable,
+        "train.py",
+    ]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
+    assert (0, "identical") == (done.returncode, done.stdout.splitlines()[-1]), done.stderr

@@ -5,9 +5,11 @@ Completion for bash (zsh and fish likewise): eval "$(_HOLDFAST_COMPLETE=bash_sou
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import io
 import os
+import re
 import sys
 from typing import Any, NoReturn
 
@@ -17,26 +19,72 @@ from ..errors import HoldfastError
 
 # name -> what it does in a line; its module has the same name, but for those in HOMES
 COMMANDS = {
-    "copy": "Copy checkpoints, whole and verified, to a folder or another place.",
-    "demo": "Train a small network, kill it, and compare every bit.",
-    "diff": "Tell in what two checkpoints differ.",
-    "doctor": "Tell whether this file system and this cluster will do.",
-    "drill": "Kill a run on purpose, and prove that it resumes exactly.",
-    "export": "Write a checkpoint's tensors as .safetensors, .npz or .pt.",
-    "hold": "Do not restart or requeue a run.",
-    "init": "Give a script its Run, and prove each line of it.",
-    "lint": "Find what a Slurm batch script does wrong.",
-    "ls": "List a run's checkpoints.",
-    "pin": "Keep a checkpoint for ever.",
-    "prune": "Remove the checkpoints that a rule does not keep.",
-    "release": "Allow a held run to be restarted and requeued.",
     "run": "Keep a command going: signals, restarts, requeues.",
+    "submit": "Submit a command to Slurm, so that it goes on until it is done.",
+    "hold": "Do not restart or requeue a run.",
+    "release": "Allow a held run to be restarted and requeued.",
+    "ls": "List a run's checkpoints.",
     "show": "Show what a checkpoint holds and where it came from.",
     "status": "Tell what became of runs, and what to type next.",
-    "submit": "Submit a command to Slurm, so that it goes on until it is done.",
-    "unpin": "Let the rules remove a checkpoint again.",
+    "diff": "Tell in what two checkpoints differ.",
     "verify": "Read every byte and tell what is damaged.",
+    "prune": "Remove the checkpoints that a rule does not keep.",
+    "pin": "Keep a checkpoint for ever.",
+    "unpin": "Let the rules remove a checkpoint again.",
+    "export": "Write a checkpoint's tensors as .safetensors, .npz or .pt.",
+    "copy": "Copy checkpoints, whole and verified, to a folder or another place.",
+    "drill": "Kill a run on purpose, and prove that it resumes exactly.",
+    "init": "Give a script its Run, and prove each line of it.",
+    "lint": "Find what a Slurm batch script does wrong.",
+    "doctor": "Tell whether this file system and this cluster will do.",
+    "demo": "Train a small network, kill it, and compare every bit.",
 }
+GROUPS = {  # of the help
+    "Run": "run submit hold release",
+    "Look": "ls show status diff verify",
+    "Keep": "prune pin unpin export copy",
+    "Check": "drill init lint doctor demo",
+}
+EXAMPLES = """
+run -- python train.py
+run --app gromacs -- gmx mdrun -deffnm md
+submit --time 3:00:00 --gpus 1 -- python train.py
+submit --array 1-20 -- python train.py --seed {task}
+hold runs/first
+hold .holdfast/train-1
+release runs/first
+release .holdfast/train-1
+ls runs/first
+ls runs/first --attempts
+show runs/first
+show runs/first --step best
+status
+status runs/first --watch
+diff runs/first runs/second
+diff runs/first/checkpoints/step-000000010 runs/first
+verify runs/first
+verify runs/first --step 10 --cold
+prune runs/first --keep last=3 --dry-run
+prune runs/first --keep last=3,best=loss:min
+pin runs/first --step 1000
+pin runs/first --step best
+unpin runs/first --step 1000
+unpin runs/first --step best
+export runs/first -o model.safetensors
+export runs/first --step best --part model -o model.pt
+copy runs/first /backup/first
+copy runs/first s3://bucket/first --all
+drill -- python train.py
+drill --steps 200 --kills 3 --fix -- python train.py
+init -- python train.py
+init --write -- python train.py
+lint job.sh
+lint --run runs/first job.sh
+doctor
+doctor runs/first --partition gpu
+demo
+demo --keep demo
+"""
 HOMES = {"unpin": "pin", "release": "hold"}
 MODULES = {name: f"holdfast.cli.{HOMES.get(name, name)}" for name in COMMANDS}
 BROKEN_PIPE = 141  # a shell's exit code for a program that SIGPIPE ended
@@ -58,12 +106,23 @@ class Commands(click.Group):
         command: click.Command = getattr(module, cmd_name if cmd_name in HOMES else "command")
         command.name = cmd_name  # not its function's name: the documentation takes its headings from here
         command.short_help = COMMANDS[cmd_name]
+        examples = re.findall(rf"^{cmd_name}(?: .*)?$", EXAMPLES, re.MULTILINE)
+        command.epilog = "\b\nExamples:\n" + "\n".join(f"  holdfast {each}" for each in examples)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl([*COMMANDS.items()])
+        for group, names in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(name, COMMANDS[name]) for name in names.split()], col_max=10)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.5)
+            ctx.fail(f"there is no command {args[0]!r}{f': did you mean {close[0]}?' if close else ''}")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -109,16 +168,25 @@ def spelled(error: OSError) -> str:
     return f"{os.fsdecode(error.filename)}: {why}" if isinstance(error.filename, str | bytes | os.PathLike) else why
 
 
-@click.command(cls=Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 failed or different, 2 wrong use, 3 not found, 4 damaged, 6 the scheduler refused, "
+    "7 no space, 8 the command failed for good, 9 superseded, 11 a script loses work, 12 unreadable now, "
+    "75 stopped: run me again."
+)
+
+
+@click.command(
+    cls=Commands,
+    epilog=EXIT_CODES,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="holdfast", message="holdfast %(version)s")
 @click.pass_context
 def commands(ctx: click.Context) -> None:
     """Look at runs and tend them. RUN is a run's directory, a checkpoint's, or a copy of either. The directory of a
     submission or a supervisor stands for its run. ls, show, verify, diff and export also read what other programs
     wrote: .pt, safetensors, Hugging Face, DCP, Orbax, Keras.
-
-    Exit codes: 0 done, 1 failed or different, 2 wrong use, 3 not found, 4 damaged, 6 the scheduler refused, 7 no space.
-    8 the command failed for good, 9 superseded, 11 a script loses work, 12 unreadable now, 75 stopped: run me again.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)

@@ -32,9 +32,9 @@ class _Signals(click.ParamType):  # type: ignore[type-arg]  # generic in the new
 @click.command(
     context_settings={"allow_interspersed_args": False},
 )
-@options.option("--kills", type=click.IntRange(1), default=5, help="Places from which to resume the run.")
+@options.option("--kills", type=click.IntRange(1), metavar="N", default=5, help="Places from which to resume the run.")
 @options.option("--signals", type=_Signals(), default="KILL,TERM", help=f"Taken in turn: {','.join(SIGNALS)}.")
-@options.option("--seed", type=int, default=0, help="Decides when and what is killed and damaged.")
+@options.option("--seed", type=int, metavar="N", default=0, help="Decides when and what is killed and damaged.")
 @click.option("--steps", type=click.IntRange(2), metavar="N", help="Stop after N steps: makes long runs drillable.")
 @click.option(
     "--save-every",

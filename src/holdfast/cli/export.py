@@ -24,7 +24,7 @@ from .sources import open_source
 
 
 @click.command()
-@options.run
+@options.run_at
 @options.step
 @options.rank
 @click.option("-o", "--output", metavar="FILE", required=True, help="Where to; the ending chooses the format.")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import Any
 
 import click
@@ -19,7 +21,7 @@ from ..provenance import REDACTED, USER_INFO
 from ..store.format import seconds
 
 MOST_LETTERS = 10_000  # of a line
-_DRAWN_ROWS = 500  # rich needs about a millisecond for each
+_BETWEEN = "  "  # columns
 _ADDRESSES: dict[str, str] = {}  # a path of this process's own -> the address of what was brought there
 
 
@@ -123,32 +125,23 @@ _WIDE = 1 << 63  # msgspec encodes shorter integers only
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
-    """Print rows under their columns, without empty columns. On a terminal, few rows are drawn as a table."""
+    """Print rows under their columns, without empty columns. No cell is folded or cut: where a terminal is too narrow,
+    columns are left out from the right, and a last line names them.
+    """
     cells = [[safe(cell) for cell in row] for row in rows]
-    shown = [index for index, _ in enumerate(columns) if any(row[index] for row in cells)]
-    columns, cells = [columns[index] for index in shown], [[row[index] for index in shown] for row in cells]
-    if sys.stdout.isatty() and len(cells) <= _DRAWN_ROWS:
-        _drawn(columns, cells, right)
-        return
-    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
-    form = "  ".join(
-        f"{{:{'>' if name in right else '<'}{width}}}" for name, width in zip(columns, widths, strict=True)
-    )
-    click.echo("\n".join(form.format(*row).rstrip() for row in [list(columns), *cells]))
-
-
-def _drawn(columns: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[str]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in columns:
-        grid.add_column(name, justify="right" if name in right else "left", overflow="fold")
-    for row in cells:
-        grid.add_row(*map(Text, row))  # as Text, because brackets in a name are no markup
-    Console(file=sys.stdout).print(grid)
+    kept = [index for index, _ in enumerate(columns) if any(row[index] for row in cells)]
+    widths = [max(len(columns[index]), *(len(row[index]) for row in cells)) for index in kept]
+    wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    ends = [end - len(_BETWEEN) for end in accumulate(width + len(_BETWEEN) for width in widths)]
+    shown = max(sum(end <= wide for end in ends), 1)
+    for row in [list(columns), *cells]:
+        aligned = (
+            f"{row[index]:{'>' if columns[index] in right else '<'}{width}}"
+            for index, width in zip(kept[:shown], widths, strict=False)
+        )
+        click.echo(_BETWEEN.join(aligned).rstrip())
+    if left := [columns[index] for index in kept[shown:]]:
+        click.echo(f"not shown, for want of width: {', '.join(left)}")
 
 
 @contextmanager

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@options.option("--kills", type=click.IntRange(1), default=5, help="Places from which each drill resumes the run.")
+@options.option(
+    "--kills", type=click.IntRange(1), metavar="N", default=5, help="Places from which each drill resumes the run."
+)
 @click.option("--steps", type=click.IntRange(2), metavar="N", help="Drill the first N steps only.")
-@options.option("--seed", type=int, default=0, help="Decides when and what is killed and damaged.")
+@options.option("--seed", type=int, metavar="N", default=0, help="Decides when and what is killed and damaged.")
 @click.option("--write", is_flag=True, help="Write the script if the last drill says identical.")
 @options.as_json
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import getpass
+import os
+import stat
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -10,10 +12,11 @@ from typing import Any
 
 import click
 
-from .. import scan
-from ..cluster import batch, lint, slurm
-from ..cluster.batch import ScriptContext
-from ..cluster.sbatch_options import Local
+from .. import disk, lint, scan
+from ..batch import script as batch
+from ..batch.sbatch_options import Local
+from ..batch.script import ScriptContext
+from ..cluster import slurm
 from ..errors import NotFound, UsageError
 from . import measured, options
 from .formatting import echo, report
@@ -26,26 +29,35 @@ _UNREAD = 2
 @click.command()
 @click.argument("scripts", metavar="SCRIPT...", nargs=-1, required=True, type=click.Path())
 @click.option("--run", metavar="RUN", shell_complete=options.directories, help="Judge by what RUN's saves took.")
+@click.option("--fix", is_flag=True, help="Write the fixes that need no decision into the scripts.")
 @options.as_json
-def command(scripts: tuple[str, ...], run: str | None, as_json: bool) -> int:
+def command(scripts: tuple[str, ...], run: str | None, fix: bool, as_json: bool) -> int:
     """Find, in Slurm batch scripts, signals that reach nobody, output that is lost, requeues that do not come.
 
     Each finding says what is lost, and its fix; nothing of a script is run. Folders are looked for where you are, as
     sbatch would. Options that Slurm 22.05 does not know are looked for in the help of this machine's sbatch.
     A comment "# holdfast: allow RULE" in a script switches a rule off. Exit 0: nothing but style, 1: work may be lost,
-    11: work is lost, 2: a file could not be read.
+    11: work is lost, 2: a file could not be read. With --fix, that of what is left to do.
     """
     if run is not None and not scan.is_dir(run):
         raise NotFound(f"{run}: no such directory; expected a run's")
     local = cache(slurm.local_sbatch)
     found: list[dict[str, Any]] = []
     unread: list[dict[str, str]] = []
+    mended: list[str] = []
     for script in scripts:
         try:
-            found += [{"file": script, **each} for each in findings(Path(script), run, local)]
+            text, around = read(Path(script), run, local)
+            if fix and (better := lint.fixed(text, around)) != text:
+                mode = stat.S_IMODE(os.stat(script).st_mode)
+                disk.replace_with(Path(os.path.realpath(script)), [better.encode("utf-8", "surrogateescape")], mode)
+                mended.append(script)
+                text = better
+            found += [{"file": script, **_as_json(each)} for each in lint.lint(text, around)]
         except (OSError, UsageError) as error:
             unread.append({"file": script, "why": getattr(error, "strerror", None) or str(error)})
-    report({"findings": found, "unread": unread}, [text for each in found for text in lines(each)], as_json=as_json)
+    shown = [*(f"{script}: fixed" for script in mended), *(text for each in found for text in lines(each))]
+    report({"findings": found, "unread": unread, "fixed": mended}, shown, as_json=as_json)
     for each in unread:
         echo(f"holdfast: {each['file']}: {each['why']}", err=True)
     codes = [_CODES[each["severity"]] for each in found]
@@ -57,27 +69,27 @@ def lines(finding: dict[str, Any]) -> list[str]:
     return ["{file}:{line}: {severity}: {what} [{rule}]".format(**finding), f"    fix: {finding['fix']}"]
 
 
-def findings(script: Path, run: str | None, local: Callable[[], Local]) -> list[dict[str, Any]]:
-    """Return the faults of the script in this file, if it is submitted from here; `local` asks this machine's sbatch.
+def read(script: Path, run: str | None, local: Callable[[], Local]) -> tuple[str, ScriptContext]:
+    """Return the script in this file, and what is around it if it is submitted from here; `local` asks this machine's
+    sbatch.
 
     Raises:
         OSError: the file cannot be read.
         UsageError: it is no batch script.
     """
-    text = script.read_bytes().decode("utf-8", errors="replace")
+    text = script.read_bytes().decode("utf-8", errors="surrogateescape")
     if "\0" in text or ("#SBATCH" not in text and batch.interpreter(text) not in batch.SHELLS | batch.C_SHELLS):
         raise UsageError("not a batch script; its first line should be #!/bin/bash")
-    read = batch.read(text, ScriptContext())
-    place = Path(read.chdir or ".")
-    directory = run or read.directory
-    around = ScriptContext(
+    parsed = batch.read(text, ScriptContext())
+    place = Path(parsed.chdir or ".")
+    directory = run or parsed.directory
+    return text, ScriptContext(
         exists=lambda folder: _exists(place / folder),
         read=lambda name: _text(place / name) or _text(script.parent / name),
         save_s=measured.save_s(place / directory) if directory else None,
         user=getpass.getuser(),
         sbatch=local,
     )
-    return [_as_json(each) for each in lint.lint(text, around)]
 
 
 def _as_json(finding: lint.Finding) -> dict[str, Any]:

@@ -25,15 +25,19 @@ from .attempts import attempts, attempts_at
 from .formatting import age_s, echo, echo_json, moment, numbers, progress, section, table
 from .sources import LocalSource, RemoteSource, open_source
 
-COLUMNS = ("NAME", "STEP", "EPOCH", "TIME (UTC)", "AGE", "SIZE", "ON DISK", "METRICS", "MARKS", "PARENT", "NOTE")
+COLUMNS = (  # where a terminal is narrow, the last ones are left out
+    *("NAME", "STEP", "EPOCH", "AGE", "SIZE", "MARKS", "METRICS", "ON DISK", "TIME (UTC)", "PARENT", "SHARES FILES OF"),
+    *("COPIED TO", "NOTE"),
+)
 _QUARANTINED = re.compile(r"(step-\d{9,18}(?:-end)?)-(.+)")
 
 
 @click.command()
 @options.run
+@click.option("--attempts", "each_attempt", is_flag=True, help="Also list each attempt, and how it ended.")
 @options.as_json
-def command(run: str, as_json: bool) -> None:
-    """List the checkpoints of RUN, oldest first; below them what lies in quarantine, and how each attempt ended.
+def command(run: str, each_attempt: bool, as_json: bool) -> None:
+    """List the checkpoints of RUN, oldest first; below them what lies in quarantine, and how the last attempt ended.
 
     ON DISK is what no older checkpoint holds: files whose leaves did not change are shared.
 
@@ -47,8 +51,10 @@ def command(run: str, as_json: bool) -> None:
         elif "format" in facts:
             columns = (others.COLUMNS, [*map(others.cells, facts["checkpoints"])])
             table(*columns, right=("STEP", "EPOCH", "SIZE", "TENSORS"))
+            for line in _damaged(facts):
+                echo(line)
         else:
-            _print(facts)
+            _print(facts, each_attempt=each_attempt)
 
 
 def _listed(here: LocalSource) -> dict[str, Any]:
@@ -148,42 +154,51 @@ def quarantine(root: Path, logs: Iterable[Log]) -> list[dict[str, str]]:
     return found
 
 
-def _print(facts: dict[str, Any]) -> None:
+def _print(facts: dict[str, Any], *, each_attempt: bool) -> None:
     if not facts["checkpoints"]:
         echo("no committed checkpoint")
     else:
         table(COLUMNS, [_row(row) for row in facts["checkpoints"]], right=("STEP", "EPOCH", "SIZE", "ON DISK"))
     if facts["held"]:
         echo("on hold: once it stops it is neither started again nor requeued, until holdfast release")
-    lines = section("mirrors", (_mirror(each) for each in facts["mirrors"]))
+    lines = _damaged(facts) + section("mirrors", (_mirror(each) for each in facts["mirrors"]))
     lines += [facts["at_risk"]] if facts["at_risk"] else []
     lines += section("quarantine", (f"{each['name']}: {each['why']}" for each in facts["quarantine"]))
     lines += section("no start uses these", (f"{each['path']}: {each['why']}" for each in facts["left_over"]))
-    for line in [*lines, *section(f"attempts: {len(facts['attempts'])}", map(_attempt, facts["attempts"]))]:
+    tried = [*map(_attempt, facts["attempts"])]
+    if each_attempt or len(tried) < 2:
+        lines += section(f"attempts: {len(tried)}", tried)
+    else:
+        lines += ["", f"attempts: {len(tried)} (--attempts lists them); the last one: {tried[-1]}"]
+    for line in lines:
         echo(line)
+
+
+def _damaged(facts: dict[str, Any]) -> list[str]:
+    return section("damaged", (f"{row['name']}: {row['damaged']}" for row in facts["checkpoints"] if row["damaged"]))
 
 
 def _row(row: dict[str, Any]) -> list[object]:
     if row["damaged"] is not None:
-        return [row["name"], *[""] * 6, row["damaged"], *[""] * 3]
+        return [row["name"], *[""] * 4, "damaged", *[""] * 7]
     marks = [mark for mark in ("pinned", "best", "latest") if row[mark]]
     marks += ["not finite"] if row["not_finite"] else []
     marks += [f"not exact from step {row['not_exact_from']}"] if row["not_exact_from"] is not None else []
     marks += [f"of {row['ranks']} ranks"] if row["ranks"] > 1 else []
-    marks += [f"shares files of {name}" for name in row["shares_with"]]
-    marks += [f"at {place}" for place in row["at"]]
     marks += [f"signed by {row['signed'][:15]}"] if row["signed"] else []  # long enough to distinguish keys
     return [
         row["name"] if row["directory"] == row["name"] else f"{row['name']} ({row['directory']})",
         row["step"],
         "" if row["epoch"] is None else row["epoch"],
-        moment(row["created"]),
         duration(row["age_s"]),
         size(row["size_bytes"]),
-        size(row["disk_bytes"]),
-        numbers(row["metrics"]),
         ", ".join(marks),
+        numbers(row["metrics"]),
+        size(row["disk_bytes"]),
+        moment(row["created"]),
         row["parent"] or "",
+        " ".join(row["shares_with"]),
+        " ".join(row["at"]),
         row["note"] or "",
     ]
 

@@ -49,20 +49,47 @@ def no_address(ctx: click.Context, param: click.Parameter, value: str | None) ->
     return value
 
 
+def _run_at(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """Take RUN@STEP apart; `_step`, which is called later, returns the step."""
+    from .sources import parted
+
+    del param
+    run, ctx.meta["step"] = parted(value)
+    return run
+
+
+def _run_here_at(ctx: click.Context, param: click.Parameter, value: str) -> str | None:
+    return no_address(ctx, param, _run_at(ctx, param, value))
+
+
 def _step(ctx: click.Context, param: click.Parameter, value: str | None) -> int | str | None:
+    at: int | str | None = ctx.meta.get("step")
+    if value is None:
+        return at
+    if at is not None:
+        raise click.UsageError(f"RUN@{at} and --step {value}: give the step once", ctx)
     try:
-        return None if value is None else parse_step(value)
+        return parse_step(value)
     except UsageError as error:
         raise click.BadParameter(str(error), ctx, param) from error
+
+
+def _needed_step(ctx: click.Context, param: click.Parameter, value: str | None) -> int | str:
+    step = _step(ctx, param, value)
+    if step is None:
+        raise click.UsageError("which checkpoint? Write RUN@STEP, or --step N", ctx)
+    return step
 
 
 _STEP = "The step: a number, best, or a checkpoint's name."
 
 option = functools.partial(click.option, show_default=True)
 run = click.argument("run", metavar="RUN", shell_complete=directories)
+_at = functools.partial(click.argument, "run", metavar="RUN[@STEP]", is_eager=True, shell_complete=directories)
+run_at, run_here_at = _at(callback=_run_at), _at(callback=_run_here_at)
 run_here = click.argument("run", metavar="RUN", callback=no_address, shell_complete=directories)
 step = click.option("--step", metavar="N", callback=_step, help=f"{_STEP} Default: the newest.")
-needed_step = click.option("--step", metavar="N", callback=_step, required=True, help=_STEP)
+needed_step = click.option("--step", metavar="N", callback=_needed_step, help=f"{_STEP} Or write RUN@STEP.")
 rank = click.option(
     "--rank", metavar="R", type=click.IntRange(min=0), help="As that rank saved it, where several did. Default: 0."
 )

@@ -11,7 +11,7 @@ from ..legible import counted, duration, size
 from ..store.format import utc
 from .formatting import age_s, json_line, moment
 
-COLUMNS = ("NAME", "FORMAT", "STEP", "EPOCH", "TIME (UTC)", "AGE", "SIZE", "TENSORS")
+COLUMNS = ("NAME", "FORMAT", "STEP", "EPOCH", "AGE", "SIZE", "TENSORS", "TIME (UTC)")
 _MOST = 12  # of a fact's members
 
 
@@ -33,8 +33,8 @@ def row(checkpoint: ForeignCheckpoint) -> dict[str, Any]:
 def cells(each: dict[str, Any]) -> list[object]:
     """Return a row of the table."""
     numbers = ["" if each.get(name) is None else each[name] for name in ("format", "step", "epoch")]
-    last = each["tensors"] if each["damaged"] is None else f"damaged: {each['damaged']}"
-    return [each["name"], *numbers, moment(each["created"]), duration(each["age_s"]), size(each["size_bytes"]), last]
+    last = (each["tensors"] if each["damaged"] is None else "damaged", moment(each["created"]))
+    return [each["name"], *numbers, duration(each["age_s"]), size(each["size_bytes"]), *last]
 
 
 def facts(checkpoint: ForeignCheckpoint) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from .formatting import report
 
 
 @click.command()
-@options.run_here
+@options.run_here_at
 @options.needed_step
 @options.as_json
 def command(run: str, step: int | str, as_json: bool) -> None:
@@ -20,7 +20,7 @@ def command(run: str, step: int | str, as_json: bool) -> None:
 
 
 @click.command()
-@options.run_here
+@options.run_here_at
 @options.needed_step
 @options.as_json
 def unpin(run: str, step: int | str, as_json: bool) -> None:

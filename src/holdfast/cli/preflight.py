@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import scan
+from ..batch.sbatch import Option
 from ..cluster import script, slurm, sweep
 from ..cluster.ask import ask
-from ..cluster.sbatch import Option
 from ..cluster.script import LAUNCHERS, JobRequest
 from ..errors import ClusterError, UsageError
 from ..terminal import warn

@@ -23,7 +23,7 @@ from .ls import files
 
 @click.command()
 @options.run_here
-@click.option("--keep", metavar="RULE", required=True, help=f"What stays: {GRAMMAR}; joined by |.")
+@click.option("--keep", metavar="RULE", required=True, help=f"What stays: {GRAMMAR}.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go; nothing is written.")
 @options.as_json
 def command(run: str, keep: str, dry_run: bool, as_json: bool) -> None:

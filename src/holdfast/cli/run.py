@@ -38,15 +38,20 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option("--run", "directory", type=RUN_DIR, metavar="DIR", help="Where the supervisor keeps its journal.")
 @click.option("--app", metavar="NAME|FILE", help="What COMMAND is: gromacs, lammps, ..., or a file that describes it.")
-@options.option("--retries", type=click.IntRange(0), default=0, help="Starts after crashes in a row, without progress.")
-@options.option("--max-no-progress", type=click.IntRange(1), default=10, help="Attempts in a row that get no further.")
-@options.option("--max-requeues", type=click.IntRange(0), default=MOST_REQUEUES, help="Of one job.")
+@options.option(
+    "--retries", type=click.IntRange(0), metavar="N", default=0, help="Starts after crashes in a row, without progress."
+)
+@options.option(
+    "--max-no-progress", type=click.IntRange(1), metavar="N", default=10, help="Attempts in a row that get no further."
+)
+@options.option("--max-requeues", type=click.IntRange(0), metavar="N", default=MOST_REQUEUES, help="Of one job.")
 @click.option("--grace", "grace_s", type=click.FloatRange(0), metavar="SECONDS", help="From a signal to SIGKILL.")
 @options.option(
     "--lead",
     "lead_s",
     type=click.FloatRange(0),
-    help=f"Seconds before a job's end to stop at. Default: {LEAD_S:.0f}; of a short job a quarter.",
+    metavar="SECONDS",
+    help=f"How long before a job's end to stop. Default: {LEAD_S:.0f}; of a short job a quarter.",
 )
 @options.option("--requeue/--no-requeue", default=True, help="Carry the job on when its time is up.")
 @click.option("--spot", type=click.Choice(sorted(CLOUDS)), help="Stop when this cloud takes the machine back.")

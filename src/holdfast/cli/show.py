@@ -28,7 +28,7 @@ OWN = {"run.vars": "vars", "position": "position"}  # title -> the part of the s
 
 
 @click.command()
-@options.run
+@options.run_at
 @options.step
 @options.rank
 @click.option(

@@ -16,15 +16,17 @@ from typing import Any
 import click
 
 from .. import disk, scan
-from ..cluster import job_leader, lint, sbatch, script, slurm, sweep
+from ..batch import sbatch
+from ..batch.sbatch import Option
+from ..batch.script import ScriptContext
+from ..cluster import job_leader, script, slurm, sweep
 from ..cluster.ask import Absent, SchedulerSilent
-from ..cluster.batch import ScriptContext
 from ..cluster.hold import HOLD, not_started
 from ..cluster.job_leader import SCRIPT, run_of
-from ..cluster.sbatch import Option
 from ..cluster.script import JobRequest
 from ..errors import ClusterError, NoSpace, UsageError
 from ..interval import enough_s
+from ..lint import lint
 from ..provenance import redact
 from ..supervise import submission
 from ..terminal import say
@@ -188,8 +190,9 @@ def _submit_new(order: JobRequest, base: Path, lines: Sequence[str], *, named: s
         job = slurm.submit([submission.full_path(wanted)])
     except SchedulerSilent as error:
         raise _perhaps(error, wanted) from error
-    except Absent:
-        raise
+    except Absent as error:
+        again = f"holdfast submit --continue {shlex.quote(str(wanted))}"
+        raise ClusterError(f"{error}; the script is ready, on a machine with Slurm type: {again}") from error
     except (ClusterError, NoSpace, OSError):  # otherwise the next try would find a submission there
         submission.give_back(wanted)
         raise
@@ -267,7 +270,7 @@ def _continue(directory: Path, words: SubmitArguments, *, dry_run: bool, as_json
 
 
 def _warn(file: Path, text: str) -> None:
-    for finding in lint.lint(text, ScriptContext(sbatch=slurm.local_sbatch)):
+    for finding in lint(text, ScriptContext(sbatch=slurm.local_sbatch)):
         first, second = told.lines({"file": str(file), **finding._asdict()})
         click.echo(f"holdfast: warning: {safe(first)}\n{safe(second)}", err=True)
 

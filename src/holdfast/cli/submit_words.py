@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from ..cluster import sbatch
-from ..cluster.sbatch import Option
+from ..batch import sbatch
+from ..batch.sbatch import Option
 from ..errors import UsageError
 from .defaults import defaults
 

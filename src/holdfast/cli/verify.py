@@ -25,7 +25,7 @@ _WORST_FIRST = (Damaged.exit_code, Unreadable.exit_code, StoreError.exit_code)
 
 
 @click.command()
-@options.run
+@options.run_at
 @options.step
 @click.option("--cold", is_flag=True, help="Read from the medium where the system allows, not from the page cache.")
 @click.option("--key", metavar="PUB", help="Each must be signed by the key whose public half is in this file.")

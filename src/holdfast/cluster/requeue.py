@@ -13,10 +13,11 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from .. import scan
+from ..batch import sbatch
 from ..errors import ClusterError, StoreError, Superseded
 from ..job import Job
 from ..terminal import warn
-from . import other, sbatch, slurm
+from . import other, slurm
 from .ask import SchedulerSilent, obeyed
 from .bad_nodes import Exclusion
 from .cause import Cause, Heard, cause

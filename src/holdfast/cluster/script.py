@@ -11,10 +11,11 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ..batch import sbatch
+from ..batch.sbatch import Option
 from ..errors import UsageError
-from . import sbatch, sweep
+from . import sweep
 from .job_leader import TASK_DIRECTORY
-from .sbatch import Option
 
 LEAD_S = 120
 WRITTEN = "# Written by holdfast submit."

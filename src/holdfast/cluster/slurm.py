@@ -13,11 +13,11 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import NamedTuple
 
+from ..batch import sbatch
+from ..batch.sbatch_options import Local
 from ..errors import ClusterError
 from ..job import Job
-from . import sbatch
 from .ask import CommandResult, agreed, ask, obeyed
-from .sbatch_options import Local
 
 _SELF_LIMIT_S = 2.0  # to say its version; without a configuration it may look for one for a minute
 CONFIG = ("scontrol", "show", "config")

@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from ..batch import sbatch
 from ..errors import ClusterError
 from ..job import Job
-from . import sbatch, slurm
+from . import slurm
 from .ask import Absent, Asked, CommandResult
 from .job_leader import speaks
 

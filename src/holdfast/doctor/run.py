@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import journal, scan, young_daly
-from ..cluster import batch, job_leader
-from ..cluster.batch import ScriptContext
+from ..batch.script import Script, ScriptContext, read
+from ..cluster import job_leader
 from ..cluster.hold import HOLD
 from ..errors import StoreError
 from ..interval import enough_s, needed_s
@@ -48,7 +48,7 @@ class RunFacts(NamedTuple):
 
     directory: Path  # as the user named it
     run: Path  # contains its checkpoints
-    script: batch.Script | None  # the batch script, if holdfast submit has kept one
+    script: Script | None  # the batch script, if holdfast submit has kept one
     save_s: float | None
     chosen: Chosen | None = None  # the interval that Auto() chose last
 
@@ -69,7 +69,7 @@ class RunFacts(NamedTuple):
 def know(directory: Path, save_s: float | None) -> RunFacts:
     """Read the batch script and where the run is."""
     try:
-        script = batch.read(
+        script = read(
             (job_leader.script_of(directory) or directory).read_text(encoding="utf-8", errors="replace"),
             ScriptContext(),
         )

@@ -60,6 +60,9 @@ def examine(partition: str | None) -> tuple[list[Check], Settings | None]:
     try:
         found = settings(partition)
     except ClusterError as error:
+        if "configuration source" in str(error):  # Slurm's commands are installed, and know of no cluster
+            what = "Slurm is installed here, but belongs to no cluster"
+            return [warning("scheduler", what, "to submit jobs, call doctor on a machine of the cluster")], None
         return [problem("scheduler", str(error), "nothing can be submitted or requeued until it answers")], None
     if found is not None:
         answers = ok("scheduler", f"Slurm {found.whole.get('SLURM_VERSION', '')} answers")

@@ -144,7 +144,7 @@ class Run(AbstractContextManager["Run"]):
             start_from=start_from if isinstance(start_from, StartFrom | None) else StartFrom(start_from),
             branch_from=branch_from,
             go_back=go_back,
-            overrides={name: dict(changes) for name, changes in (overrides or {}).items()},
+            overrides=_by_name(overrides or {}),
             allow_fresh=allow_fresh,
             accept=frozenset([accept] if isinstance(accept, str) else accept),
             probe=probe,
@@ -431,3 +431,18 @@ def require_outside(path: str | os.PathLike[str], instead: str) -> None:
     place = Path(path).resolve()
     if any(Path(each.path).resolve() == place for each in _living):
         raise UsageError(f"{os.fspath(path)}: this is inside of its run's block. {instead}")
+
+
+def _by_name(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return a copy of the overrides.
+
+    Raises:
+        UsageError: an entry is no mapping of options.
+    """
+    for name, options in overrides.items():
+        if not isinstance(options, Mapping):
+            raise UsageError(
+                f"overrides={{{name!r}: ...}} takes the options of one tracked object by its name, "
+                f'as in overrides={{"optimizer": {{{name!r}: {options!r}}}}}'
+            )
+    return {name: dict(options) for name, options in overrides.items()}

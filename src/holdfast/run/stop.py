@@ -5,11 +5,12 @@ Handlers set a flag; loops act.
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from types import FrameType
@@ -17,12 +18,13 @@ from typing import Any, Self
 
 import msgspec
 
-from .. import interval
+from .. import disk, interval
 from ..errors import Stopped, UsageError
 from ..store.attempt import Attempt
 
 ONCE_DONE = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # ignored by a process that has stopped
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+ONE_PRESS_S = 1.0  # `timeout -s INT` signals its child and then the group: two signals, one request
 
 DICE = random.SystemRandom()  # does not change the script's random numbers
 
@@ -30,7 +32,10 @@ Deadline = datetime | timedelta | float
 
 
 class Stop(AbstractContextManager["Stop"]):
-    """While entered, turns the signals into a reason to stop; a second SIGINT leaves at once.
+    """While entered, turns the signals into a reason to stop; a second SIGINT leaves at once, unless it comes within a
+    second and is the second only.
+
+    SIGHUP, of a terminal that was closed, counts like SIGTERM, unless it is ignored (nohup) or the script's own.
 
     Only the main thread can take signals: elsewhere a run stops by its deadline alone.
     """
@@ -43,6 +48,8 @@ class Stop(AbstractContextManager["Stop"]):
         self.deadline_s = None if deadline is None else unix_seconds(deadline)
         self._until_s: float | None = None  # the stop waits until then
         self._pressed = False  # stop at the next safe point, without waiting
+        self._interrupts, self._interrupted_s = 0, 0.0  # SIGINTs so far, and when the last one came
+        self._terminals: list[int] = []  # standard streams that were a terminal when the run began
         if self.deadline_s is not None and self.deadline_s <= time.time():
             raise UsageError(f"deadline={deadline!r} has passed; a run that began now would stop at its first step")
         self._previous: dict[int, Callable[..., Any] | int | None] = {}
@@ -53,7 +60,9 @@ class Stop(AbstractContextManager["Stop"]):
                 raise UsageError(
                     "a Run inside the block of another: a stop could save only one of them; enter them in turn"
                 )
-            self._previous = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+            hangup = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else []
+            self._terminals = [number for number in range(3) if os.isatty(number)]
+            self._previous = {number: signal.signal(number, self._on_signal) for number in (*SIGNALS, *hangup)}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -66,8 +75,12 @@ class Stop(AbstractContextManager["Stop"]):
         self._previous = {}
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and self.reason == "SIGINT":
-            signal.default_int_handler(number, frame)
+        if number == signal.SIGINT:
+            if self._interrupts and (self._interrupts > 1 or time.monotonic() - self._interrupted_s > ONE_PRESS_S):
+                signal.default_int_handler(number, frame)
+            self._interrupts, self._interrupted_s = self._interrupts + 1, time.monotonic()
+        if number == signal.SIGHUP:
+            _silence(self._terminals)
         if self.reason is None:
             self.at_s = time.time()
         else:
@@ -133,6 +146,15 @@ class Lifetime(msgspec.Struct):
         if self.is_over:
             whose = "its block has ended" if self.left else "it belongs to the parent of this forked process"
             raise UsageError(f"{self._attempt.root}: this loop is not the run's any more: {whose}")
+
+
+def _silence(streams: Iterable[int]) -> None:
+    """Let what is written to a terminal that is gone disappear: an error of it would end the step, and its save."""
+    for number in streams:
+        if not os.isatty(number):
+            nowhere = disk.nowhere()
+            os.dup2(nowhere, number)
+            os.close(nowhere)
 
 
 _deaf_to: set[int] = set()

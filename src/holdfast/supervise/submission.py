@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import disk, journal, scan
-from ..cluster import sbatch, slurm, sweep
+from ..batch import sbatch
+from ..cluster import slurm, sweep
 from ..cluster.job_leader import SCRIPT, TASK_DIRECTORY
 from ..cluster.script import WRITTEN
 from ..cluster.slurm import Queued

@@ -18,7 +18,7 @@ from torch.utils.data import dataloader
 
 from ..data.seeded import in_worker
 
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 
 
 class Unstopped:

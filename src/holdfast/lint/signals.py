@@ -6,14 +6,14 @@ import os.path
 import re
 from collections.abc import Iterator, Sequence
 
+from ..batch import sbatch, work
+from ..batch.bash import ShellCommand
+from ..batch.sbatch import Signal
+from ..batch.script import Script, Trap, is_exec, is_holdfast, starts
+from ..batch.work import program
 from ..interval import LATE_S, enough_s, needed_s
-from . import sbatch, work
-from .bash import ShellCommand
-from .batch import Script, Trap, is_exec, is_holdfast, starts
-from .lint_fix import LintFix, before_line, revalue, supervise
-from .lint_rule import Fault, Rule
-from .sbatch import Signal
-from .work import program
+from .fix import LintFix, before_line, revalue, supervise
+from .rule import Fault, Rule
 
 TORCHRUN_GRACE_S = 30  # Source: torch.distributed.run, --shutdown-timeout
 SET_UP_S = 600  # a set-up is not longer

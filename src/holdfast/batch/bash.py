@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .bash_words import Token, plain, tokens
+from .words import Token, plain, tokens
 
 __all__ = ["Enclosing", "Parsed", "ShellCommand", "commands", "parse", "plain"]
 

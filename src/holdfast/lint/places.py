@@ -6,13 +6,13 @@ import os.path
 import re
 from collections.abc import Iterator, Sequence
 
-from . import sbatch, work
-from .bash import ShellCommand
-from .batch import Script
-from .lint_fix import Edit, LintFix
-from .lint_rule import Fault, Rule
-from .variables import filled
-from .work import program
+from ..batch import work
+from ..batch.bash import ShellCommand
+from ..batch.script import Script
+from ..batch.variables import filled
+from ..batch.work import program
+from .fix import Edit, LintFix
+from .rule import Fault, Rule
 
 _SAVES_TO = re.compile(
     r"--?(?:(ckpt|checkpoint|checkpoints|save|out|output)|"
@@ -47,17 +47,16 @@ def wipes_checkpoint(script: Script) -> Iterator[Fault]:
 
 def local_checkpoint(script: Script) -> Iterator[Fault]:
     """A node's own disk is gone with the job."""
-    chief = script.work
-    if chief is None or sbatch.limit_s(script.options) <= work.SHORT_S:
+    chief = script.long_work
+    if chief is None:
         return
     known = script.known
     exported = [known[name] for name in known if re.search(r"CKPT|CHECKPOINT", name)]
     named = [*_saved_to(chief), *exported]
     place = next((each for each in named if _LOCAL.match(filled(each, known))), None)
     copies = [each for each in script.everything if each.words[0] in _COPIES and each.line != chief.line]
-    trapped = any(each.words[0] in _COPIES for trap in script.traps for each in script.handler(trap))
-    saved = trapped or any(each.background or any(within.kind == "loop" for within in each.within) for each in copies)
-    if place is not None and not saved:
+    beside = any(each.background or any(within.kind == "loop" for within in each.within) for each in copies)
+    if place is not None and not beside and not _copied_by_trap(script):
         yield Fault(
             chief.line,
             f"{place} is on the node's own disk: what is saved there is gone when the job ends",
@@ -65,22 +64,25 @@ def local_checkpoint(script: Script) -> Iterator[Fault]:
         )
 
 
+def _copied_by_trap(script: Script) -> bool:
+    return any(each.words[0] in _COPIES for trap in script.traps for each in script.handler(trap))
+
+
 def copy_back_late(script: Script) -> Iterator[Fault]:
     """A copy from the node's disk after the work does not happen when the time limit ends the job."""
-    chief = script.work
-    if chief is None or sbatch.limit_s(script.options) <= work.SHORT_S or work.stops_itself(chief):
+    chief = script.long_work
+    if chief is None or work.stops_itself(chief) or _copied_by_trap(script):
         return
     known = script.known
     before = script.body[: script.body.index(chief)]
     place = next((each.words[1] for each in reversed(before) if each.words[0] == "cd" and len(each.words) > 1), "")
     local_place = bool(_LOCAL.match(filled(place, known)))
-    trapped = any(each.words[0] in _COPIES for trap in script.traps for each in script.handler(trap))
     for command in script.all_after(chief):
         sources = [word for word in command.words[1:-1] if not word.startswith("-")]
         local = any(
             _LOCAL.match(filled(word, known)) or (local_place and not word.startswith(("/", "$"))) for word in sources
         )
-        if command.words[0] in _COPIES and local and not trapped and not script.signal:
+        if command.words[0] in _COPIES and local and not script.signal:
             yield Fault(
                 command.line,
                 f"this copy is not reached at the time limit: {work.name(chief)} is still at work then",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
-from .batch import Script
-from .lint_fix import LintFix
+from ..batch.script import Script
+from .fix import LintFix
 
 Severity = Literal["loses work", "may lose work", "style"]
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import NamedTuple
 
-from .bash import ShellCommand
-from .batch import C_SHELLS, Script, exclusive, interpreter, is_exec
-from .work import is_work, program_at
+from ..batch.bash import ShellCommand
+from ..batch.script import C_SHELLS, Script, exclusive, interpreter, is_exec
+from ..batch.work import is_work, program_at
 
 PREFIX = "exec holdfast run -- "
 STEPS = (
@@ -30,13 +29,6 @@ class LintFix(NamedTuple):
 
     text: str
     edits: tuple[Edit, ...] = ()
-
-
-def edited(text: str, edits: Iterable[Edit]) -> str:
-    """Return the text with the edits made."""
-    for edit in sorted(edits, reverse=True):
-        text = text[: edit.start] + edit.new + text[edit.end :]
-    return text
 
 
 def supervise(script: Script, command: ShellCommand) -> LintFix:

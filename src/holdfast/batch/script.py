@@ -1,4 +1,4 @@
-"""Batch: a Slurm batch script as lint examines it: options, commands, traps, and its main program. Pure."""
+"""A Slurm batch script as lint examines it: options, commands, traps, and its main program. Pure."""
 
 from __future__ import annotations
 
@@ -86,6 +86,11 @@ class Script:
     def work(self) -> ShellCommand | None:
         """The program that the job is for."""
         return next((command for command in self.body if is_holdfast(command)), None) or work.chief(self.body)
+
+    @property
+    def long_work(self) -> ShellCommand | None:
+        """The program that the job is for, if the job may run so long that simply running it again is no answer."""
+        return None if sbatch.limit_s(self.options) <= work.SHORT_S else self.work
 
     @cached_property
     def traps(self) -> list[Trap]:

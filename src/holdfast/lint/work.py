@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from . import sbatch, work
-from .bash import ShellCommand
-from .batch import Script, is_exec, is_holdfast
-from .lint_fix import Edit, LintFix, replace_shell, supervise
-from .lint_rule import Fault, Rule
-from .work import program
+from ..batch import work
+from ..batch.bash import ShellCommand
+from ..batch.script import Script, is_exec, is_holdfast
+from ..batch.work import program
+from .fix import Edit, LintFix, replace_shell, supervise
+from .rule import Fault, Rule
 
 _TASK = "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
 
@@ -43,14 +43,10 @@ def no_notice(script: Script) -> Iterator[Fault]:
 
 def _unwarned(script: Script) -> ShellCommand | None:
     """Return the work of a long job that asks for no notice, unless it would lose little."""
-    chief = script.work
-    if chief is None or is_holdfast(chief) or script.signal or work.stops_itself(chief):
+    chief = script.long_work
+    if chief is None or is_holdfast(chief) or script.signal or work.stops_itself(chief) or in_pieces(script, chief):
         return None
-    if sbatch.limit_s(script.options) <= work.SHORT_S or in_pieces(script, chief):
-        return None
-    if script.option("time") is None and not work.looks_long(chief):
-        return None
-    return chief
+    return chief if script.option("time") or work.looks_long(chief) else None
 
 
 def in_pieces(script: Script, command: ShellCommand) -> bool:

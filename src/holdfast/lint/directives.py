@@ -6,11 +6,11 @@ import os.path
 import re
 from collections.abc import Iterator, Sequence
 
+from ..batch import sbatch, sbatch_options
+from ..batch.script import Script
 from ..interval import needed_s
-from . import sbatch, sbatch_options
-from .batch import Script
-from .lint_fix import Edit, LintFix, directive, replace_in_line, revalue, without_line
-from .lint_rule import Fault, Rule
+from .fix import Edit, LintFix, directive, replace_in_line, revalue, without_line
+from .rule import Fault, Rule
 
 _PREEMPTS = re.compile(r"preempt|scav|low_?prio|backfill|\bspot", re.IGNORECASE)
 _PATTERNS = {"USER": "u", "SLURM_JOB_ID": "j", "SLURM_JOBID": "j", "SLURM_JOB_NAME": "x", "SLURM_ARRAY_TASK_ID": "a"}

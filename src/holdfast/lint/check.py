@@ -10,20 +10,21 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from . import lint_again, lint_directives, lint_places, lint_signals, lint_traps, lint_work
-from .batch import ScriptContext, read
-from .lint_fix import Edit, LintFix
-from .lint_rule import Rule, Severity
+from ..batch.script import ScriptContext, read
+from . import again, directives, places, signals, traps, work
+from .fix import Edit, LintFix
+from .rule import Rule, Severity
 
 # Such a comment, anywhere in the script, switches rules off.
 ALLOWED = re.compile(r"^[^#\n]*#.*?holdfast: allow ([\w, -]+)", re.MULTILINE)
+_MOST_FIXES = 100  # of one script
 RULES: Sequence[Rule] = (
-    *lint_signals.RULES,
-    *lint_traps.RULES,
-    *lint_work.RULES,
-    *lint_again.RULES,
-    *lint_places.RULES,
-    *lint_directives.RULES,
+    *signals.RULES,
+    *traps.RULES,
+    *work.RULES,
+    *again.RULES,
+    *places.RULES,
+    *directives.RULES,
 )
 
 
@@ -48,6 +49,17 @@ def lint(text: str, around: ScriptContext = ScriptContext()) -> list[Finding]:  
             faults = list(rule.check(script))
             found |= {_finding(rule, *fault) for fault in (faults[:1] if rule.once else faults)}
     return sorted(found)
+
+
+def fixed(text: str, around: ScriptContext = ScriptContext()) -> str:  # noqa: B008  a frozen value
+    """Return the script with the edits of its findings made, until no finding has any."""
+    for _ in range(_MOST_FIXES):
+        edits = next((found.edits for found in lint(text, around) if found.edits), ())
+        if not edits:
+            break
+        for edit in sorted(edits, reverse=True):
+            text = text[: edit.start] + edit.new + text[edit.end :]
+    return text
 
 
 def _finding(rule: Rule, line: int, what: str, fix: LintFix) -> Finding:

@@ -6,14 +6,14 @@ import os.path
 import re
 from collections.abc import Iterator, Sequence
 
-from . import sbatch, work
-from .bash import ShellCommand
-from .batch import Script, Trap
-from .lint_fix import Edit, LintFix, replace_in_line
-from .lint_rule import Fault, Rule
-from .lint_work import in_pieces
-from .variables import filled
-from .work import program
+from ..batch import sbatch, work
+from ..batch.bash import ShellCommand
+from ..batch.script import Script, Trap
+from ..batch.variables import filled
+from ..batch.work import program
+from .fix import Edit, LintFix, replace_in_line
+from .rule import Fault, Rule
+from .work import in_pieces
 
 _ANEW = re.compile(r"--(from[-_]scratch|overwrite|no[-_]resume|restart[-_]anew)")
 _BY_STATUS = "the job starts again by the program's status alone: after each crash, or after its end, for ever"
@@ -144,8 +144,8 @@ def fixed_resume(script: Script) -> Iterator[Fault]:
 
 def no_resume(script: Script) -> Iterator[Fault]:
     """A restarted job begins from scratch, unless its command resumes from a checkpoint."""
-    chief = script.work
-    if chief is None or sbatch.limit_s(script.options) <= work.SHORT_S or in_pieces(script, chief):
+    chief = script.long_work
+    if chief is None or in_pieces(script, chief):
         return
     words = program(chief)
     anew = next((word for word in words if _ANEW.match(word)), None)

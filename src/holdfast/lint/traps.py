@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from . import work
-from .bash import ShellCommand
-from .batch import C_SHELLS, Script, Trap, interpreter, is_exec
-from .lint_fix import Edit, LintFix, directive, revalue, wait_beside, wait_on
-from .lint_rule import Fault, Rule
-from .lint_signals import LEAD_S, has_steps
-from .lint_work import in_pieces
-from .sbatch import Signal
-from .work import program
+from ..batch import work
+from ..batch.bash import ShellCommand
+from ..batch.sbatch import Signal
+from ..batch.script import C_SHELLS, Script, Trap, interpreter, is_exec
+from ..batch.work import program
+from .fix import Edit, LintFix, directive, revalue, wait_beside, wait_on
+from .rule import Fault, Rule
+from .signals import LEAD_S, has_steps
+from .work import in_pieces
 
 _INSTANT = {"echo", "printf", "date", "exit", "ls", "pwd", "hostname"} | {"pid=$!"}
 _NOT_SENT = {"EXIT", "0", "ERR", "DEBUG", "RETURN"}  # bash's own: no process sends them

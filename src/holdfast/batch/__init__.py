@@ -1,0 +1,1 @@
+"""Batch: reads a batch script without running it: its shell commands, its #SBATCH lines, the work that it starts."""
