@@ -20,7 +20,7 @@ from ..store.claiming import Elsewhere
 from ..store.format import run_json
 from . import options
 from .formatting import progress, report
-from .sources import LocalSource, RemoteSource, open_source, parted
+from .sources import LocalSource, RemoteSource, open_source
 from .targets import CopyTarget, Item, target
 
 
@@ -35,7 +35,7 @@ def command(src: str, dst: str, everything: bool, as_json: bool) -> int:
     DST is a folder, which becomes a run's directory, or the address of a place. Nothing is overwritten: DST is empty,
     or holds checkpoints of the same run. Repeat an interrupted copy as it was.
     """
-    path, step = parted(src)
+    path, step = options.parted(src)
     if everything and step is not None:
         raise UsageError(f"{shown(src)}: --all copies every step; leave @{step} out")
     with progress() as tell, open_source(path, tell) as here:

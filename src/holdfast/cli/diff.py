@@ -14,7 +14,7 @@ from ..store.checkpoint import Checkpoint
 from ..store.locate import again
 from . import options, spelled, told
 from .formatting import limited, progress, report
-from .sources import open_source, parted
+from .sources import open_source
 
 MOST = 30  # differences, unless --all
 TROUBLE = 2  # as diff(1): 1 means different
@@ -33,7 +33,7 @@ def command(a: str, b: str, exempt: tuple[str, ...], quick: bool, everything: bo
     Exit 0 when they are identical, 1 when they differ, more when that could not be told.
     """
     try:
-        (path_a, step_a), (path_b, step_b) = parted(a), parted(b)
+        (path_a, step_a), (path_b, step_b) = options.parted(a), options.parted(b)
         with (
             progress() as tell,
             open_source(path_a, tell, foreign=True) as in_a,

@@ -9,10 +9,11 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
+from .. import scan
 from ..cluster import job_leader
 from ..errors import NotFound, UsageError
 from ..store.checkpoint import Checkpoint
-from ..store.locate import Location, locate, parse_step
+from ..store.locate import Location, Step, locate, parse_step
 
 
 def directories(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -49,10 +50,16 @@ def no_address(ctx: click.Context, param: click.Parameter, value: str | None) ->
     return value
 
 
+def parted(text: str) -> tuple[str, Step]:
+    """Return the run, and the step, of RUN or RUN@STEP."""
+    run, at, step = text.rpartition("@")
+    if not at or scan.lexists(text) or ("://" in text and ("/" in step or "/" not in run.partition("://")[2])):
+        return text, None  # sftp://user@host/run
+    return run, parse_step(step)
+
+
 def _run_at(ctx: click.Context, param: click.Parameter, value: str) -> str:
     """Take RUN@STEP apart; `_step`, which is called later, returns the step."""
-    from .sources import parted
-
     del param
     run, ctx.meta["step"] = parted(value)
     return run

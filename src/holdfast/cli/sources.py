@@ -25,7 +25,7 @@ from ..mirror.remote import Remote
 from ..store import locate
 from ..store.checkpoint import Checkpoint, Problem
 from ..store.format import MANIFEST, File, Manifest
-from ..store.locate import Location, Step
+from ..store.locate import Location
 from . import options
 from .formatting import showing
 from .patience import patiently
@@ -268,11 +268,3 @@ def _foreign_or_local(text: str) -> LocalSource:
 def is_place(text: str) -> bool:
     """Whether `text` is an address, or a folder that is a mirror."""
     return "://" in text or locate.is_mirror(Path(text))
-
-
-def parted(text: str) -> tuple[str, Step]:
-    """Return the run, and the step, of RUN or RUN@STEP."""
-    run, at, step = text.rpartition("@")
-    if not at or scan.lexists(text) or ("://" in text and ("/" in step or "/" not in run.partition("://")[2])):
-        return text, None  # sftp://user@host/run
-    return run, locate.parse_step(step)
