@@ -138,6 +138,21 @@ def test_a_scripts_own_handler_of_sighup_is_kept(tmp_path):
     assert (0, "mine\nmine\n") == (ended.code, ended.out)
 
 
+def test_a_mistake_ends_at_the_callers_own_line(tmp_path):
+    """One frame of ours, and all of them on request."""
+    train = script(
+        tmp_path,
+        """
+        with Run(RUN, {"toy": toy}, overrides={"toy": {"lr": 1}}) as run:
+            pass
+        """,
+    )
+    brief, full = launch(train), launch(train, HOLDFAST_TRACEBACK="full")
+    assert 2 == brief.err.count('  File "') < full.err.count('  File "')
+    assert "with Run(RUN" in brief.err
+    assert brief.err.splitlines()[-1].startswith("holdfast.errors.UsageError: overrides: 'toy'")
+
+
 def test_a_signal_as_the_block_ends_exits_with_75(tmp_path):
     """All is done and saved; the next start finds a finished run and ends well."""
     train = script(

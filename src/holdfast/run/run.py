@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 from weakref import WeakSet
 
 from .. import journal
-from ..errors import StoreError, UsageError
+from ..errors import HoldfastError, StoreError, UsageError
 from ..legible import legible
 from ..rules import Auto, Every, Last, Rule, Whole
 from ..store import format
@@ -42,6 +43,23 @@ from .vars import Vars
 from .weights import StartFrom
 
 _living: WeakSet[Run] = WeakSet()  # the runs whose block is entered here
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def brief(method: Method) -> Method:
+    """Let the traceback of a mistake end at the caller's own line. HOLDFAST_TRACEBACK=full shows ours, too."""
+
+    @functools.wraps(method)
+    def call(*args: Any, **options: Any) -> Any:
+        try:
+            return method(*args, **options)
+        except HoldfastError as error:
+            if os.environ.get("HOLDFAST_TRACEBACK") == "full":
+                raise
+            raise error.with_traceback(None) from None
+
+    return cast("Method", call)
 
 
 class Run(AbstractContextManager["Run"]):
@@ -99,6 +117,7 @@ class Run(AbstractContextManager["Run"]):
         signed: a file with a private Ed25519 key. It signs each checkpoint, and the run goes on from no other.
     """
 
+    @brief
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -170,6 +189,7 @@ class Run(AbstractContextManager["Run"]):
         self._last: Session | None = None  # the session that has ended, for code after the block
         self._blockless: BlocklessRun | None = None  # set if the last one has no block: it ends with its outermost loop
 
+    @brief
     def __enter__(self) -> Self:
         if self._session is not None:
             raise UsageError("this Run is entered already")
@@ -191,6 +211,7 @@ class Run(AbstractContextManager["Run"]):
                 raise
         self._leave(error)
 
+    @brief
     def start(self) -> Self:
         """Begin without a block, for a loop at the top level of a script: `run = Run(...).start()`. Restores the state.
 
@@ -222,6 +243,7 @@ class Run(AbstractContextManager["Run"]):
         """The epoch in progress, or the next one; counted from 0."""
         return self._now().position.epoch
 
+    @brief
     def epochs(self, total: int | range) -> Passes[int]:
         """Return the remaining epochs, up to `total`. A safe point follows the body of each.
 
@@ -237,6 +259,7 @@ class Run(AbstractContextManager["Run"]):
             lambda: max(0, session.position.epoch - wanted.start),
         )
 
+    @brief
     def steps(self, total: int = ENDLESS, name: str = "steps") -> Passes[int]:
         """Return the remaining steps, up to `total`; inside `epochs`, those of this epoch.
 
@@ -258,6 +281,7 @@ class Run(AbstractContextManager["Run"]):
 
         return Passes("steps", lambda walk: loops.steps(session, walk, total, name), length, done)
 
+    @brief
     def batches(self, loader: Iterable[Any], name: str = "train", accumulate: int = 1) -> Passes[Any]:
         """Return the remaining batches of `loader` in this epoch; their position is saved under `name`.
 
@@ -285,6 +309,7 @@ class Run(AbstractContextManager["Run"]):
             lambda: session.position.consumed(name),
         )
 
+    @brief
     def loop(self, epochs: int | range | None = None, steps: int | None = None) -> Loop:
         """Return the loop of a run that another program walks, as trainers do: its callbacks call the loop's methods.
 
@@ -316,10 +341,12 @@ class Run(AbstractContextManager["Run"]):
         session.origin.set_baseline(None)
         step_done(session)
 
+    @brief
     def save(self) -> None:
         """Save at the next safe point inside a loop of this run, immediately elsewhere."""
         save_asked(self._inside("save"))
 
+    @brief
     def wait(self) -> None:
         """Return when all earlier saves survive a power loss.
 
@@ -338,6 +365,7 @@ class Run(AbstractContextManager["Run"]):
         if flight is not None and session.saves.saved != flight.name:
             raise StoreError(f"{session.path}: {flight.name} was discarded; the state is saved at the next safe point")
 
+    @brief
     def log(self, **metrics: Any) -> None:
         """Log values of the step in progress, or of the epoch after its last step.
 
@@ -350,6 +378,7 @@ class Run(AbstractContextManager["Run"]):
             self._now()  # raises the error with which the run ended
             self._ended.log_afterwards(values)
 
+    @brief
     def mean(self, name: str, weight: str | None = None) -> float:
         """Return the mean of metric `name` over this epoch's run.log() calls so far; outside `epochs`, over the run's.
 
@@ -358,6 +387,7 @@ class Run(AbstractContextManager["Run"]):
         """
         return self._now().metrics.means.mean(name, weight)
 
+    @brief
     def metrics(self) -> list[dict[str, Any]]:
         """Return the metrics log over all attempts, oldest first: each step once, without gaps."""
         if self._session is not None:
