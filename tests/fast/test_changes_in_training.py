@@ -13,8 +13,6 @@ from holdfast.errors import UsageError
 from holdfast.torch import optimizers
 from toy import Cut, events
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
-
 
 def trained(path, make, step_of, cut=None, steps=9, **options):
     """The state after a run of a script: `make()` returns the tracked objects, `step_of(state, step)` trains."""

@@ -7,10 +7,7 @@ from torch.optim import optimizer as of_optimizers
 from forgotten_scripts import FORGETFUL, RIGHT, scheduler_of_epochs, validation_of_epochs
 from toy import events
 
-pytestmark = [
-    pytest.mark.usefixtures("no_syncs"),
-    pytest.mark.filterwarnings("ignore:.*lr_scheduler.*", "ignore:.*epoch parameter.*"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*lr_scheduler.*", "ignore:.*epoch parameter.*")
 
 
 @pytest.fixture(autouse=True)

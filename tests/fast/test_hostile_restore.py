@@ -17,8 +17,6 @@ from holdfast.run.weights import StartFrom
 from hostile import Outcome, put, resumed
 from hostile_stores import fields_of
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
-
 
 @pytest.fixture(scope="module")
 def grown(tmp_path_factory):

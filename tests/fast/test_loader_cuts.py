@@ -5,10 +5,7 @@ import pytest
 from loader_cases import CASES, differing_cuts, differing_trainer_cuts
 from subjects import asked_of
 
-pytestmark = [
-    pytest.mark.usefixtures("no_syncs"),
-    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata's own
-]
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata's own
 
 
 def test_a_cut_changes_nothing_for_any_kind_of_loader(tmp_path):

@@ -21,8 +21,6 @@ from stores import invoke
 from subjects import asked_of
 from toy import Cut, Passes, Toy, events, lines, names, new_run
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
-
 
 def damage(path, name):
     """Turn one bit in the middle of a leaf's bytes, or of the manifest where there is no shard."""

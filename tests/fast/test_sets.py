@@ -11,8 +11,6 @@ from holdfast import Every, Run, Store
 from holdfast.state import tables, tree
 from toy import Cut
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
-
 
 def changed(luck, made, count, spread):
     """Change a set in every way that leaves a trace in its table. Return what `pop()` gave."""

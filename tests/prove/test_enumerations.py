@@ -9,6 +9,8 @@ import test_crash
 import test_dtensor
 import test_every_byte
 import test_fence
+import test_pending_gradients
+import test_rows
 from test_crash import ENGINES, STORIES
 
 from faults import BROKEN, FULL, requests, scratched
@@ -95,3 +97,18 @@ def test_ranks_that_are_killed_anywhere_leave_the_old_or_the_new(tally):
     for shares in (False, True):
         found = {len(steps) for _, _, steps, taken in died if bool(taken) == shares}
         assert found == {test_collective_killed.SAVED, test_collective_killed.SAVED + 1}
+
+
+@pytest.mark.parametrize("case", test_pending_gradients.GROUPS, ids=str)
+def test_every_group_of_gradients_may_be_cut(tmp_path, no_syncs, case):
+    """As `test_pending_gradients` says, of all loops, at more steps."""
+    test_pending_gradients.is_cut(tmp_path, *case, cuts=(1, 2, 3, 5, 9, 12))
+
+
+@pytest.mark.parametrize("name", test_rows.ROWS)
+def test_all_rows_come_back_in_all_sequences(tmp_path, no_syncs, name):
+    """As `test_rows` says, of each row in each sequence; and of runs, whatever the live sequence holds."""
+    for kind in test_rows.KINDS:
+        test_rows.come_back(tmp_path / kind, name, kind)
+    for first in test_rows.LIVE if name in test_rows.KEPT else ():
+        test_rows.goes_on(tmp_path / f"{first}", name, first)
