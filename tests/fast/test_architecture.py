@@ -135,19 +135,17 @@ def aliases_of(module: Module) -> dict[str, str]:
     return aliases
 
 
-def names(module: Module) -> Iterator[tuple[ast.expr, str]]:
+@cache
+def names(module: Module) -> list[tuple[ast.expr, str]]:
     """Every name and attribute that the code speaks of, called or handed on."""
     aliases = aliases_of(module)
-    for node in nodes(module):
-        if isinstance(node, ast.Attribute | ast.Name):
-            yield node, dotted(node, aliases)
+    return [(node, dotted(node, aliases)) for node in nodes(module) if isinstance(node, ast.Attribute | ast.Name)]
 
 
-def calls(module: Module) -> Iterator[tuple[ast.Call, str]]:
+@cache
+def calls(module: Module) -> list[tuple[ast.Call, str]]:
     aliases = aliases_of(module)
-    for node in nodes(module):
-        if isinstance(node, ast.Call):
-            yield node, dotted(node.func, aliases)
+    return [(node, dotted(node.func, aliases)) for node in nodes(module) if isinstance(node, ast.Call)]
 
 
 # The rules -----------------------------------------------------------------------------------------------------
@@ -620,7 +618,7 @@ def test_a_protocol_may_have_four_methods():
 
 def test_the_types_that_are_decoded_are_made_ready_at_import():
     """The first use of one by two threads can crash msgspec, and the process."""
-    found = [node for module in MODULES for node in ast.walk(module.tree)]
+    found = [node for module in MODULES for node in nodes(module)]
     structs = {each.name for each in found if isinstance(each, ast.ClassDef) and "Struct" in map(_last, each.bases)}
     wanted, ready = set(), set()
     for call in (each for each in found if isinstance(each, ast.Call)):

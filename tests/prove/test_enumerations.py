@@ -11,6 +11,7 @@ import test_every_byte
 import test_fence
 import test_pending_gradients
 import test_rows
+import test_stale_files
 from test_crash import ENGINES, STORIES
 
 from faults import BROKEN, FULL, requests, scratched
@@ -112,3 +113,9 @@ def test_all_rows_come_back_in_all_sequences(tmp_path, no_syncs, name):
         test_rows.come_back(tmp_path / kind, name, kind)
     for first in test_rows.LIVE if name in test_rows.KEPT else ():
         test_rows.goes_on(tmp_path / f"{first}", name, first)
+
+
+@pytest.mark.parametrize("plant", test_stale_files.PLANTS, ids=name_of)
+def test_each_stale_file_is_told_when_it_is_alone(tmp_path, no_syncs, plant):
+    """As `test_stale_files` says of some of them, and of all at once."""
+    test_stale_files.is_told(tmp_path, plant)
