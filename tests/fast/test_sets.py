@@ -81,7 +81,7 @@ def test_a_search_that_takes_from_a_set_ends_as_an_uninterrupted_one(tmp_path, h
             variables = {"numbers": numbers}
         else:
             state["numbers"] = [numbers] if how == "list" else numbers
-        with Run(path, state, vars=variables, every=Every(steps=1), background=False) as run:
+        with Run(path, state, vars=variables, every=Every(steps=3), background=False) as run:
             for step in run.steps(60):
                 if step == cut:
                     raise Cut

@@ -1,9 +1,6 @@
 """Loaders whose replay nobody promises: never a checkpoint that no start can use, and always a way to go on."""
 
 import random
-import shutil
-import subprocess
-import sys
 from itertools import count, islice
 from typing import Any
 
@@ -14,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 from holdfast import Every, Last
 from holdfast.data import promise
 from holdfast.errors import Mismatch, Stopped
-from holdfast.run.unproven import prove, proven
+from holdfast.run.unproven import prove
 from stores import invoke
 from subjects import asked_of
 from toy import Cut, Toy, events, launch, names, new_run, script
@@ -491,39 +488,3 @@ def test_the_stages_of_a_pipeline_are_brought_back(tmp_path):
     for cut in (8, 14):
         cut_short(tmp_path / str(cut), Pipeline, cut)
         assert trained(tmp_path / str(cut), Pipeline) == expected
-
-
-SCRIPT = """
-import random
-import shutil
-import subprocess
-import sys
-from holdfast import Every, Run
-
-random.seed(0)
-class Adds:
-    def __iter__(self):
-        for number in range(6):
-            yield number + random.random()
-
-seen = []
-with Run("runs/adds", dict(seen=seen), every=Every(steps=1)) as run:
-    for epoch in run.epochs(2):
-        for batch in run.batches(Adds()):
-            seen.append(batch + random.random())
-"""
-
-
-def test_a_drill_that_ends_well_notes_the_proof_where_the_next_start_finds_it(tmp_path):
-    """The undisturbed run is saved at its epochs' ends, and after the drill everywhere."""
-    path, runs = tmp_path / "train.py", tmp_path / "runs" / "adds"
-    path.write_text(SCRIPT)
-    run = lambda *words: subprocess.run([*words, str(path)], cwd=tmp_path, capture_output=True, text=True, check=True)
-    run(sys.executable)
-    assert all(name.endswith("-end") for name in names(runs))
-    shutil.rmtree(runs)
-    ended = run(sys.executable, "-m", "holdfast", "drill", "--kills", "2", "--no-flip", "--", sys.executable)
-    assert "Adds resumed exactly" in ended.stdout + ended.stderr
-    assert [*proven(runs).values()] == ["Adds"]
-    run(sys.executable)
-    assert any(not name.endswith("-end") for name in names(runs))

@@ -9,6 +9,7 @@ import test_crash
 import test_dtensor
 import test_every_byte
 import test_fence
+import test_forgotten
 import test_pending_gradients
 import test_rows
 import test_stale_files
@@ -119,3 +120,10 @@ def test_all_rows_come_back_in_all_sequences(tmp_path, no_syncs, name):
 def test_each_stale_file_is_told_when_it_is_alone(tmp_path, no_syncs, plant):
     """As `test_stale_files` says of some of them, and of all at once."""
     test_stale_files.is_told(tmp_path, plant)
+
+
+@pytest.mark.filterwarnings("ignore:.*lr_scheduler.*", "ignore:.*epoch parameter.*")
+@pytest.mark.parametrize("script", test_forgotten.RIGHT, ids=name_of)
+def test_no_right_script_is_told_anything(tmp_path, no_syncs, script):
+    """As `test_forgotten` says of some of them."""
+    test_forgotten.is_told_nothing(tmp_path, script)
