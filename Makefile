@@ -7,6 +7,8 @@ READY := $(VENV)/.ready
 TORCH := torch==2.13.0
 # A worker that dies fails one test and is replaced; docs/adr/0031 says why tests are shared out like this.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+# Else each process that a test starts compiles all that it imports, and pytest rewrites each test anew.
+unexport PYTHONDONTWRITEBYTECODE
 HOURS := 8
 COUNT :=
 SLURM :=
