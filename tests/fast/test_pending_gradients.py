@@ -63,8 +63,9 @@ def ran(path, body, cut=None, kind="module"):
 GROUPS = [*product(("module", "parts"), (2, 3, 8), (True, False), (True, False))]
 
 
-def is_cut(path, kind, group, first, to_none, cuts):
-    """A run that was cut at any of these steps ends as the whole one. `kind`: a module, or parameters alone."""
+def is_cut(path, case, cuts):
+    """A run that was cut at any of these steps ends as the whole one: of a module, or of parameters alone."""
+    kind, group, first, to_none = case
     body = in_groups(group, first=first, to_none=to_none)
     whole = ran(path / "whole", body, kind=kind)
     for cut in cuts:
@@ -76,7 +77,7 @@ def is_cut(path, kind, group, first, to_none, cuts):
 @pytest.mark.parametrize("case", [GROUPS[0], GROUPS[5], GROUPS[15], GROUPS[22]], ids=str)
 def test_a_group_that_is_cut_anywhere_ends_as_the_whole(tmp_path, case):
     """Groups of 2, 3 and 8, zeroed first or last, both ways; tests/prove has all of them, and more cuts."""
-    is_cut(tmp_path, *case, cuts=(2, 5, 12))
+    is_cut(tmp_path, case, (2, 5, 12))
 
 
 def test_each_cut_of_many_in_one_run(tmp_path):

@@ -103,7 +103,7 @@ def spelled(value: Any) -> Any:
     return type(value), value
 
 
-KINDS = {"list": list, "tuple": tuple, "deque": lambda made: deque(made, maxlen=COUNT + 9)}
+KINDS: dict[str, Any] = {"list": list, "tuple": tuple, "deque": lambda made: deque(made, maxlen=COUNT + 9)}
 
 
 @pytest.mark.parametrize(("name", "kind"), [*zip(ROWS, cycle(KINDS), strict=False)])

@@ -104,7 +104,7 @@ def test_ranks_that_are_killed_anywhere_leave_the_old_or_the_new(tally):
 @pytest.mark.parametrize("case", test_pending_gradients.GROUPS, ids=str)
 def test_every_group_of_gradients_may_be_cut(tmp_path, no_syncs, case):
     """As `test_pending_gradients` says, of all loops, at more steps."""
-    test_pending_gradients.is_cut(tmp_path, *case, cuts=(1, 2, 3, 5, 9, 12))
+    test_pending_gradients.is_cut(tmp_path, case, (1, 2, 3, 5, 9, 12))
 
 
 @pytest.mark.parametrize("name", test_rows.ROWS)
