@@ -37,6 +37,7 @@ def pytest_collection_modifyitems(items):
 
 
 SYNC = os.fsync
+SYNCING = ("prove", "frameworks", "test_disk_faults_real.py", "test_real_file_systems.py", "test_small_disks.py")
 HANDLED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -44,9 +45,9 @@ HANDLED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.
 def pytest_runtest_protocol(item):
     """Give each test the process's own signal handlers: children of later tests inherit an ignored signal.
 
-    In tests/fast no power fails, and synchronising would be most of a small save's time: see `no_syncs`.
+    Where no power fails and no disk is real, nothing is synchronised: that would be most of a small save's time.
     """
-    vars(os)["fsync"] = _no_sync if item.path.parent.name == "fast" else SYNC
+    vars(os)["fsync"] = SYNC if {item.path.parent.name, item.path.name} & {*SYNCING} else _no_sync
     before = {number: signal.getsignal(number) for number in HANDLED}
     try:
         return (yield)
@@ -62,7 +63,7 @@ def _no_sync(descriptor):
 
 @pytest.fixture
 def no_syncs(monkeypatch):
-    """No power fails in this test; those in tests/fast have this anyway."""
+    """No power fails in this test of tests/prove; other folders have this anyway."""
     monkeypatch.setattr("os.fsync", _no_sync)
 
 

@@ -13,6 +13,7 @@ import test_forgotten
 import test_pending_gradients
 import test_rows
 import test_stale_files
+import test_torch_processes
 from test_crash import ENGINES, STORIES
 
 from faults import BROKEN, FULL, requests, scratched
@@ -127,3 +128,17 @@ def test_each_stale_file_is_told_when_it_is_alone(tmp_path, no_syncs, plant):
 def test_no_right_script_is_told_anything(tmp_path, no_syncs, script):
     """As `test_forgotten` says of some of them."""
     test_forgotten.is_told_nothing(tmp_path, script)
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+def test_workers_end_with_their_run_however_they_were_started(tmp_path, start):
+    """As `test_torch_processes` says: when the whole group gets a signal, inside of a child process, and alone."""
+    asked = {
+        "training": lambda place: test_torch_processes.ends_no_worker(start, "training", place),
+        "evaluating": lambda place: test_torch_processes.ends_no_worker(start, "evaluating", place),
+        "alone": lambda place: test_torch_processes.ends_with_workers(start, place),
+        "inside": lambda place: test_torch_processes.ends_inside_a_child(start, place),
+    }
+    for name, ends in asked.items():
+        (tmp_path / name).mkdir()
+        ends(tmp_path / name)

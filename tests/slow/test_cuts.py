@@ -6,7 +6,7 @@ from holdfast import Every
 from run_loops import LOOPS, cut_at_each_interval
 from subjects import asked_of
 
-pytestmark = [pytest.mark.usefixtures("no_syncs"), pytest.mark.filterwarnings("error")]
+pytestmark = pytest.mark.filterwarnings("error")
 
 
 @pytest.mark.parametrize("every", [Every(steps=1), Every(steps=3), Every(epochs=1)], ids=repr)
