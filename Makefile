@@ -75,8 +75,8 @@ demo: setup  ## kills the example's training on purpose and compares the bits
 check: lint types  ## two or three minutes: format, lint, types and tests/fast
 	$(PYTEST) tests/fast --quiet --hypothesis-profile=quick
 
-test: setup  ## what proves each guarantee: tests/fast and tests/slow
-	$(PYTEST) tests/fast tests/slow --durations=25
+test: setup  ## what proves each guarantee: tests/fast and tests/slow; a third worker works while others wait, as for Slurm
+	$(PYTEST) -n 3 tests/fast tests/slow --durations=25
 
 prove: setup  ## about an hour on two cores: all mutants, whole enumerations, kill series, real Slurm's slow stories; or a SAMPLE
 	$(if $(SAMPLE),,rm -f docs/proved.json)
