@@ -72,7 +72,7 @@ demo: setup  ## kills the example's training on purpose and compares the bits
 	@echo "the drill: two undisturbed runs, then five kills; one or two minutes"
 	$(BIN)/holdfast drill --kills 5 --signals KILL,TERM --seed 7 -- $(BIN)/python examples/digits/train.py
 
-check: lint types  ## two or three minutes: format, lint, types and tests/fast
+check: lint types  ## one or two minutes: format, lint, types and tests/fast
 	$(PYTEST) tests/fast --quiet --hypothesis-profile=quick
 
 test: setup  ## what proves each guarantee: tests/fast and tests/slow; a third worker works while others wait, as for Slurm
