@@ -37,7 +37,8 @@ def pytest_collection_modifyitems(items):
 
 
 SYNC = os.fsync
-SYNCING = ("prove", "frameworks", "test_disk_faults_real.py", "test_real_file_systems.py", "test_small_disks.py")
+DISKS = ("disk_faults_real", "power_loss_sample", "real_file_systems", "small_disks")
+SYNCING = {"prove", "frameworks", *(f"test_{name}.py" for name in DISKS)}
 HANDLED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -47,7 +48,7 @@ def pytest_runtest_protocol(item):
 
     Where no power fails and no disk is real, nothing is synchronised: that would be most of a small save's time.
     """
-    vars(os)["fsync"] = SYNC if {item.path.parent.name, item.path.name} & {*SYNCING} else _no_sync
+    vars(os)["fsync"] = SYNC if {item.path.parent.name, item.path.name} & SYNCING else _no_sync
     before = {number: signal.getsignal(number) for number in HANDLED}
     try:
         return (yield)
