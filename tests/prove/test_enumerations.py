@@ -9,6 +9,7 @@ import test_crash
 import test_dtensor
 import test_every_byte
 import test_fence
+import test_foreign_hostile
 import test_forgotten
 import test_pending_gradients
 import test_rows
@@ -142,3 +143,9 @@ def test_workers_end_with_their_run_however_they_were_started(tmp_path, start):
     for name, ends in asked.items():
         (tmp_path / name).mkdir()
         ends(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", test_foreign_hostile.SECONDS_EACH)
+def test_hostile_files_that_take_seconds_cost_no_more(tmp_path, name):
+    """As `test_foreign_hostile` says of all others."""
+    test_foreign_hostile.costs_little(tmp_path, name)
