@@ -7,6 +7,8 @@ READY := $(VENV)/.ready
 TORCH := torch==2.13.0
 # A worker that dies fails one test and is replaced; docs/adr/0031 says why tests are shared out like this.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+# Else each process that a test starts compiles all that it imports, and pytest rewrites each test anew.
+unexport PYTHONDONTWRITEBYTECODE
 HOURS := 8
 COUNT :=
 SLURM :=
@@ -70,11 +72,11 @@ demo: setup  ## kills the example's training on purpose and compares the bits
 	@echo "the drill: two undisturbed runs, then five kills; one or two minutes"
 	$(BIN)/holdfast drill --kills 5 --signals KILL,TERM --seed 7 -- $(BIN)/python examples/digits/train.py
 
-check: lint types  ## two or three minutes: format, lint, types and tests/fast
+check: lint types  ## one or two minutes: format, lint, types and tests/fast
 	$(PYTEST) tests/fast --quiet --hypothesis-profile=quick
 
-test: setup  ## what proves each guarantee: tests/fast and tests/slow
-	$(PYTEST) tests/fast tests/slow --durations=25
+test: setup  ## what proves each guarantee: tests/fast and tests/slow; a third worker works while others wait, as for Slurm
+	$(PYTEST) -n 3 tests/fast tests/slow --durations=25
 
 prove: setup  ## about an hour on two cores: all mutants, whole enumerations, kill series, real Slurm's slow stories; or a SAMPLE
 	$(if $(SAMPLE),,rm -f docs/proved.json)

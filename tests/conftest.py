@@ -36,12 +36,19 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: not hasattr(getattr(item, "function", None), "story"))
 
 
+SYNC = os.fsync
+DISKS = ("disk_faults_real", "power_loss_sample", "real_file_systems", "small_disks")
+SYNCING = {"prove", "frameworks", *(f"test_{name}.py" for name in DISKS)}
 HANDLED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol():
-    """Give each test the process's own signal handlers: children of later tests inherit an ignored signal."""
+def pytest_runtest_protocol(item):
+    """Give each test the process's own signal handlers: children of later tests inherit an ignored signal.
+
+    Where no power fails and no disk is real, nothing is synchronised: that would be most of a small save's time.
+    """
+    vars(os)["fsync"] = SYNC if {item.path.parent.name, item.path.name} & SYNCING else _no_sync
     before = {number: signal.getsignal(number) for number in HANDLED}
     try:
         return (yield)
@@ -51,10 +58,14 @@ def pytest_runtest_protocol():
                 signal.signal(number, handler)
 
 
+def _no_sync(descriptor):
+    """Do nothing: what the page cache holds outlives every process."""
+
+
 @pytest.fixture
 def no_syncs(monkeypatch):
-    """No power fails in this test, and synchronising is most of a small save's time."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+    """No power fails in this test of tests/prove; other folders have this anyway."""
+    monkeypatch.setattr("os.fsync", _no_sync)
 
 
 def pytest_collection_finish():

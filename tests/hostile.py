@@ -15,10 +15,11 @@ import itertools
 import json
 import pathlib
 import random
+import shutil
 import signal
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -268,6 +269,7 @@ TORCHS = [
     *(("tree", "dict", name) for name in ("adam", "sgd", "chain", "plateau", "scaler", "generator")),
     ("tree", "dict", "table", "dict", "torch", 3),
 ]
+PATIENCE_S = 60  # for one of them
 MINE = ("tree", "dict", "counting")  # the state of the script's own object: its load_state_dict decides
 
 
@@ -331,3 +333,31 @@ def in_time(limit_s: int) -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+class Tried(NamedTuple):
+    """A mutation of a checkpoint, and how a run resumed from it."""
+
+    path: Place
+    value: Any
+    outcome: Outcome
+
+    @property
+    def is_well(self) -> bool:
+        """Whether that is no fault. States of torch's own objects may also raise an error of torch's."""
+        of_torch = any(self.path[: len(each)] == each for each in TORCHS)
+        return self.outcome.is_torchs if of_torch else self.outcome.survived
+
+
+def tried(newest: Path, mutated: Iterable[tuple[Place, int]], watched: Any = nullcontext) -> Iterator[Tried]:
+    """Resume from each of these mutations of a run's newest checkpoint, without an older one, in a copy of the run."""
+    for older in {*newest.parent.glob("step-*")} - {newest}:
+        shutil.rmtree(older)
+    root = newest.parents[2] / "odd"
+    for path, number in mutated:
+        shutil.copytree(newest.parents[1], root, symlinks=True)
+        put(root / "checkpoints" / newest.name, path, value_of(number))
+        with in_time(PATIENCE_S), watched(root.parent):
+            found = resumed(root)
+        yield Tried(path, value_of(number), found)
+        shutil.rmtree(root)

@@ -8,6 +8,7 @@ import ast
 import os
 import re
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from sample import is_asked
 FOLDERS = ("fast", "slow", "prove", "frameworks")
 LAW = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
 ROW = re.compile(r"^\|(?P<cells>.*)\|\s*$", re.MULTILINE)
+INSIDE: dict[type, str] = {ast.ClassDef: "body", ast.ImportFrom: "names"}
 ENDED = 0, 1, 5  # exit statuses of a run that came to its end: all passed, some failed, nothing collected
 
 
@@ -36,12 +38,14 @@ def rows(text: str) -> dict[str, list[Law]]:
     return {first: [Law(*each) for each in LAW.findall(last)] for first, *_, last in cells[2:]}
 
 
+@cache
 def defined(folder: Path) -> set[Law]:
     """Every test function of the folder's files: inside classes and imported ones, too."""
     return {
         Law(path.name, node.name)
         for path in folder.glob("test_*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for each in ast.parse(path.read_text(encoding="utf-8")).body
+        for node in getattr(each, INSIDE.get(type(each), ""), [each])
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.alias) and node.name.startswith("test_")
     }
 

@@ -9,8 +9,6 @@ from holdfast.errors import UsageError
 from run_ranks import Part, among_threads
 from toy import Toy, events, launch, lines, names, new_run, script
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
-
 
 def by_epochs(run, toy):
     best = total = 0

@@ -88,10 +88,12 @@ class Problem(NamedTuple):
     what: str
 
 
-MODULES = [
-    Module(path.relative_to(SOURCE).as_posix(), ast.parse(path.read_text(encoding="utf-8")))
-    for path in sorted(SOURCE.rglob("*.py"))
-]
+@cache
+def modules() -> list[Module]:
+    return [
+        Module(path.relative_to(SOURCE).as_posix(), ast.parse(path.read_text(encoding="utf-8")))
+        for path in sorted(SOURCE.rglob("*.py"))
+    ]
 
 
 # Reading the syntax --------------------------------------------------------------------------------------------
@@ -135,19 +137,17 @@ def aliases_of(module: Module) -> dict[str, str]:
     return aliases
 
 
-def names(module: Module) -> Iterator[tuple[ast.expr, str]]:
+@cache
+def names(module: Module) -> list[tuple[ast.expr, str]]:
     """Every name and attribute that the code speaks of, called or handed on."""
     aliases = aliases_of(module)
-    for node in nodes(module):
-        if isinstance(node, ast.Attribute | ast.Name):
-            yield node, dotted(node, aliases)
+    return [(node, dotted(node, aliases)) for node in nodes(module) if isinstance(node, ast.Attribute | ast.Name)]
 
 
-def calls(module: Module) -> Iterator[tuple[ast.Call, str]]:
+@cache
+def calls(module: Module) -> list[tuple[ast.Call, str]]:
     aliases = aliases_of(module)
-    for node in nodes(module):
-        if isinstance(node, ast.Call):
-            yield node, dotted(node.func, aliases)
+    return [(node, dotted(node.func, aliases)) for node in nodes(module) if isinstance(node, ast.Call)]
 
 
 # The rules -----------------------------------------------------------------------------------------------------
@@ -382,15 +382,15 @@ RULES = [
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_every_module_keeps_the_rule(rule):
     """No exception that the rule itself does not name."""
-    found = [f"{module.path}:{line}: {what}" for module in MODULES for line, what in sorted(set(rule(module)))]
+    found = [f"{module.path}:{line}: {what}" for module in modules() for line, what in sorted(set(rule(module)))]
     assert found == []
-    assert len(MODULES) > 100
+    assert len(modules()) > 100
 
 
 def _import_time_needs(module: Module) -> set[str]:
     """The modules of ours that importing this one imports: not those that functions or type checkers import."""
     outside = [node for node in module.tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    known = {path.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for path, _ in MODULES}
+    known = {path.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for path, _ in modules()}
     needed = set()
     for _, name in imports(module._replace(tree=ast.Module(outside, []))):
         if name.startswith("holdfast."):  # `import keras` is not our room of that name
@@ -402,7 +402,7 @@ def _import_time_needs(module: Module) -> set[str]:
 def test_no_module_imports_itself_around_a_corner():
     """Within a room too, imports have a direction."""
     graph = {}
-    for module in MODULES:
+    for module in modules():
         name = module.path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
         graph[name] = _import_time_needs(module) - {name}
     assert sum(map(len, graph.values())) > len(graph) > 100
@@ -620,7 +620,7 @@ def test_a_protocol_may_have_four_methods():
 
 def test_the_types_that_are_decoded_are_made_ready_at_import():
     """The first use of one by two threads can crash msgspec, and the process."""
-    found = [node for module in MODULES for node in ast.walk(module.tree)]
+    found = [node for module in modules() for node in nodes(module)]
     structs = {each.name for each in found if isinstance(each, ast.ClassDef) and "Struct" in map(_last, each.bases)}
     wanted, ready = set(), set()
     for call in (each for each in found if isinstance(each, ast.Call)):

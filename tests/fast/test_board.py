@@ -10,8 +10,6 @@ from holdfast import Every, journal
 from holdfast.board import Board, events
 from toy import Cut, Toy, new_run
 
-pytestmark = pytest.mark.usefixtures("no_syncs")  # thousands of saves
-
 
 def test_a_whole_run_is_shown_as_it_was_logged(tmp_path):
     """Steps, ends of epochs, two numbers in a line; beside the run's directory."""

@@ -18,7 +18,6 @@ from holdfast.store.store import Store
 from stores import flip
 from toy import Cut, events
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
 TOTAL = 12
 
 

@@ -12,8 +12,6 @@ from holdfast import Every, Last, Run
 from holdfast.errors import HoldfastError, Mismatch, UsageError
 from holdfast.state import codec
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
-
 
 def made(kind: Any, name: str = "Mine") -> Any:
     """The class as the script would have it: two versions of it have one name."""

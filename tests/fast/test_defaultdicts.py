@@ -11,8 +11,6 @@ from holdfast.errors import HoldfastError, Mismatch, UsageError
 from holdfast.state import codec
 from toy import Cut
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
-
 
 class Meter:
     def __init__(self, total=0.0):

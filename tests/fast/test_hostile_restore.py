@@ -16,8 +16,7 @@ from holdfast.errors import Damaged, Mismatch, StoreError
 from holdfast.run.weights import StartFrom
 from hostile import Outcome, put, resumed
 from hostile_stores import fields_of
-
-pytestmark = pytest.mark.usefixtures("no_syncs")
+from samples import SEED
 
 
 @pytest.fixture(scope="module")
@@ -42,114 +41,46 @@ def own(*path):
     return at("holdfast", "dict", *path)
 
 
-HUGE = {"int": "0x1" + "0" * 5000}
-LEAF = {"leaf": "model/0.weight"}
-ODD = [
-    (at("adam", "dict", "param_groups"), 3),
-    (at("adam", "dict", "param_groups", 0), {"str": "78"}),
-    (at("adam", "dict", "param_groups", 0, "dict", "params"), 0),
-    (at("adam", "dict", "param_groups", 0, "dict", "params", 0), {"dict": {}}),
-    (at("adam", "dict", "param_groups", 0, "dict", "params", 0), 1),
-    (at("adam", "dict", "state"), 5),
-    (at("adam", "dict", "state", "items", 0, 1), LEAF),
-    (at("adam", "dict", "state", "items", 0, 1, "dict", "exp_avg"), 5),
-    (at("chain", "dict", "_schedulers"), -1),
-    (at("adam", "dict", "state", "items", 0, 1, "dict", "step"), hostile.GONE),
-    (at("generator", "dict", "device"), HUGE),
-    (at("dice", "dict", "random"), "x"),
-    (at("bits", "dict", "bit_generator", "dict", "state"), None),
-    (at("bits", "dict", "bit_generator", "dict", "has_uint32"), {"dict": {}}),
-    (at("legacy"), 0),
-    (at("table", "dict", "sets", 0, "set", 0), LEAF),
-    (at("table", "dict", "maps", 3, "items", 0, 0), LEAF),
-    (at("table", "dict", "numpy", 3), {"numpy.SeedSequence": [1, [], 2**39, 0]}),
-    (at("table", "dict", "kinds", 6, "enum", 1), {"int": "-0x1" + "0" * 5000}),
-    (own("vars"), 3),
-    (own("vars", "dict", "load_state_dict"), 3),
-    (own("seed"), None),
-    (own("seed"), HUGE),
-    (own("overrides"), 3),
-    (own("fingerprint"), 2**62),
-    (own("fingerprint", "dict", "loaders", "dict", "train"), LEAF),
-    (own("fingerprint", "dict", "environment", "dict", "threads"), HUGE),
-    (own("fingerprint", "dict", "more"), 3),
-    (own("more"), 3),
-    (own("means"), 0.5),
-    (own("means", "dict", "n"), 1e308),
-    (own("means", "dict", "loss", "dict", "n", 0), {"dict": {}}),
-    (own("nested"), [[]]),
-    (own("rng"), 3),
-    (own("rng", "dict", "torch", "dict", "cpu"), 3),
-    (own("rng", "dict", "python"), {"tuple": []}),
-    (own("rng", "dict", "numpy", "dict", "bit_generator"), HUGE),
-    (own("epoch_rng"), 3),
-    (own("epoch_rng", "dict", "python"), None),
-    (own("position", "dict", "step"), {"tuple": [1]}),
-    (own("position", "dict", "step"), 7),
-    (own("position", "dict", "epoch"), 2**64),
-    (own("position", "dict", "epoch"), -1),
-    (own("position", "dict", "epoch"), 3),
-    (own("position", "dict", "left"), 3),
-    (own("position", "dict", "targets", "dict", "epochs"), ""),
-    (own("position", "dict", "targets", "dict", "epochs"), HUGE),
-    (own("position", "dict", "loaders", "dict"), {}),
-    (own("position", "dict", "loaders", "dict", "train"), 3),
-    (own("position", "dict", "loaders", "dict", "train", "dict", "consumed"), {"bytes": ""}),
-    (own("position", "dict", "feeds", "dict", "train"), hostile.GONE),
-    (own("position", "dict", "feeds", "dict", "train", "dict", "samples"), -1),
-    (own("position", "dict", "feeds", "dict", "train", "dict", "batches"), {"dict": {}}),
-    (own("position", "dict", "feeds", "dict", "train", "dict", "batches"), 0),
-    (own("position", "dict", "feeds", "dict", "train", "dict", "epoch"), 3),
-    (own("position", "dict", "feeds", "dict", "second", "dict", "rng"), -1),
-    (("created",), "yesterday"),
-    (("leaves", "model/0.weight", "shape"), [3, 5]),
-    (("leaves", "table/array", "size_bytes"), 40),
-    (("leaves", "sgd/state/0/momentum_buffer", "kind"), "x"),
-]
-FORGED = [  # of torch's own objects, which look at their states themselves
-    (at("adam", "dict", "param_groups", 0, "dict", "lr"), "x"),
-    (at("adam", "dict", "param_groups", 0, "dict", "eps"), HUGE),
-    (at("adam", "dict", "param_groups", 0, "dict", "betas"), {"tuple": [0.9]}),
-    (at("adam", "dict", "param_groups", 0, "dict", "fused"), LEAF),
-    (at("adam", "dict", "param_groups", 0, "dict", "fused"), {"leaf": "table/array"}),
-    (at("adam", "dict", "state", "items", 0, 1, "dict", "step"), "x"),
-    (at("plateau", "dict", "mode"), "sideways"),
-    (at("plateau", "dict", "best"), "x"),
-    (at("plateau", "dict", "threshold_mode"), 3),
-    (at("chain", "dict", "_schedulers", 0, "dict", "base_lrs"), LEAF),
-    (at("chain", "dict", "last_epoch"), []),
-    (at("scaler"), [1]),
-    (at("scaler", "dict", "scale"), hostile.GONE),
-    (at("generator", "dict", "state"), 5),
-]
+def drawn(newest, count, *, of_torch):
+    """So many mutations of the newest checkpoint: of torch's own objects, or of anything else that is ours to check."""
+    below = lambda path, *roots: any(path[: len(each)] == each for each in roots)
+    return random.Random(SEED).sample(
+        [
+            each
+            for each in hostile.mutations(fields_of(newest), 0)
+            if below(each[0], *hostile.TORCHS) == of_torch and not below(each[0], hostile.MINE)
+        ],
+        count,
+    )
 
 
-def names(cases):
-    return ["/".join(map(str, path)) + f"={value!r:.20}" for path, value in cases]
+def test_odd_content_is_refused_before_anything_changes(newest):
+    """A draw: what is damage or does not fit is refused in one line, with every live object as it was.
+
+    tests/prove/test_hostile_trees.py draws more of all places and all that is put there.
+    """
+    found = [*hostile.tried(newest, drawn(newest, 40, of_torch=False))]
+    assert [] == [each for each in found if not each.is_well]
+    refused = [each.outcome for each in found if isinstance(each.outcome.error, StoreError | Mismatch)]
+    assert len(refused) > 20
+    assert not [each for each in refused if each.began or each.changed or "Traceback" in str(each.error)]
 
 
-@pytest.mark.parametrize(("path", "value"), ODD, ids=names(ODD))
-def test_odd_content_is_refused_before_anything_changes(path, value, newest):
-    """It is damage, or it does not fit: with one line, and with every live object as it was."""
-    for older in newest.parent.glob("step-*"):
-        if older != newest:
-            shutil.rmtree(older)
-    put(newest, path, value)
-    found = resumed(newest.parents[1])
-    assert isinstance(found.error, StoreError | Mismatch), found
-    assert found == Outcome(found.error, began=False, changed=False)
-    assert "Traceback" not in str(found.error)
-
-
-@pytest.mark.parametrize(("path", "value"), FORGED, ids=names(FORGED))
-def test_a_forged_state_of_torchs_objects_executes_nothing(path, value, newest):
+def test_a_forged_state_of_torchs_objects_executes_nothing(newest):
     """It is restored as far as torch takes it, or raises an error of ours or of torch's."""
-    put(newest, path, value)
-    with fuzzed.watched(newest.parents[2]):
-        assert resumed(newest.parents[1]).is_torchs
+    found = hostile.tried(newest, drawn(newest, 15, of_torch=True), fuzzed.watched)
+    assert [] == [each for each in found if not each.is_well]
 
 
-@pytest.mark.parametrize(("path", "value"), ODD[::6], ids=names(ODD[::6]))
+DAMAGED = [
+    (at("adam", "dict", "state"), 5),
+    (own("position", "dict", "step"), 7),
+    (own("rng", "dict", "python"), {"tuple": []}),
+    (("leaves", "table/array", "size_bytes"), 40),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), DAMAGED)
 def test_the_next_older_checkpoint_is_tried(path, value, newest, capsys):
     """The odd one is set aside, and the run goes on from the one before it, to its end."""
     put(newest, path, value)

@@ -14,8 +14,6 @@ from holdfast.run import last_batch
 from run_ranks import Part, among_threads
 from toy import Cut, Toy, events, launch, names, new_run, script
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
-
 EPOCHS, BATCHES = 3, 4
 
 

@@ -10,8 +10,6 @@ from torch import nn
 from holdfast import Every, Fields, Last, Run
 from toy import Cut, events
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
-
 
 def told(path):
     return [(event["kind"], event["name"]) for event in events(path, "told") if "kind" in event]

@@ -2,15 +2,12 @@
 
 import msgspec
 import numpy as np
-import pytest
 
 from holdfast import Every, Run, Store, Within
 from holdfast.data.digest import digest
 from holdfast.state import tree
 from holdfast.state.unflatten import LONG_TEXT
 from stores import invoke
-
-pytestmark = pytest.mark.usefixtures("no_syncs")
 
 LONG = "tree=1 " * 10_000
 TEXTS = {"ascii": LONG, "letters": "é√" * LONG_TEXT, "surrogates": "\ud800" * (LONG_TEXT + 1), "short": "x" * LONG_TEXT}

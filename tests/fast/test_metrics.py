@@ -9,8 +9,6 @@ from holdfast import Every, Store, journal
 from holdfast.errors import UsageError
 from toy import Cut, Toy, lines, new_run
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
-
 
 def test_a_step_is_one_line_and_an_epochs_end_another(tmp_path):
     """With the epoch; what is logged twice before the safe point counts as said last, and nothing logged is no line.

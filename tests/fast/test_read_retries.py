@@ -14,8 +14,6 @@ from holdfast.store.checkpoint_index import CheckpointIndex
 from mirrored import look
 from toy import Toy, events, new_run
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
-
 
 @pytest.mark.parametrize("appends", [True, False])
 def test_a_signal_during_the_wait_ends_the_attempt_at_the_places_too(tmp_path, monkeypatch, appends):

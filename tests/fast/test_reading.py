@@ -82,9 +82,9 @@ def spoil(place: At, at: int = -1) -> None:
 
 def cool(path: Path) -> bool:
     """Drop its cached pages; whether that is possible here."""
-    disk.sync_file(path)
-    disk.forget_cached(path)
     with open(path, "rb") as file:
+        os.fdatasync(file)  # os.fsync does nothing here
+        disk.forget_cached(path)
         try:
             os.preadv(file.fileno(), [bytearray(1)], path.stat().st_size // 2, os.RWF_NOWAIT)
         except BlockingIOError:

@@ -12,8 +12,6 @@ from holdfast import Every, Fields, Run
 from run_ranks import Part, among_threads
 from toy import Cut, Passes, Toy, names, new_run
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
-
 
 def phases(path, passes, *, again=False):
     """Three blocks; between them the state is changed, and numbers are drawn."""

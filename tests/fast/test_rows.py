@@ -4,6 +4,7 @@ import math
 import random
 import struct
 from collections import deque
+from itertools import cycle
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,6 @@ from holdfast.state.fill import whole
 from stores import invoke
 from toy import Cut
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
 COUNT = 2 * rows.LEAST_ROWS
 
 
@@ -103,29 +103,40 @@ def spelled(value: Any) -> Any:
     return type(value), value
 
 
-@pytest.mark.parametrize(
-    "kind", [list, tuple, lambda made: deque(made, maxlen=COUNT + 9)], ids=["list", "tuple", "deque"]
-)
-@pytest.mark.parametrize("name", ROWS)
+KINDS: dict[str, Any] = {"list": list, "tuple": tuple, "deque": lambda made: deque(made, maxlen=COUNT + 9)}
+
+
+@pytest.mark.parametrize(("name", "kind"), [*zip(ROWS, cycle(KINDS), strict=False)])
 def test_rows_come_back_as_they_were(tmp_path, name, kind):
-    """By load() and from handles; whatever has no columns is saved as before."""
-    state = {"it": kind(map(ROWS[name], range(COUNT)))}
+    """By load() and from handles; whatever has no columns is saved as before. tests/prove has each row in each kind."""
+    come_back(tmp_path, name, kind)
+
+
+def come_back(path, name, kind):
+    state = {"it": KINDS[kind](map(ROWS[name], range(COUNT)))}
     flat = tree.flatten(state)
     assert ("packed" in str(flat.tree)[:60]) == (name in PACKED - {"big ones"}) or name == "big ones"
     if name in PACKED - {"big ones"}:
         assert len(flat.leaves) < 20
     assert flat.leaves.keys() == nodes.leaf_keys(flat.tree)
-    store = Store(tmp_path)
+    store = Store(path)
     store.save(state, step=1)
     assert spelled(state) == spelled(store.load(types=[Step]))
     assert spelled(state) == spelled(whole(store[1].handles(types=[Step])))
     assert tree.types_in(state) == ({Step} if name in ("named tuples", "tensors") else set())
 
 
-@pytest.mark.parametrize("name", ["a history", "dicts", "of any length", "tensors"])
-@pytest.mark.parametrize("first", [0, 3, COUNT + 50])
+KEPT = "a history", "dicts", "of any length", "tensors"
+LIVE = 0, 3, COUNT + 50
+
+
+@pytest.mark.parametrize(("name", "first"), [*zip(KEPT, cycle(LIVE), strict=False)])
 def test_a_run_goes_on_with_its_rows(tmp_path, name, first):
-    """Whatever the live sequence holds at the start; it comes back as it was saved."""
+    """Whatever the live sequence holds at the start; it comes back as it was saved. tests/prove has each with each."""
+    goes_on(tmp_path, name, first)
+
+
+def goes_on(tmp_path, name, first):
 
     def train(path, cut):
         history = deque(map(ROWS[name], range(first)), maxlen=COUNT + 100)
@@ -230,11 +241,11 @@ def test_tensors_that_share_memory_go_on_sharing_it(tmp_path):
 
 def test_modules_in_a_long_list_are_restored_by_themselves(tmp_path):
     """The state of each is its adapter's, and not a row."""
-    live = [torch.nn.Linear(2, 1) for _ in range(COUNT)]
+    live = [torch.nn.Linear(2, 1) for _ in range(rows.LEAST_ROWS)]
     saved = [each.weight.tolist() for each in live]
     with Run(tmp_path, {"it": live}) as run:
         run.save()
-    again = [torch.nn.Linear(2, 1) for _ in range(COUNT)]
+    again = [torch.nn.Linear(2, 1) for _ in live]
     with Run(tmp_path, {"it": again}):
         assert saved == [each.weight.tolist() for each in again]
 

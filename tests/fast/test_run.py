@@ -18,8 +18,6 @@ from holdfast.run import report
 from subjects import asked_of
 from toy import Cut, Toy, events, names, new_run
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
-
 
 def reasons(path):
     return [event["reason"] for event in events(path, "saved")]

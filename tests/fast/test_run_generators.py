@@ -1,6 +1,7 @@
 """A generator of the script's own: the code at an epoch's beginning draws from it again, and gets the same numbers."""
 
 import random
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -54,8 +55,7 @@ def train(place, name, *, nested, cuts=()):
     return seen, order_of(generator)
 
 
-@pytest.mark.parametrize("nested", [False, True])
-@pytest.mark.parametrize("name", kinds())
+@pytest.mark.parametrize(("name", "nested"), [*zip(kinds(), cycle([False, True]), strict=False)])
 def test_an_order_that_is_drawn_at_an_epochs_beginning_is_the_same_after_a_resume(tmp_path, capsys, name, nested):
     """In mid-epoch, twice; and nothing is said to have been put back, for nothing was wrong."""
     whole = train(tmp_path / "whole", name, nested=nested)
@@ -69,8 +69,7 @@ def first_of_a_child(spawning):
     return np.random.default_rng(child).random() if isinstance(spawning, np.random.SeedSequence) else child.random()
 
 
-@pytest.mark.parametrize("inside", ["state", "list", "vars"])
-@pytest.mark.parametrize("again", [0, 1, 9])
+@pytest.mark.parametrize(("again", "inside"), [(0, "state"), (1, "list"), (9, "vars")])
 @pytest.mark.parametrize("kind", ["Generator", "SeedSequence"])
 def test_a_resumed_generator_spawns_the_children_that_an_uninterrupted_one_does(tmp_path, kind, again, inside):
     """Also if a later start spawns fewer or more children before the run begins. Twice."""

@@ -17,10 +17,7 @@ from loader_cases import CASES, fetched_ahead, start
 from subjects import asked_of
 from toy import Cut, Toy, events, lines, names, new_run
 
-pytestmark = [
-    pytest.mark.usefixtures("no_syncs"),
-    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata's own
-]
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata's own
 
 
 @pytest.mark.parametrize("name", ["generator", "stream", "zip"])

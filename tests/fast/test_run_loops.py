@@ -16,8 +16,6 @@ from holdfast.run.position import Position
 from subjects import asked_of
 from toy import Cut, Toy, events, lines, names, new_run
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
-
 
 class Bar:
     """Holds what it wraps, as tqdm does: its own iterator is another one each time."""

@@ -21,8 +21,6 @@ from stores import invoke
 from subjects import asked_of
 from toy import Cut, Passes, Toy, events, lines, names, new_run
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
-
 
 def damage(path, name):
     """Turn one bit in the middle of a leaf's bytes, or of the manifest where there is no shard."""
@@ -35,7 +33,7 @@ def damage(path, name):
 
 @pytest.mark.filterwarnings("error")
 def test_wherever_a_run_is_cut_its_end_is_the_uninterrupted_one(tmp_path):
-    """Every loop, at every eleventh of its passes and at one interval; with a block, or without where it can be.
+    """Every loop, at every seventeenth of its passes and at one interval; with a block, or without where it can be.
 
     tests/slow/test_cuts.py asks more, and tests/prove/test_every_cut.py all.
     """
@@ -43,7 +41,7 @@ def test_wherever_a_run_is_cut_its_end_is_the_uninterrupted_one(tmp_path):
     for number, name in enumerate(LOOPS):
         every, started = intervals[number % 3], number % 2 == 1 and name not in WANT_A_BLOCK
         with asked_of(name, every, "without a block" if started else "in a block"):
-            cut_everywhere(tmp_path / str(number), name, 1 + number % 3, 11, every=every, started=started)
+            cut_everywhere(tmp_path / str(number), name, 1 + number % 3, 17, every=every, started=started)
 
 
 def test_a_finished_run_yields_nothing_and_has_its_final_state(tmp_path):

@@ -21,8 +21,6 @@ from holdfast.store import format
 from subjects import asked_of
 from toy import Cut, events
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
-
 
 def run_to(path, state, total, body, *, cut=None, **options):
     """Train to `total`; `cut`: the step whose body never ends."""

@@ -11,8 +11,6 @@ from holdfast.errors import Damaged, Mismatch, NotFound, UsageError
 from stores import flip
 from toy import Cut, events
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
-
 
 @pytest.fixture(autouse=True)
 def _seeded():

@@ -12,8 +12,6 @@ from holdfast.errors import Mismatch, UsageError
 from holdfast.torch.samplers import InterruptibleDistributedSampler
 from samplers_run import DATA, EPOCHS, KINDS, LENGTH, ours, ranks, sampler_of, torchs, train
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
-
 
 @pytest.mark.parametrize("make", KINDS)
 def test_a_run_has_the_order_that_the_sampler_has_alone(make, tmp_path):

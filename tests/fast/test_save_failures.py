@@ -20,8 +20,6 @@ from mirrored import look
 from toy import events, names
 from unchanged import Frozen, rest
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
-
 STEPS = 60
 
 

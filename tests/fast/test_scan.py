@@ -11,8 +11,6 @@ from holdfast import Last, Store, journal, scan
 from holdfast.errors import HoldfastError
 from toy import Toy, new_run
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
-
 
 @pytest.fixture
 def run(tmp_path):

@@ -11,8 +11,6 @@ from holdfast import Every, Run, Store
 from holdfast.state import tables, tree
 from toy import Cut
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
-
 
 def changed(luck, made, count, spread):
     """Change a set in every way that leaves a trace in its table. Return what `pop()` gave."""
@@ -83,7 +81,7 @@ def test_a_search_that_takes_from_a_set_ends_as_an_uninterrupted_one(tmp_path, h
             variables = {"numbers": numbers}
         else:
             state["numbers"] = [numbers] if how == "list" else numbers
-        with Run(path, state, vars=variables, every=Every(steps=1), background=False) as run:
+        with Run(path, state, vars=variables, every=Every(steps=3), background=False) as run:
             for step in run.steps(60):
                 if step == cut:
                     raise Cut

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -71,8 +70,7 @@ def newest(run):
 
 
 def verify(run, key, *more):
-    command = [sys.executable, "-m", "holdfast", "verify", str(run), "--key", str(key.with_suffix(".pub")), *more]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return invoke("verify", run, "--key", key.with_suffix(".pub"), *more)
 
 
 def seal(path, change, line=None):
@@ -163,7 +161,7 @@ def test_a_signed_run_goes_on_to_the_same_bits_and_every_checkpoint_verifies(tmp
     assert total == 3000 * (0 + 1 + 2 + 3 + 4)
     assert value
     found = verify(tmp_path / "run", key)
-    assert 0 == found.returncode, found
+    assert 0 == found.exit_code, found
     assert found.stdout.count(f"signed by {public_key(key.with_suffix('.pub')).fingerprint}") == 5
     names = {leaf.digest for leaf in Store(tmp_path / "run").latest().manifest.leaves.values()}
     assert {64} == {len(name) for name in names}
@@ -180,7 +178,7 @@ def test_what_the_key_did_not_sign_is_refused_and_nothing_is_changed(saved, key,
     assert not [*(saved / "quarantine").iterdir()]
     if attack is not bring_another_runs:  # which is what its own key has signed
         found = verify(saved, key)
-        assert 4 == found.returncode, found
+        assert 4 == found.exit_code, found
         assert "step-000000003  NOT TRUSTED" in found.stdout
 
 
@@ -321,19 +319,15 @@ def test_an_unsigned_run_becomes_signed_by_a_branch(tmp_path, key):
     """What `branch_from` names is the caller's word."""
     train(tmp_path / "old", 3)
     assert 3000 * 10 == train(tmp_path / "new", 5, key, branch_from=tmp_path / "old")[1]
-    assert 0 == verify(tmp_path / "new", key).returncode
+    assert 0 == verify(tmp_path / "new", key).exit_code
 
 
 def test_show_and_verify_say_who_signed(saved, key):
     """The fingerprint is that of `ssh-keygen -l`."""
     name = public_key(key.with_suffix(".pub")).fingerprint
-    command = [sys.executable, "-m", "holdfast", "show", str(saved)]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert f"by key {name}" in shown
-    facts = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
-    assert name == facts["signed"]
-    listed = subprocess.run([*command[:3], "ls", str(saved)], capture_output=True, text=True, check=True).stdout
-    assert 3 == listed.count(f"signed by {name[:15]}")
+    assert f"by key {name}" in invoke("show", saved).stdout
+    assert name == json.loads(invoke("show", saved, "--json").stdout)["signed"]
+    assert 3 == invoke("ls", saved).stdout.count(f"signed by {name[:15]}")
     found = json.loads(verify(saved, key, "--json").stdout)
     assert [name] * 3 == [each["signed"] for each in found["checkpoints"]]
 
@@ -365,9 +359,8 @@ def test_what_cannot_be_read_is_not_called_signed(saved, key):
 
 def test_a_copy_keeps_its_signature(saved, key, tmp_path):
     """It is in the manifest, so nothing has to be copied beside the files."""
-    command = [sys.executable, "-m", "holdfast", "copy", str(saved), str(tmp_path / "copy")]
-    subprocess.run(command, capture_output=True, check=True)
-    assert 0 == verify(tmp_path / "copy", key).returncode
+    assert 0 == invoke("copy", saved, tmp_path / "copy").exit_code
+    assert 0 == verify(tmp_path / "copy", key).exit_code
 
 
 @needs("ssh-keygen")
@@ -487,7 +480,7 @@ def test_a_signed_run_begins_from_its_mirror_and_heals_from_it(saved, key):
     assert not [*(saved / "quarantine").iterdir()]
     shutil.rmtree(saved)
     assert 3000 * 15 == train(saved, 6, key, mirror=place)[1]
-    assert 0 == verify(saved, key).returncode
+    assert 0 == verify(saved, key).exit_code
 
 
 def test_what_a_place_holds_unsigned_is_refused_by_its_name_there(saved, key):

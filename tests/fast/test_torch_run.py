@@ -18,8 +18,6 @@ from subjects import asked_of
 from torch_objects import MODULES, OPTIMIZERS, Fp32Moments, batch, learn, net
 from toy import events
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
-
 
 def bits_of(state):
     return {name: bits(live.capture(target)) for name, target in state.items()}

@@ -13,10 +13,7 @@ from holdfast import Every, Last, Run
 from holdfast.errors import DiskError
 from stores import invoke
 
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become two users"),
-    pytest.mark.usefixtures("no_syncs"),
-]
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become two users")
 GROUP = 2000
 
 

@@ -1,9 +1,6 @@
 """Loaders whose replay nobody promises: never a checkpoint that no start can use, and always a way to go on."""
 
 import random
-import shutil
-import subprocess
-import sys
 from itertools import count, islice
 from typing import Any
 
@@ -14,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 from holdfast import Every, Last
 from holdfast.data import promise
 from holdfast.errors import Mismatch, Stopped
-from holdfast.run.unproven import prove, proven
+from holdfast.run.unproven import prove
 from stores import invoke
 from subjects import asked_of
 from toy import Cut, Toy, events, launch, names, new_run, script
@@ -243,7 +240,7 @@ def test_other_samples_are_told_journalled_and_shown_from_then_on(tmp_path, caps
 
 
 def test_a_loader_of_another_kind_is_no_damage_and_other_samples_are_accepted(tmp_path, capsys):
-    """A position of another kind is a mismatch; typed, the advice resumes: for each pair of kinds."""
+    """A position of another kind is a mismatch; typed, the advice resumes: from each kind to two others."""
 
     class WithState(Prefetch):
         __name__ = "Prefetch"
@@ -263,11 +260,9 @@ def test_a_loader_of_another_kind_is_no_damage_and_other_samples_are_accepted(tm
         "generator": lambda: prefetched(range(6)),
         "subclass": lambda: Infinite(range(6)),
     }
-    for old, before in kinds.items():
+    for number, (old, before) in enumerate(kinds.items()):
         cut_short(tmp_path / old, before, 10, body=lambda run: run.save())
-        for new, after in kinds.items():
-            if old == new:
-                continue
+        for new, after in ([*kinds.items()] * 2)[number + 1 : number + 6 : 3]:
             with asked_of(old, new):
                 start = {"branch_from": tmp_path / old, "every": None}
                 with pytest.raises(Mismatch, match=r'say Run\(\.\.\., accept=\{"data"\}\)'):
@@ -366,7 +361,7 @@ def test_what_the_attributes_of_a_loader_carry_from_pass_to_pass_is_brought_back
             expected = trained(tmp_path / name, make)
             saved = tmp_path / f"{name}-saved"
             trained(saved, make, body=lambda run: run.save())
-            for checkpoint in sorted((saved / "checkpoints").glob("step-*")):
+            for checkpoint in sorted((saved / "checkpoints").glob("step-*"))[::3]:
                 seen = trained(tmp_path / f"{name}-{checkpoint.name}", make, branch_from=checkpoint)
                 assert seen == expected, checkpoint.name
 
@@ -404,7 +399,7 @@ class Grouped(OwnOrder):
 
 def test_a_sampler_with_a_memory_resumes_exactly(tmp_path):
     """Eager or lazy; it counts its epochs, shuffles further, or draws from a generator of its own. Cut anywhere."""
-    for how in ("in place", "own generator", "counts as it begins", "counts at its end"):
+    for first, how in enumerate(("in place", "own generator", "counts as it begins", "counts at its end")):
         for name, make in {
             "eager": lambda how=how: DataLoader(range(12), batch_size=3, sampler=OwnOrder(False, how)),
             "lazy": lambda how=how: DataLoader(range(12), batch_size=3, sampler=OwnOrder(True, how)),
@@ -414,7 +409,7 @@ def test_a_sampler_with_a_memory_resumes_exactly(tmp_path):
                 path = tmp_path / how / name
                 expected = trained(path, make, body=lambda run: run.save())
                 assert len({*expected}) > 8
-                for checkpoint in sorted((path / "checkpoints").glob("step-*"))[1::3]:
+                for checkpoint in sorted((path / "checkpoints").glob("step-*"))[1 + first :: 5]:
                     seen = trained(tmp_path / how / f"{name}-{checkpoint.name}", make, branch_from=checkpoint)
                     assert seen == expected, checkpoint.name
 
@@ -493,39 +488,3 @@ def test_the_stages_of_a_pipeline_are_brought_back(tmp_path):
     for cut in (8, 14):
         cut_short(tmp_path / str(cut), Pipeline, cut)
         assert trained(tmp_path / str(cut), Pipeline) == expected
-
-
-SCRIPT = """
-import random
-import shutil
-import subprocess
-import sys
-from holdfast import Every, Run
-
-random.seed(0)
-class Adds:
-    def __iter__(self):
-        for number in range(6):
-            yield number + random.random()
-
-seen = []
-with Run("runs/adds", dict(seen=seen), every=Every(steps=1)) as run:
-    for epoch in run.epochs(2):
-        for batch in run.batches(Adds()):
-            seen.append(batch + random.random())
-"""
-
-
-def test_a_drill_that_ends_well_notes_the_proof_where_the_next_start_finds_it(tmp_path):
-    """The undisturbed run is saved at its epochs' ends, and after the drill everywhere."""
-    path, runs = tmp_path / "train.py", tmp_path / "runs" / "adds"
-    path.write_text(SCRIPT)
-    run = lambda *words: subprocess.run([*words, str(path)], cwd=tmp_path, capture_output=True, text=True, check=True)
-    run(sys.executable)
-    assert all(name.endswith("-end") for name in names(runs))
-    shutil.rmtree(runs)
-    ended = run(sys.executable, "-m", "holdfast", "drill", "--kills", "2", "--no-flip", "--", sys.executable)
-    assert "Adds resumed exactly" in ended.stdout + ended.stderr
-    assert [*proven(runs).values()] == ["Adds"]
-    run(sys.executable)
-    assert any(not name.endswith("-end") for name in names(runs))

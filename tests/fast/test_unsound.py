@@ -23,8 +23,6 @@ from run_ranks import among_threads
 from stores import invoke
 from toy import Toy, events, names, new_run
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
-
 WRONG = [math.nan, math.inf, -math.inf]
 
 

@@ -1,9 +1,6 @@
 """A framework that nobody tried: its runs are told, and saved at their epochs' ends until a drill has proven it."""
 
 import random
-import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -14,7 +11,7 @@ from holdfast import Every, Last, Run
 from holdfast.data.feed import feed_for
 from holdfast.data.promise import Unproven, digest_of
 from holdfast.errors import Stopped
-from holdfast.run.unproven import prove, proven
+from holdfast.run.unproven import prove
 from holdfast.trainers.known import NAMES
 from holdfast.trainers.training import RunOptions, Training
 from run_ranks import Part, among_threads
@@ -186,62 +183,6 @@ def test_all_ranks_wait_where_one_of_them_has_another_version(tmp_path, monkeypa
     among_threads(monkeypatch)(2, walk)
     assert names(tmp_path) == ["step-000000006-end", "step-000000012-end"]
     assert ["made_up 2.7.0 was not tried" in each for each in told(tmp_path)] == [True]
-
-
-ENGINE = """
-import random
-
-__version__ = "2.7.0"
-
-class Engine:
-    def fit(self, callback, seen):
-        for number in callback.batches(range(4)):
-            seen.append(number + random.random())
-            callback.step()
-"""
-SCRIPT = """
-import random
-import engine
-from holdfast import Every
-from holdfast.trainers.names import ForeignName, require
-from holdfast.trainers.training import RunOptions, Training
-
-random.seed(1)
-seen, names = [], [ForeignName("engine:Engine.fit", ("self", "callback", "seen"), frozenset({"0123456789abcdef"}))]
-training = Training("runs/it", {"seen": seen}, {"every": Every(steps=1)}, epochs=2, untried=require("engine", names))
-
-class Callback:
-    batches, step = training.loop.batches, training.loop.step_done
-
-while training.loop.goes_on:
-    training.loop.begin_epoch()
-    engine.Engine().fit(Callback, seen)
-    training.loop.end_epoch()
-training.leave()
-print(seen)
-"""
-
-
-def test_a_drill_proves_it_and_the_next_start_is_silent(tmp_path):
-    """From the digest of a function that has another body, to the file that the drill leaves beside the run."""
-    (tmp_path / "engine.py").write_text(ENGINE)
-    path, runs = tmp_path / "train.py", tmp_path / "runs" / "it"
-    path.write_text(SCRIPT)
-    run = lambda *words: subprocess.run([*words, str(path)], cwd=tmp_path, capture_output=True, text=True, check=True)
-    line = (
-        "engine 2.7.0 was not tried with this Holdfast (Engine.fit has changed): this run is saved at the ends of its "
-    )
-    assert f"{line}epochs. Prove it once: holdfast drill -- python train.py" in run(sys.executable).stderr
-    assert names(runs) == ["step-000000004-end", "step-000000008-end"]
-    assert line in run(sys.executable).stderr
-    shutil.rmtree(runs)
-    ended = run(sys.executable, "-m", "holdfast", "drill", "--kills", "2", "--no-flip", "--", sys.executable)
-    assert "engine 2.7.0 resumed exactly" in ended.stdout + ended.stderr
-    assert [*proven(runs).values()] == ["engine 2.7.0"]
-    assert "was not tried" not in run(sys.executable).stderr
-    assert any(not name.endswith("-end") for name in names(runs))
-    (tmp_path / "engine.py").write_text(ENGINE.replace("random.random()", "random.random() * 2"))
-    assert line in run(sys.executable).stderr
 
 
 def test_each_digest_stands_beside_parameters():

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from test_drills import BROKEN, EPOCHS, KILLS, ONE_KILL, of_toy
+from test_drills import BROKEN, EPOCHS, KILLS, ONE_KILL, launcher_is_drilled, of_toy
 from test_torchrun_launcher import torchrun
 
 from causes import TORCH, planted, quiet
@@ -108,3 +108,8 @@ def test_of_a_rank_that_fails_its_own_last_lines_are_shown(tmp_path):
     assert "undisturbed run 1: the command failed with exit 1, ValueError: my own bug; the end of its output:" == head
     assert ["ValueError: my own bug", "torchrun: rank 0 was the first to end, with 1"] == lines[-2:]
     assert not any("torch/distributed" in line for line in lines)
+
+
+def test_a_launcher_that_does_not_restart_by_itself_is_drilled(tmp_path):
+    """As one that does."""
+    launcher_is_drilled(tmp_path, "0")

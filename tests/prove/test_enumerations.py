@@ -9,6 +9,12 @@ import test_crash
 import test_dtensor
 import test_every_byte
 import test_fence
+import test_foreign_hostile
+import test_forgotten
+import test_pending_gradients
+import test_rows
+import test_stale_files
+import test_torch_processes
 from test_crash import ENGINES, STORIES
 
 from faults import BROKEN, FULL, requests, scratched
@@ -95,3 +101,51 @@ def test_ranks_that_are_killed_anywhere_leave_the_old_or_the_new(tally):
     for shares in (False, True):
         found = {len(steps) for _, _, steps, taken in died if bool(taken) == shares}
         assert found == {test_collective_killed.SAVED, test_collective_killed.SAVED + 1}
+
+
+@pytest.mark.parametrize("case", test_pending_gradients.GROUPS, ids=str)
+def test_every_group_of_gradients_may_be_cut(tmp_path, no_syncs, case):
+    """As `test_pending_gradients` says, of all loops, at more steps."""
+    test_pending_gradients.is_cut(tmp_path, case, (1, 2, 3, 5, 9, 12))
+
+
+@pytest.mark.parametrize("name", test_rows.ROWS)
+def test_all_rows_come_back_in_all_sequences(tmp_path, no_syncs, name):
+    """As `test_rows` says, of each row in each sequence; and of runs, whatever the live sequence holds."""
+    for kind in test_rows.KINDS:
+        test_rows.come_back(tmp_path / kind, name, kind)
+    for first in test_rows.LIVE if name in test_rows.KEPT else ():
+        test_rows.goes_on(tmp_path / f"{first}", name, first)
+
+
+@pytest.mark.parametrize("plant", test_stale_files.PLANTS, ids=name_of)
+def test_each_stale_file_is_told_when_it_is_alone(tmp_path, no_syncs, plant):
+    """As `test_stale_files` says of some of them, and of all at once."""
+    test_stale_files.is_told(tmp_path, plant)
+
+
+@pytest.mark.filterwarnings("ignore:.*lr_scheduler.*", "ignore:.*epoch parameter.*")
+@pytest.mark.parametrize("script", test_forgotten.RIGHT, ids=name_of)
+def test_no_right_script_is_told_anything(tmp_path, no_syncs, script):
+    """As `test_forgotten` says of some of them."""
+    test_forgotten.is_told_nothing(tmp_path, script)
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+def test_workers_end_with_their_run_however_they_were_started(tmp_path, start):
+    """As `test_torch_processes` says: when the whole group gets a signal, inside of a child process, and alone."""
+    asked = {
+        "training": lambda place: test_torch_processes.ends_no_worker(start, "training", place),
+        "evaluating": lambda place: test_torch_processes.ends_no_worker(start, "evaluating", place),
+        "alone": lambda place: test_torch_processes.ends_with_workers(start, place),
+        "inside": lambda place: test_torch_processes.ends_inside_a_child(start, place),
+    }
+    for name, ends in asked.items():
+        (tmp_path / name).mkdir()
+        ends(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", test_foreign_hostile.SECONDS_EACH)
+def test_hostile_files_that_take_seconds_cost_no_more(tmp_path, name):
+    """As `test_foreign_hostile` says of all others."""
+    test_foreign_hostile.costs_little(tmp_path, name)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loader_cases import CASES, differing_cuts
+from loader_cases import CASES, differing_cuts, differing_trainer_cuts
 
 pytestmark = [
     pytest.mark.usefixtures("no_syncs"),
@@ -14,3 +14,9 @@ pytestmark = [
 def test_a_cut_anywhere_changes_nothing_with_workers(name, tmp_path):
     """At all of them."""
     assert {} == differing_cuts(name, 2, tmp_path)
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_a_cut_changes_nothing_for_a_trainer_of_any_loader(ahead, tmp_path):
+    """Whatever it has fetched ahead."""
+    assert {} == differing_trainer_cuts(ahead, tmp_path)

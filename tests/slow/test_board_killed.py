@@ -3,7 +3,6 @@
 import random
 import shutil
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -11,8 +10,6 @@ from boards import cut_off, logged, shown
 from holdfast import Run
 from holdfast.board import Board
 from toy import launch, script
-
-pytestmark = pytest.mark.usefixtures("no_syncs")  # thousands of saves
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])

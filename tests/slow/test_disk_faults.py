@@ -5,7 +5,7 @@ import pytest
 from clock_jumps import JUMPS, enumerate_jumps
 from disk_story import KINDS, STRIKES, bench, enumerate_faults  # noqa: F401  a fixture
 
-STRIDE = 23
+STRIDE = 41
 
 
 @pytest.mark.parametrize(("kind", "lasting"), STRIKES)

@@ -191,9 +191,12 @@ BROKEN = """
 """
 
 
-@pytest.mark.parametrize("restarts", ["0", "1"])
-def test_a_launcher_is_drilled_whether_it_restarts_by_itself_or_not(tmp_path, restarts):
-    """SIGTERM to torchrun, SIGKILL to all, SIGKILL to a rank: identical."""
+def test_a_launcher_that_restarts_by_itself_is_drilled(tmp_path):
+    """SIGTERM to torchrun, SIGKILL to all, SIGKILL to a rank: identical. tests/prove has one that does not restart."""
+    launcher_is_drilled(tmp_path, "1")
+
+
+def launcher_is_drilled(tmp_path, restarts):
     options = DrillOptions(kills=3, signals=("RANK", "TERM", "KILL"), seed=2)
     found = drill.drill(torchrun(tmp_path, "--max-restarts", restarts, body=QUICK), options, quiet)
     assert (report.IDENTICAL, 3) == (found.verdict, found.kills_proven)

@@ -15,7 +15,6 @@ from holdfast.torch.samplers import InterruptibleDistributedSampler
 from rank_processes import everywhere
 from toy import Cut
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
 LENGTH, EPOCHS = 42, 2
 DATA = torch.arange(LENGTH)
 

@@ -14,8 +14,6 @@ from holdfast.torch.samplers import InterruptibleDistributedSampler, Interruptib
 from samplers_run import DATA, EPOCHS, KINDS, LENGTH, groups, ours, ranks, sampler_of, together, torchs, train
 from toy import Cut
 
-pytestmark = pytest.mark.usefixtures("no_syncs")
-
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("make", [ours, groups])

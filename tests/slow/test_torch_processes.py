@@ -88,12 +88,15 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
-@pytest.mark.parametrize("during", ["training", "evaluating"])
+@pytest.mark.parametrize(("start", "during"), [("fork", "evaluating"), ("spawn", "training")])
 def test_a_signal_to_the_whole_group_ends_no_worker(start, during, tmp_path):
     """Slurm and `timeout` signal every process: workers live on, of a loader outside run.batches too, and the run is
-    saved.
+    saved. tests/prove has each way to start them.
     """
+    ends_no_worker(start, during, tmp_path)
+
+
+def ends_no_worker(start, during, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(GROUP)
 
@@ -132,11 +135,14 @@ CHILD = """
 """
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_a_run_inside_a_child_process_ends_with_its_workers(start, tmp_path):
+def test_a_run_inside_a_child_process_ends_with_its_workers(tmp_path):
     """Launchers start training through multiprocessing, whose children run no atexit functions: they end all the
     same.
     """
+    ends_inside_a_child("fork", tmp_path)
+
+
+def ends_inside_a_child(start, tmp_path):
     script = tmp_path / "launch.py"
     script.write_text(textwrap.dedent(CHILD))
     command = [sys.executable, str(script), str(tmp_path / "run"), start]
@@ -161,9 +167,12 @@ FORKSERVER = """
 """
 
 
-@pytest.mark.parametrize("start", ["forkserver", "spawn"])
-def test_a_script_ends_with_its_workers_however_they_were_started(start, tmp_path):
+def test_a_script_ends_with_its_workers_however_they_were_started(tmp_path):
     """A worker ends when the process that uses it says so: of a forkserver's workers that is not their parent."""
+    ends_with_workers("forkserver", tmp_path)
+
+
+def ends_with_workers(start, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(FORKSERVER))
     command = [sys.executable, str(script), str(tmp_path / "run"), start]

@@ -1,7 +1,6 @@
 """The built package: what is in it, and that it works where nothing else of the repository is."""
 
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -93,22 +92,6 @@ def test_the_source_distribution_holds_what_the_project_needs(built):
     assert not [name for name in names if "__pycache__" in name or name.startswith((".venv", "site/"))]
 
 
-def test_what_was_unpacked_runs_its_own_tests(built, tmp_path):
-    """With nothing of this checkout: golden runs, pages, workflows and the command are there."""
-    with tarfile.open(built[1]) as archive:
-        archive.extractall(tmp_path, filter="data")
-    (root,) = tmp_path.iterdir()
-    laws = [f"tests/fast/test_{name}.py" for name in ("cli", "docs", "golden_run", "tools", "workflows")]
-    few = "help_and_json or version or golden or names or targets or weighed or kind"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *laws, "-k", few]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(root / "src"))
-        told = done(*command, cwd=root)
-        where = done(sys.executable, "-c", "import holdfast; print(holdfast.__file__)", cwd=root)
-    assert str(root) in where
-    assert re.search(r"^[1-9]\d passed, \d+ deselected", told, re.MULTILINE), told
-
-
 def test_the_installed_wheel_saves_and_resumes(python, tmp_path):
     """Its command tells the version; a run that is told to stop goes on to the same state as one that is not."""
     command = python.with_name("holdfast")
@@ -163,14 +146,3 @@ def test_the_demo_needs_the_wheel_and_numpy_and_nothing_else(python, tmp_path):
         assert [damaged["damage"].partition(":")[0]] == after["quarantined"]
     assert [] == [*empty.iterdir()]
     assert "step-000000100" in done(command[0], "ls", kept / "killed", cwd=empty)
-
-
-def test_the_demo_tells_what_it_has_shown_and_where_to_read_on(python, tmp_path):
-    """The last line is the verdict; the files and commands that it names exist."""
-    told = done(python.with_name("holdfast"), "demo", cwd=tmp_path).splitlines()
-    assert told[-1].startswith("identical: ")
-    facts = dict(line.split(": ", 1) for line in told if ": " in line)
-    assert "2 times by SIGKILL" == facts["killed"]
-    assert Path(facts["the script"]).is_file()
-    assert {"docs/tutorial.md", "docs/drill.md"} <= {*facts["read on"].split()}
-    assert [] == [name for name in ("docs/tutorial.md", "docs/drill.md") if not (ROOT / name).exists()]
