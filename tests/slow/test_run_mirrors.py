@@ -17,9 +17,9 @@ from holdfast import Every, Last, Run, Store, disk
 from holdfast.errors import Stopped, StoreError, UsageError
 from holdfast.mirror.records import ResumeOrigin
 from holdfast.run import mirror_start
-from holdfast.run.mirror_place import MirrorPlace
 from mirrored import (
     await_copy,
+    changed_worker,
     claim,
     command,
     copies,
@@ -571,24 +571,23 @@ def test_a_place_that_tells_of_another_present_late_is_left_alone(tmp_path, plac
     assert 6 not in steps_at(forked)
 
 
+KEEPS_ALL = """
+from holdfast.mirror import remote
+from holdfast.mirror.place import Refused
+def refuse(*args):
+    raise Refused("no deletions")
+remote.Remote.remove = refuse
+"""
+
+
 def test_a_place_that_refuses_removals_is_told_of_the_end(tmp_path, place, monkeypatch, capsys):
     """As a bucket whose policy forbids them: the copies are made, the next machine is not refused; it is said once."""
-    real = MirrorPlace.next
-
-    def next_(self, *args, **options):
-        request = real(self, *args, **options)
-        return (
-            request._replace(args={**request.args, "name": "no name"})
-            if request is not None and request.op == "remove"
-            else request
-        )
-
-    monkeypatch.setattr(MirrorPlace, "next", next_)
+    changed_worker(KEEPS_ALL, tmp_path, monkeypatch)
     train(tmp_path / "run", 4, place, keep=Last(1), pause=lambda run: await_step(run, place))
     assert 4 in steps_at(place)
     assert [True] == [each.ended for each in look(place).claims]
     told = capsys.readouterr().err
-    assert ("stands still" in told, told.count("is not removed there: 'no name'")) == (False, 1), told
+    assert ("stands still" in told, told.count("is not removed there: no deletions")) == (False, 1), told
 
 
 # Kills -----------------------------------------------------------------------------------------------------------

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 
 from .. import disk, modes, scan
@@ -18,8 +17,8 @@ from .sending import Contents
 class Fetching:
     """The copy `name` of an attempt, on its way back."""
 
-    def __init__(self, place: Place, attempt: int, name: str, progress: Callable[[int], None]) -> None:
-        self._place, self._name, self._progress = place, name, progress
+    def __init__(self, place: Place, attempt: int, name: str) -> None:
+        self._place, self._name = place, name
         self._source = folder(attempt, name)
 
     def whole(self, into: Path) -> int:
@@ -28,7 +27,10 @@ class Fetching:
         wanted = self._wanted()
         for name in sorted(wanted.files):
             disk.make_dirs((into / name).parent)
-            self._bring(wanted, name, into, into / name)
+            try:
+                self._receive(wanted, name, into / name)
+            except Damaged:  # like every read: bytes that differ are read once more
+                self._receive(wanted, name, into / name)
         disk.remove_tree(into / MANIFEST)
         disk.write(into / MANIFEST, [wanted.raw])
         held = {(into / name).parent for name in wanted.files} | {into}
@@ -55,19 +57,6 @@ class Fetching:
             raise Damaged(f"{self._shown(MANIFEST)}: is that of {found.name}")
         return found
 
-    def _bring(self, wanted: Contents, name: str, root: Path, into: Path) -> None:
-        """Write a file, unless an earlier try has written it whole."""
-        if scan.lexists(into):
-            with suppress(StoreError):
-                for piece in sending.pieces(root, wanted, name):
-                    self._progress(len(piece))
-                return
-            disk.remove_file(into)
-        try:
-            self._receive(wanted, name, into)
-        except Damaged:  # like every read: bytes that differ are read once more
-            self._receive(wanted, name, into)
-
     def _receive(self, wanted: Contents, name: str, into: Path) -> None:
         try:
             disk.write(into, sending.verified(self._get(name), wanted, name, self._shown(name)))
@@ -79,9 +68,7 @@ class Fetching:
 
     def _get(self, name: str) -> Iterator[bytes]:
         try:
-            for piece in self._place.get(f"{self._source}/{name}"):
-                self._progress(len(piece))
-                yield piece
+            yield from self._place.get(f"{self._source}/{name}")
         except FileNotFoundError:
             raise self._missing(name) from None
 

@@ -70,12 +70,6 @@ def lineage(came_from: Mapping[int, ResumeOrigin], held: Iterable[Held]) -> list
     return chosen
 
 
-def strays(chosen: Iterable[LineageCheckpoint], held: Iterable[Held]) -> list[Held]:
-    """Those of `held` that are not in the lineage."""
-    inside = {(each.attempt, each.name, each.digest) for each in chosen}
-    return [each for each in held if (each.attempt, each.name, each.digest) not in inside]
-
-
 def _choices(attempt: int, until: str | None, held: Sequence[Held]) -> list[LineageCheckpoint]:
     """The checkpoints of one attempt, up to the name `until`, the newest first; of one name the nearest first."""
     within = [each for each in held if until is None or _order(each.name) <= _order(until)]

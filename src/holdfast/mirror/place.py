@@ -120,7 +120,11 @@ class Place(Reading, Writing, Protocol):
     """One place, for one thread at a time. The first call connects; after Silent the next call connects anew."""
 
     shown: str  # its URL without secrets
-    atomic: bool  # whether `create` has one winner among all machines. An object store shows it at the first
+
+    @property
+    def atomic(self) -> bool:
+        """Whether `create` has one winner among all machines. An object store shows it at the first."""
+        ...
 
     def close(self) -> None: ...
 

@@ -20,7 +20,7 @@ from ..store.format import MANIFEST
 from ..threads import WorkerPool, map_in_threads
 from .place import READ_BACK, NotKept, Pieces, Refused, Silent, shown, words
 from .s3_calls import Calls, tried
-from .sent import Sent, compare
+from .sent import Sent, compare, refuses
 
 CRC = "CRC64NVME"
 IN_FLIGHT = 4  # parts under way at the same time; one more is being filled
@@ -99,12 +99,8 @@ class S3:
         else:
             raise FileExistsError(f"{self.shown}/{path} exists")
         if self.atomic and not self._known_to_be_atomic:
-            try:  # the same bytes again, which a server that knows the condition refuses
-                self._calls.call("put_object", Key=key, Body=data, IfNoneMatch="*")
-            except FileExistsError:
-                self._known_to_be_atomic = True
-            else:
-                self.atomic = False
+            again = partial(self._calls.call, "put_object", Key=key, Body=data, IfNoneMatch="*")
+            self.atomic = self._known_to_be_atomic = refuses(again)
 
     def put(self, path: str, size_bytes: int, pieces: Pieces, *, read_back: bool) -> str:
         sent = Sent(size_bytes, pieces)

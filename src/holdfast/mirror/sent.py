@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import xxhash
 
 from ..errors import Damaged
-from .place import NotKept, Pieces
+from .place import READ_BACK, NotKept, Pieces
 
 
 class Digest(NamedTuple):
@@ -57,6 +58,49 @@ def walked(size_bytes: int, pieces: Pieces) -> Sent:
     for _ in sent:
         pass
     return sent
+
+
+class ReadingBack:
+    """Base of the places that verify a file by reading it back, and of their errors."""
+
+    shown: str
+    told: tuple[type[BaseException], ...]  # errors that become a place's own
+    own: tuple[type[BaseException], ...]  # among them those that leave it as they are
+
+    def get(self, path: str) -> Iterator[bytes]:
+        raise NotImplementedError
+
+    def check(self, path: str, size_bytes: int, pieces: Pieces, *, read_back: bool = False) -> str:  # noqa: ARG002
+        return self.verify(path, walked(size_bytes, pieces))
+
+    def verify(self, path: str, sent: Sent) -> str:
+        """Read the file back, and compare it with what was sent."""
+        compare(f"{self.shown}/{path}", sent.digest, self.get(path))
+        return READ_BACK
+
+    @contextmanager
+    def edge(self, sent: Sent | None = None) -> Iterator[None]:
+        """Turn a library's errors into those of a place. An error of the bytes' source is raised unchanged."""
+        try:
+            yield
+        except self.own:
+            raise
+        except self.told as error:
+            if sent is not None and error is sent.error:
+                raise
+            raise self.translated(error) from None
+
+    def translated(self, error: Any) -> Exception:
+        raise NotImplementedError
+
+
+def refuses(create_again: Callable[[], object]) -> bool:
+    """Whether a place that has just taken an exclusive write refuses the same one: it knows the condition."""
+    try:
+        create_again()
+    except FileExistsError:
+        return True
+    return False
 
 
 def compare(name: str, sent: Digest, kept: Iterable[bytes]) -> None:

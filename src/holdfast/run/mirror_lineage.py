@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,12 +14,19 @@ from ..mirror import lineage
 from ..mirror.lineage import HERE, Held, LineageCheckpoint
 from ..mirror.records import NO_MANIFEST, Claim, PlaceState, ResumeOrigin
 from ..mirror.sending import identity
+from ..retention import CheckpointFacts
 from ..store import source
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST, Name, parse_name
-from .mirror_place import PlaceCopy
 
 _SAME = ("host", "boot", "pid", "pid_started", "pid_space")  # facts that tell one process from every other
+
+
+class PlaceCopy(NamedTuple):
+    """A copy of this run's lineage at a place."""
+
+    attempt: int  # in whose folder it lies
+    facts: CheckpointFacts
 
 
 class RemoteCheckpoint(NamedTuple):
@@ -92,7 +99,7 @@ class Present:
             if (copy.attempt, copy.name, copy.digest) in inside
         }
 
-    def halves(self, place: int, may_live: Callable[[Claim], bool]) -> list[tuple[int, str]]:
+    def halves(self, place: int) -> list[tuple[int, str]]:
         """Return attempt and name of each incomplete copy at one place that nobody will complete.
 
         Only attempts of the lineage count.
@@ -128,6 +135,13 @@ class Present:
     def begins_afresh(self) -> bool:
         """Whether the newest attempt began from scratch, or there is none."""
         return self._afresh
+
+
+def may_live(claim: Claim) -> bool:
+    """Whether the process that made a claim may still be running."""
+    if claim.ended or owner.precedes(claim.owner):
+        return False
+    return not claim.owner or owner.is_me(claim.owner) or not owner.proven_gone(claim.owner, lambda: claim.claimed)
 
 
 def origin_of(log: Log, before: Log | None) -> ResumeOrigin:
