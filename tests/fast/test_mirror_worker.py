@@ -16,6 +16,7 @@ from holdfast import Last
 from holdfast.errors import UsageError
 from holdfast.mirror import client as clients
 from holdfast.mirror.client import PlaceError, WorkerClient
+from holdfast.store.checkpoint_index import CheckpointIndex
 from holdfast.store.store import Store
 from mirrored import look
 from stores import having, listing, put
@@ -81,7 +82,7 @@ def start(tmp_path, monkeypatch):
             (tmp_path / "worker.py").write_text(code)
             python.append(str(tmp_path / "worker.py"))
         places = [(str(root / name), Last(1)) for name in names]
-        begun.append(WorkerClient(str(tmp_path / "run"), places, python=python))
+        begun.append(WorkerClient(CheckpointIndex(tmp_path / "run"), places, python=python))
         begun[-1].start()
         waited_for(lambda: begun[-1]._child is not None)
         return begun[-1]
@@ -139,9 +140,9 @@ def test_a_checkpoint_goes_and_comes_back(start, checkpoint, tmp_path):
         fetch = {"attempt": 1, "name": STEP, "into": str(tmp_path / f"back-{place}")}
         assert client.ask_one("fetch", fetch, place, 10) == {"size_bytes": done["size_bytes"]}
         assert listing(tmp_path / f"back-{place}") == listing(checkpoint)
-    file = {"attempt": 1, "name": STEP, "file": "manifest.json", "into": str(tmp_path / "one")}
-    client.ask_one("file", file, 0, 10)
-    assert (tmp_path / "one").read_bytes() == (checkpoint / "manifest.json").read_bytes()
+    name = next(checkpoint.glob("*.safetensors")).name
+    client.ask_one("file", {"attempt": 1, "name": STEP, "file": name, "into": str(tmp_path / "one")}, 0, 10)
+    assert (tmp_path / "one").read_bytes() == (checkpoint / name).read_bytes()
     client.tell("drain", until=time.time() + 20)
     waited_for(lambda: len(told.of("drained")) == 2)
     assert ([(1, STEP)], True) == (there(tmp_path / "a"), look(tmp_path / "a").claims[0].ended)
@@ -254,7 +255,7 @@ def test_a_worker_that_cannot_start_says_why(tmp_path):
         ([sys.executable, str(tmp_path / "worker.py")], "no such library"),
         ([str(tmp_path / "no-python")], "cannot be started"),
     ]:
-        client = WorkerClient(str(tmp_path), [(str(tmp_path / "a"), Last(1))], python=python)
+        client = WorkerClient(CheckpointIndex(tmp_path), [(str(tmp_path / "a"), Last(1))], python=python)
         client.start()
         with pytest.raises(PlaceError, match=says):
             client.ask_one("look", {}, 0, 20)
@@ -300,9 +301,7 @@ def test_signals_do_not_end_it_and_closing_does(start, tmp_path):
     assert time.monotonic() - began < 3
 
 
-@pytest.mark.parametrize(
-    "text", [b"no order\n", b'{"do": "dance"}\n', b'{"do": "look", "id": 1, "place": 7}\n', b'{"do": "open"}\n']
-)
+@pytest.mark.parametrize("text", [b"no order\n", b'{"do": "look", "id": 1, "place": 7}\n', b'{"do": "open"}\n'])
 def test_a_bad_line_ends_it_with_a_clear_error(tmp_path, text):
     command = [sys.executable, "-P", "-m", "holdfast.mirror"]
     done = subprocess.run(command, input=text, capture_output=True, timeout=30, check=False)
@@ -312,9 +311,11 @@ def test_a_bad_line_ends_it_with_a_clear_error(tmp_path, text):
 
 PARENT = """
 import os, signal, sys, time
+from pathlib import Path
 from holdfast import Last
 from holdfast.mirror.client import WorkerClient
-client = WorkerClient(sys.argv[1], [(sys.argv[1], Last(1))])
+from holdfast.store.checkpoint_index import CheckpointIndex
+client = WorkerClient(CheckpointIndex(Path(sys.argv[1])), [(sys.argv[1], Last(1))])
 client.start()
 client.ask("look", {}, [0], 20)
 pid = client._child._process.pid
@@ -384,8 +385,9 @@ import sys
 from pathlib import Path
 from holdfast import Last
 from holdfast.mirror.client import WorkerClient
+from holdfast.store.checkpoint_index import CheckpointIndex
 places = [({str(tmp_path / "a")!r}, Last(1)), ("s3://AKIA:verysecret@bucket/x", Last(1))]
-client = WorkerClient({str(tmp_path / "run")!r}, places)
+client = WorkerClient(CheckpointIndex(Path({str(tmp_path / "run")!r})), places)
 client.start()
 client.ask_one("look", {{}}, 0, 10)
 pid = client._child._process.pid

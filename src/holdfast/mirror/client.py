@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from ..errors import StoreError, UsageError
 from ..rules import Rule
+from ..store.checkpoint_index import CheckpointIndex
 from ..threads import Condition, Latch, Worker, nothing
 from .process import WorkerProcess
 from .protocol import ALL, Event, WorkerOrder, packed
@@ -60,14 +61,16 @@ class _Asked:
 
 
 class WorkerClient:
-    """The worker of one run. The addresses may hold secrets: they go through its stdin, never into its arguments.
+    """The worker of the run whose checkpoints are in `index`.
+
+    The addresses may hold secrets: they go through its stdin, never into its arguments.
 
     With `private` it keeps other users out of folders.
     """
 
     def __init__(
         self,
-        root: str,
+        index: CheckpointIndex,
         places: Sequence[tuple[str, Rule]],
         *,
         python: Sequence[str] = (sys.executable,),
@@ -75,7 +78,8 @@ class WorkerClient:
     ) -> None:
         self._pid, self._python = os.getpid(), [*python]
         self._opening = {
-            "root": root,
+            "root": str(index.root),
+            "key": index.key,
             "places": [[url, packed(rule)] for url, rule in places],
             "parent": self._pid,
             "folder": os.getcwd(),
@@ -138,6 +142,8 @@ class WorkerClient:
             PlaceError: it did not do that.
         """
         answer = self.ask(do, args, [place], limit_s)[place]
+        if not answer.id:  # what has not answered must not write to this disk later
+            self.end_worker()
         if answer.kind is not None:
             raise PlaceError(answer.kind, answer.text)
         return answer.facts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from .. import disk, modes, scan
+from .. import disk, modes
 from ..errors import Damaged, NotFound, StoreError
 from ..store.format import MANIFEST
 from . import sending
@@ -31,24 +31,19 @@ class Fetching:
                 self._receive(wanted, name, into / name)
             except Damaged:  # like every read: bytes that differ are read once more
                 self._receive(wanted, name, into / name)
-        disk.remove_tree(into / MANIFEST)
         disk.write(into / MANIFEST, [wanted.raw])
         held = {(into / name).parent for name in wanted.files} | {into}
         for inner in sorted(held):
             disk.sync_dir(inner)
-        _require_nothing_else(into, wanted)
         return wanted.size_bytes
 
     def one(self, name: str, into: Path) -> None:
         """Write one file to `into`."""
         modes.inherit_mode(into.parent)
         wanted = self._wanted()
-        if name == MANIFEST:
-            disk.write(into, [wanted.raw])
-        elif name in wanted.files:
-            self._receive(wanted, name, into)
-        else:
+        if name not in wanted.files:
             raise NotFound(f"{self._shown(MANIFEST)}: has no file {name!r}")
+        self._receive(wanted, name, into)
         disk.sync_dir(into.parent)
 
     def _wanted(self) -> Contents:
@@ -86,11 +81,3 @@ class Fetching:
 
     def _shown(self, name: str) -> str:
         return f"{self._place.shown}/{self._source}/{name}"
-
-
-def _require_nothing_else(into: Path, wanted: Contents) -> None:
-    for place, _, names in scan.walk(into):
-        for name in names:
-            inside = (Path(place) / name).relative_to(into).as_posix()
-            if inside not in wanted.files and inside != MANIFEST:
-                raise StoreError(f"{into / inside}: is no file of the checkpoint that was fetched there")

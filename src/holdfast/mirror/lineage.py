@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from ..retention import CheckpointFacts
 from ..store.format import parse_name
 from .records import ResumeOrigin
 
@@ -24,6 +25,13 @@ class Held(NamedTuple):
     attempt: int  # that wrote it
     name: str
     digest: str  # of its manifest
+
+
+class PlaceCopy(NamedTuple):
+    """A copy of this run's lineage at a place."""
+
+    attempt: int  # in whose folder it lies
+    facts: CheckpointFacts
 
 
 class LineageCheckpoint(NamedTuple):

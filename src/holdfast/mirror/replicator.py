@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -31,6 +31,7 @@ from ..store.attempt import is_checkpoint
 from ..store.checkpoint_index import CheckpointIndex
 from . import waiting
 from .backends import open_place
+from .lineage import PlaceCopy
 from .place import Full, NotKept, Refused, Silent, shown, told
 from .protocol import Event, Kind, WorkerOrder
 from .records import NO_MANIFEST, Foreign, Later, PlaceState, ResumeOrigin, Taken
@@ -49,13 +50,6 @@ Say = Callable[[Event], None]
 
 class Cancelled(Exception):
     """The run needs no more of this."""
-
-
-class There(NamedTuple):
-    """A copy of this run's lineage at the place."""
-
-    attempt: int  # in whose folder it lies
-    facts: CheckpointFacts
 
 
 class Replicator:
@@ -78,7 +72,7 @@ class Replicator:
         self._seen: PlaceState | None = None
         self._origin: ResumeOrigin | None = None  # None: the run's state is not restored yet
         self._ours: set[tuple[int, str]] = set()  # copies and incomplete copies of this run's lineage
-        self._there: dict[str, There] = {}
+        self._there: dict[str, PlaceCopy] = {}
         self._verified: set[str] = set()  # copies that this attempt has made
         self._damaged: set[str] = set()  # local checkpoints
         self._litter: set[tuple[int, str]] = set()  # files of copies that were not completed may lie there
@@ -160,7 +154,7 @@ class Replicator:
         mine = self._claim["attempt"]
         copies = [copy for copy in seen.copies if (copy.attempt, copy.name) in self._ours]
         halves = {(rest.attempt, rest.name) for rest in seen.rests if rest.why == NO_MANIFEST}
-        self._there = {copy.name: There(copy.attempt, copy.facts()) for copy in copies}
+        self._there = {copy.name: PlaceCopy(copy.attempt, copy.facts()) for copy in copies}
         self._verified = {copy.name for copy in copies if copy.attempt == mine}  # a manifest is written last
         self._litter = {half for half in halves if half in self._ours or half[0] == mine}
         self._pins, self._origin = {*seen.pins}, origin
@@ -274,7 +268,7 @@ class Replicator:
 
     def _copied(self, mine: int, name: str) -> None:
         facts = next(facts for facts in self._local if facts.name == name)
-        self._there[name] = There(mine, facts)
+        self._there[name] = PlaceCopy(mine, facts)
         self._verified.add(name)
         self._litter.discard((mine, name))
         self._copies += 1

@@ -13,18 +13,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, NoReturn
 
+import msgspec
+
 from .. import disk
 from ..store.checkpoint_index import CheckpointIndex
+from ..store.signing import Key
 from .place import shown
 from .protocol import ALL, Event, WorkerOrder, line, orders, unpacked
-from .replicator import ANSWERS, Replicator
+from .replicator import Replicator
 
 LOOK_S = 1.0  # between two checks that the parent is alive and no place is stuck
 PATIENCE_S = 60.0  # beyond its budget: each call of a library has a time limit; one that exceeds it hangs for good
 
 NICE = 10  # the training's processes come first
 _BAD, _STUCK = 2, 3  # exit statuses: the run sent an invalid order; a library hangs
-_TOLD = {"claim", "ours", "begin", "committed", "yield", "drain"}
 
 
 class MirrorWorker:
@@ -50,13 +52,9 @@ class MirrorWorker:
     def _take(self, order: WorkerOrder) -> None:
         if order.do == "open":
             self._open(order)
-        elif order.do == "close":
-            os._exit(0)
-        elif order.do in (ANSWERS if order.id else _TOLD) or order.do == "claim":
+        else:
             for replicator in self._replicators if order.place == ALL else [self._replicators[order.place]]:
                 replicator.give(order)
-        else:
-            raise ValueError(order.do)
 
     def _open(self, order: WorkerOrder) -> None:
         args = order.args
@@ -64,7 +62,7 @@ class MirrorWorker:
             os._exit(0)  # the run is gone already
         with suppress(OSError):  # a relative path is that of the run when it began, wherever it is now
             os.chdir(args["folder"])
-        index = CheckpointIndex(Path(args["root"]))
+        index = CheckpointIndex(Path(args["root"]), msgspec.convert(args["key"], Key | None))
         self._replicators = [
             Replicator(number, url, unpacked(rule), index, self.say, private=args["private"])
             for number, (url, rule) in enumerate(args["places"])

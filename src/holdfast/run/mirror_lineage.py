@@ -11,22 +11,14 @@ from .. import owner
 from ..errors import Damaged, NotFound, UsageError
 from ..journal import Log
 from ..mirror import lineage
-from ..mirror.lineage import HERE, Held, LineageCheckpoint
+from ..mirror.lineage import HERE, Held, LineageCheckpoint, PlaceCopy
 from ..mirror.records import NO_MANIFEST, Claim, PlaceState, ResumeOrigin
 from ..mirror.sending import identity
-from ..retention import CheckpointFacts
 from ..store import source
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST, Name, parse_name
 
 _SAME = ("host", "boot", "pid", "pid_started", "pid_space")  # facts that tell one process from every other
-
-
-class PlaceCopy(NamedTuple):
-    """A copy of this run's lineage at a place."""
-
-    attempt: int  # in whose folder it lies
-    facts: CheckpointFacts
 
 
 class RemoteCheckpoint(NamedTuple):

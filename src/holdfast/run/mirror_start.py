@@ -46,7 +46,7 @@ class MirrorStart:
         self._mirroring, self._root, self._index = mirroring, store.root, store.index
         self._take_over, self._allow_fresh = store.take_over, options.allow_fresh
         places = [(place.url, _rule(place, store)) for place in mirroring.places]
-        self._client = WorkerClient(str(store.root), places, private=options.private)
+        self._client = WorkerClient(store.index, places, private=options.private)
         self._late = {number for number, place in enumerate(mirroring.places) if place.without}
         self._seen: dict[int, PlaceState] = {}
 

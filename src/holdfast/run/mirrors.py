@@ -17,13 +17,13 @@ import msgspec
 from ..errors import DiskError, StoreError, Superseded, UsageError
 from ..mirror import waiting
 from ..mirror.copying import THERE
+from ..mirror.lineage import PlaceCopy
 from ..mirror.protocol import Event
 from ..mirror.records import PlaceState, ResumeOrigin
 from ..retention import CheckpointFacts
 from ..terminal import say, warn
 from ..threads import Condition, Latch
 from .checkpoint_fetcher import CheckpointFetcher
-from .mirror_lineage import PlaceCopy
 from .mirror_options import named
 from .mirror_place import NEVER, MirrorPlace
 
@@ -106,6 +106,8 @@ class Mirrors:
         self._client.tell("yield", newest=newest)
         if not Condition().wait_for(lambda: not self._copies_older(newest), CANCEL_S):  # an open file keeps its space
             self._client.end_worker()
+            for place in self.places:
+                place.loses_worker()
 
     @property
     def drain_s(self) -> float:
