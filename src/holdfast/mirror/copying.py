@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..errors import Damaged, StoreError
 from ..store import format
@@ -18,6 +19,11 @@ from .sending import Contents
 
 THERE = "already there"
 COPIED = "copied there"
+READ_BACK = "read back"
+
+MOST_SENT_AGAIN = 3  # how often a file is sent again that the place kept wrongly
+
+T = TypeVar("T")
 
 
 class Copied(NamedTuple):
@@ -59,11 +65,11 @@ class Copying:
                 how = self._copy_within(one, name)
                 copied += wanted.files[name].size_bytes if how else 0
             if not how:
-                how = one.put(name)
+                how = _until_kept(partial(one.put, name))
                 sent += wanted.files[name].size_bytes
             hows.add(how)
         require()  # the last check before the manifest
-        self._commit(attempt, wanted)
+        _until_kept(partial(self._commit, attempt, wanted))
         self._remember(target, wanted)
         return Copied(wanted.size_bytes, sent, copied, ", ".join(sorted(hows)), time.monotonic() - began)
 
@@ -109,8 +115,10 @@ class Copying:
             if not self._place.copy(source, one.at(name)):
                 self._sent_bytes = file.size_bytes
                 return ""
-            one.check(name)
-        except (Damaged, FileNotFoundError):  # the source of the copy is damaged, or was removed
+        except FileNotFoundError:  # it was removed
+            self.forget(source)
+            return ""
+        if not one.is_there(name):  # the source of the copy is damaged
             self.forget(source)
             return ""
         return COPIED
@@ -149,26 +157,47 @@ class _One:
         return f"{self._target}/{name}"
 
     def put(self, name: str) -> str:
-        size = self.wanted.files[name].size_bytes
-        for _ in range(2):
+        """Send a file; return how the place has shown that it holds it.
+
+        Raises:
+            NotKept: the place holds other bytes than were sent.
+        """
+        pieces = partial(sending.pieces, self._path, self.wanted, name)
+        for again in (True, False):
             try:
-                return self._place.put(self.at(name), size, lambda: self._pieces(name), read_back=self._read_back)
+                return self._shown(name, self._place.put(self.at(name), self.wanted.files[name].size_bytes, pieces))
             except NotKept:
                 raise
-            except Damaged as error:  # like every read: bytes that differ are read once more
-                damage = error
-        raise damage
-
-    def check(self, name: str) -> None:
-        self._place.check(self.at(name), self.wanted.files[name].size_bytes, lambda: self._pieces(name))
+            except Damaged:  # like every read: bytes that differ are read once more
+                if not again:
+                    raise
+        raise AssertionError
 
     def is_there(self, name: str) -> str:
-        """Return THERE if an earlier try has brought the file, and it is whole there; else ""."""
+        """Return THERE if the file is there, and whole; else ""."""
+        pieces = partial(sending.pieces, self._path, self.wanted, name)
         try:
-            self.check(name)
+            self._shown(name, self._place.check(self.at(name), self.wanted.files[name].size_bytes, pieces))
         except (Damaged, FileNotFoundError):
             return ""
         return THERE
 
-    def _pieces(self, name: str) -> Iterator[bytes]:
-        return sending.pieces(self._path, self.wanted, name)
+    def _shown(self, name: str, how: str) -> str:
+        """Return how the place has shown a file: by its server's checksum, or else by being read back now."""
+        if how and not self._read_back:
+            return how
+        where = f"{self._place.shown}/{self.at(name)}"
+        try:
+            for _ in sending.verified(self._place.get(self.at(name)), self.wanted, name, where):
+                pass
+        except Damaged as error:
+            raise NotKept(f"{error}; send it again") from None
+        return READ_BACK
+
+
+def _until_kept(send: Callable[[], T]) -> T:
+    """Send a file, and again what the place has kept wrongly."""
+    for _ in range(MOST_SENT_AGAIN):
+        with suppress(NotKept):
+            return send()
+    return send()

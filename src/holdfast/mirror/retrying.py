@@ -8,10 +8,9 @@ from contextlib import contextmanager
 
 import tenacity
 
-from .place import NotKept, Pieces, Place, Silent
+from .place import Pieces, Place, Silent
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 30.0
-MOST_SENT_AGAIN = 3  # how often a file is sent again that the place stored wrongly
 SLOWEST = 4e6  # bytes per second at which a place verifies at least
 
 Watch = Callable[[int], None]  # called with the size of each piece before it passes; an exception from it ends the call
@@ -81,17 +80,17 @@ class RetryingPlace:
                             self._pass(len(fresh))
                             yield fresh
 
-    def check(self, path: str, size_bytes: int, pieces: Pieces, *, read_back: bool = False) -> str:
+    def check(self, path: str, size_bytes: int, pieces: Pieces) -> str:
         with self._retrying() as again:
-            return again(self._place.check, path, size_bytes, self._watched(pieces), read_back=read_back)
+            return again(self._place.check, path, size_bytes, self._watched(pieces))
 
     def create(self, path: str, data: bytes) -> None:
-        with self._retrying(NotKept) as again:
+        with self._retrying() as again:
             again(self._place.create, path, data)
 
-    def put(self, path: str, size_bytes: int, pieces: Pieces, *, read_back: bool) -> str:
-        with self._retrying(NotKept) as again:
-            return again(self._place.put, path, size_bytes, self._watched(pieces), read_back=read_back)
+    def put(self, path: str, size_bytes: int, pieces: Pieces) -> str:
+        with self._retrying() as again:
+            return again(self._place.put, path, size_bytes, self._watched(pieces))
 
     def copy(self, source: str, path: str) -> bool:
         with self._retrying() as again:
@@ -106,11 +105,11 @@ class RetryingPlace:
         return time.monotonic() - self._allowed_s > self.budget_s + patience_s
 
     @contextmanager
-    def _retrying(self, *errors: type[Exception]) -> Iterator[tenacity.Retrying]:
+    def _retrying(self) -> Iterator[tenacity.Retrying]:
         self._failing_s, self._allowed_s = None, time.monotonic()
         try:
             yield tenacity.Retrying(
-                retry=tenacity.retry_if_exception_type((Silent, *errors)),
+                retry=tenacity.retry_if_exception_type(Silent),
                 wait=tenacity.wait_random_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S),
                 stop=self._is_spent,
                 before=lambda _: self.watch(0),
@@ -135,17 +134,11 @@ class RetryingPlace:
 
     def _is_spent(self, state: tenacity.RetryCallState) -> bool:
         """Whether the next try would come too late; counted from the first error since a piece went through."""
-        if isinstance(_error_of(state), NotKept):
-            return state.attempt_number > MOST_SENT_AGAIN
         now_s = time.monotonic()
         self._failing_s = self._failing_s or now_s
         return now_s - self._failing_s + state.upcoming_sleep > self.budget_s
 
     def _failed(self, state: tenacity.RetryCallState) -> None:
         self._allowed_s = max(self._allowed_s, time.monotonic())
-        if (error := _error_of(state)) is not None:
+        if state.outcome is not None and (error := state.outcome.exception()) is not None:
             self._tell(error)
-
-
-def _error_of(state: tenacity.RetryCallState) -> BaseException | None:
-    return state.outcome.exception() if state.outcome else None
