@@ -496,8 +496,9 @@ def test_another_run_at_the_place_is_refused(tmp_path, place):
 # One owner -------------------------------------------------------------------------------------------------------
 
 
-def test_the_loser_of_a_place_ends_and_nothing_is_mixed(tmp_path, place):
-    """Its worker is suspended in the middle; the successor on another node goes on; then the loser wakes up."""
+@pytest.mark.parametrize("asleep", ["worker", "run"])
+def test_the_loser_of_a_place_ends_and_nothing_is_mixed(tmp_path, place, asleep):
+    """It is suspended in the middle, or its worker is; the successor on another node goes on; then it wakes up."""
     body = """
         place = sys.argv[1]
         with new_run(RUN, toy, mirror=place) as run:
@@ -508,17 +509,18 @@ def test_the_loser_of_a_place_ends_and_nothing_is_mixed(tmp_path, place):
                     while not os.path.exists(place + "/checkpoints/000001/step-000000002/manifest.json"):
                         time.sleep(0.01)
                     from mirrored import workers
-                    os.kill(workers()[0], signal.SIGSTOP)
-                    print(workers()[0], flush=True)
+                    pid = workers()[0] if sys.argv[2] == "worker" else os.getpid()
+                    print(pid, flush=True)
+                    os.kill(pid, signal.SIGSTOP)
                 time.sleep(0.02)
         """
     path = script(tmp_path, body)
     from toy import Ended, start
 
-    loser = start(path, place)
-    worker = int(loser.stdout.readline())
+    loser = start(path, place, asleep)
+    sleeper = int(loser.stdout.readline())
     toy = train(tmp_path / "b", 6, place, take_over=True)
-    os.kill(worker, signal.SIGCONT)
+    os.kill(sleeper, signal.SIGCONT)
     ended = Ended(loser)
     assert 1 == ended.code, ended
     assert "Superseded" in ended.err, ended
