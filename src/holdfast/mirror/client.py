@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from ..errors import StoreError, UsageError
 from ..rules import Rule
 from ..store.checkpoint_index import CheckpointIndex
+from ..terminal import warn
 from ..threads import Condition, Latch, Worker, nothing
 from .process import WorkerProcess
 from .protocol import ALL, Event, WorkerOrder, packed
@@ -231,8 +232,8 @@ class WorkerClient:
                     self._deliver(event)
                 if self._listener is not None:
                     while self._events:
-                        self._listener.handle(self._events.popleft())
-                    self._listener.tick()
+                        _inform(self._listener.handle, self._events.popleft())
+                    _inform(self._listener.tick)
             return child.why()
         finally:
             self._child = None
@@ -257,4 +258,11 @@ class WorkerClient:
                 question.answers[place] = Event("failed", place, kind="silent", text=why)
         self._came.ring()
         if self._listener is not None and not self._closed.is_set():
-            self._listener.lost(why)
+            _inform(self._listener.lost, why)
+
+
+def _inform(tell: Callable[..., None], *what: object) -> None:
+    try:
+        tell(*what)
+    except Exception as error:  # it must not end the thread: nothing more would be heard
+        warn(f"mirrors: {type(error).__name__}: {error}")

@@ -169,12 +169,6 @@ class Mirrors:
         place.heard()
         if place.left_alone and event.what != "drained":
             return
-        try:
-            self._handle(place, event)
-        except Exception as error:  # it must not end the thread: no other event would be noted
-            self._tell(place, f"{event.what}: {type(error).__name__}: {error}", event.name)
-
-    def _handle(self, place: MirrorPlace, event: Event) -> None:
         match event.what:
             case "joined":
                 place.joined(msgspec.convert(event.facts, PlaceState))
