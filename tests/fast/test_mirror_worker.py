@@ -120,7 +120,7 @@ def begun(client, *places):
     client.listen(listening)
     for place in places:
         client.ask_one("claim", CLAIM, place, 20)
-    client.claim(CLAIM, [])
+    client.claim(CLAIM)
     for place in places:
         client.begin(place, [], FRESH)
     return listening
@@ -181,7 +181,7 @@ def test_a_silent_place_is_tried_again_until_it_answers(start, checkpoint, tmp_p
     """Its parent folder is not mounted; then it is. Meanwhile the other place is served."""
     client = start("mount/here/a", "b")
     told = begun(client, 1)
-    client.claim(CLAIM, [0])
+    client.tell("claim", 0, **CLAIM)
     waited_for(lambda: [event.place for event in told.of("failing")] and told.of("copied"))
     assert {0} == {event.place for event in told.of("failing")}
     (tmp_path / "mount/here").mkdir(parents=True)

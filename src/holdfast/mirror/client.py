@@ -149,11 +149,9 @@ class WorkerClient:
             raise PlaceError(answer.kind, answer.text)
         return answer.facts
 
-    def claim(self, args: dict[str, Any], late: Collection[int]) -> None:
-        """Let the `late` places be claimed when they answer, and all of them by each later worker."""
+    def claim(self, args: dict[str, Any]) -> None:
+        """Let each later worker claim all places."""
         self._claim = WorkerOrder("claim", args=args)
-        for place in late:
-            self._write(WorkerOrder("claim", place, args=args), whole=True)
 
     def tell(self, do: str, place: int = ALL, **args: Any) -> None:
         """Send an order. If the worker does not read, this order is lost: those that it has not read say as much."""

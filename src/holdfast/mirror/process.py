@@ -39,13 +39,13 @@ class WorkerProcess:
     def write(self, order: WorkerOrder, *, whole: bool = False) -> None:
         """Write an order. With `whole` wait until all of it is written, or the worker has ended.
 
-        Else an order is lost if the pipe is full. It is never cut if it has at most PIPE_BUF (4096) bytes.
+        Else an order is lost if the pipe is full. It is written at once if it has at most PIPE_BUF (4096) bytes.
         """
-        data = line(order)
+        data = begun = line(order)
         with suppress(OSError, ValueError):  # it has ended: `read` will tell
             while data:
                 done = self._writes.write(data)
-                if done is None and not whole:
+                if done is None and data is begun and not whole:
                     return
                 data = data[done or 0 :]
                 if data:

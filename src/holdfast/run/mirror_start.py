@@ -44,6 +44,7 @@ class MirrorStart:
 
     def __init__(self, mirroring: Mirroring, options: Options, store: Store) -> None:
         self._mirroring, self._root, self._index = mirroring, store.root, store.index
+        self._shown = [place.shown for place in mirroring.places]
         self._take_over, self._allow_fresh = store.take_over, options.allow_fresh
         places = [(place.url, _rule(place, store)) for place in mirroring.places]
         self._client = WorkerClient(store.index, places, private=options.private)
@@ -61,7 +62,7 @@ class MirrorStart:
         answers = self._ask("look", {})
         for number, answer in answers.items():
             if answer.kind == "unusable":  # nothing newer can lie there
-                raise UsageError(f"{self._root}: {named(self._mirroring.places[number].shown, answer.text)}")
+                raise UsageError(f"{self._root}: {named(self._shown[number], answer.text)}")
         self._seen = _contents(answers)
         for number, answer in answers.items():
             if answer.kind is not None:
@@ -81,7 +82,7 @@ class MirrorStart:
         claims = [(number, claim) for number, seen in self._seen.items() for claim in seen.claims if claim.entered]
         if entered and claims:
             number, newest = max(claims, key=lambda each: each[1].attempt)
-            place = self._mirroring.places[number].shown
+            place = self._shown[number]
             require_same(place, newest.entered, Entry(**entered), accepted)
 
     def claim(self, store: Store, entered: Mapping[str, Any]) -> Mirrors:
@@ -105,21 +106,21 @@ class MirrorStart:
         run_json = (self._root / "run.json").read_text()
         claim = {"attempt": attempt.number, "run_json": run_json, "owner": owner.me(), "entered": dict(entered) or None}
         # its answer is what lies there now: who has claimed before is listed, who claims later stops this attempt
+        self._client.claim(claim)
         answers = self._ask("claim", claim)
         self._require_all(answers)
-        self._client.claim(claim, self._late)
+        for number in self._late:
+            self._client.tell("claim", number, **claim)
         self._seen = _contents(answers)
-        for number, answer in answers.items():
-            if not answer.facts["atomic"]:
-                place = self._mirroring.places[number].shown
-                warn(f"{self._root}: {place} knows no exclusive write: two starts in the same second may both claim it")
+        for place in (self._shown[number] for number, answer in answers.items() if not answer.facts["atomic"]):
+            warn(f"{self._root}: {place} knows no exclusive write: two starts in the same second may both claim it")
         self._tell_unusable(store)
         present = Present(store.checkpoints(), attempt.earlier, self._seen)
         places = [
             MirrorPlace(number, wanted.shown, _rule(wanted, store), self._seen.get(number))
             for number, wanted in enumerate(self._mirroring.places)
         ]
-        fetcher = CheckpointFetcher(store, self._client, [place.shown for place in places], present)
+        fetcher = CheckpointFetcher(store, self._client, self._shown, present)
         return Mirrors(fetcher, places, self._mirroring.drain_s)
 
     def _tell_unusable(self, store: Store) -> None:
@@ -148,7 +149,7 @@ class MirrorStart:
                 return
             for number in failing.keys() - told:
                 told.add(number)
-                place = self._mirroring.places[number].shown
+                place = self._shown[number]
                 say(f"{self._root}: asks {place} again: {failing[number].removeprefix(f'{place}: ')}")
 
         self._client.failing.clear()
@@ -173,7 +174,7 @@ class MirrorStart:
         else:
             raise self._unanswered(number, why)
         self._late.add(number)
-        said = named(self._mirroring.places[number].shown, why)
+        said = named(self._shown[number], why)
         warn(f"{self._root}: {said}; the run begins without it ({known})")
 
     def _is_newest(self, logs: Sequence[Log]) -> bool:
@@ -188,7 +189,7 @@ class MirrorStart:
         return False
 
     def _unanswered(self, number: int, why: str) -> StoreError:
-        place = self._mirroring.places[number].shown
+        place = self._shown[number]
         fresh = "" if self._index.names() else ", and allow_fresh=True to begin from scratch"
         return StoreError(
             f"{self._root}: {named(place, why)}. It may hold newer checkpoints than this directory, so the run does "
@@ -205,7 +206,7 @@ class MirrorStart:
         ids = {here: str(self._root)} if here else {}
         for number, seen in self._seen.items():
             if seen.run is not None:
-                ids.setdefault(seen.run, self._mirroring.places[number].shown)
+                ids.setdefault(seen.run, self._shown[number])
         if len(ids) > 1:
             raise UsageError(f"{' and '.join(ids.values())} hold different runs; give each run places of its own")
         return next(iter(ids), None)
@@ -223,7 +224,7 @@ class MirrorStart:
                 continue  # the claim of the directory asks about its own
             if may_live(newest):
                 raise UsageError(
-                    f"{self._mirroring.places[number].shown}: attempt {newest.attempt} may still be running: "
+                    f"{self._shown[number]}: attempt {newest.attempt} may still be running: "
                     f"{owner.describe(newest.owner)}. Stop it first; if you know that it is gone, say take_over=True "
                     "or set HOLDFAST_TAKE_OVER=1"
                 )
