@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from holdfast import Every, Last, Run, Store, disk
-from holdfast.errors import Stopped, StoreError, UsageError
+from holdfast.errors import Stopped, StoreError, Superseded, UsageError
 from holdfast.mirror.records import ResumeOrigin
 from holdfast.run import mirror_start
 from mirrored import (
@@ -530,6 +530,21 @@ def test_the_loser_of_a_place_ends_and_nothing_is_mixed(tmp_path, place, asleep)
     assert {"step-000000001", "step-000000002"} >= {copy.name for copy in found.copies if copy.attempt == 1}
     again = train(tmp_path / "c", 6, place)
     assert toy.value == again.value
+
+
+def test_who_is_superseded_at_one_place_writes_no_more_at_the_others(tmp_path, place):
+    """The later attempt was begun without them."""
+    second = tmp_path / "second"
+
+    def pause(run):
+        if run.step == 2:
+            await_step(run, second)
+            claim(place, 2, {"host": "elsewhere", "pid": 1})
+        time.sleep(0.05)
+
+    with pytest.raises(Superseded):
+        train(tmp_path / "run", 100, [place, second], pause=pause)
+    assert look(second).claims[0].ended
 
 
 def test_the_loser_of_a_race_does_not_note_that_the_winner_has_ended(tmp_path, place, monkeypatch):

@@ -194,6 +194,7 @@ class Replicator:
             return True
         missing = self._missing()
         outdated = self._outdated(missing)
+        missing = [name for name in missing if self._only in ("", name)]
         if outdated is not None and (self._removals > 0 or not missing):
             self._removals -= 1
             self._remove(*outdated)
@@ -229,8 +230,7 @@ class Replicator:
 
     def _missing(self) -> list[str]:
         sound = [facts for facts in self._local if facts.name not in self._damaged]
-        names = waiting.waiting(sound, [each.facts for each in self._there.values()], self._rule)
-        return [name for name in names if self._only in ("", name)]
+        return waiting.waiting(sound, [each.facts for each in self._there.values()], self._rule)
 
     def _outdated(self, missing: Sequence[str]) -> tuple[int, str] | None:
         """Return attempt and name of what is to be removed next."""

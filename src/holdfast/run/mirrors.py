@@ -250,6 +250,7 @@ class Mirrors:
         """Handle a lost place. Only a later attempt's claim stops the training."""
         if event.kind != "foreign" and place.seen is not None:
             self._superseded = Superseded(f"{self._root}: attempt {self._attempt.number} was superseded: {event.text}")
+            self._client.tell("drain", until=0.0)  # the other places need not know of that attempt yet
             self._drained.set()
         else:
             self._leave_alone(place, event.text)
