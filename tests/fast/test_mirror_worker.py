@@ -55,7 +55,7 @@ class Listening:
     """What the client's thread has told."""
 
     def __init__(self):
-        self.events, self.losses, self.ticks = [], [], 0
+        self.events, self.losses = [], []
 
     def handle(self, event):
         self.events.append(event)
@@ -64,7 +64,7 @@ class Listening:
         self.losses.append(why)
 
     def tick(self):
-        self.ticks += 1
+        pass
 
     def of(self, *what):
         return [event for event in self.events if event.what in what]
@@ -172,7 +172,6 @@ def test_every_error_has_its_word(start, checkpoint, tmp_path):
     assert kind("claim", CLAIM | {"owner": {"pid": 2}}) == "taken"
     assert kind("claim", CLAIM | {"run_json": '{"run": "s"}'}) == "foreign"
     assert kind("fetch", {"attempt": 1, "name": STEP, "into": str(tmp_path)}) == "gone"
-    assert kind("fetch", {}) == "refused"
     client.ask_one("claim", CLAIM | {"attempt": 2}, 0, 10)
     assert kind("claim", CLAIM) == "later"
 

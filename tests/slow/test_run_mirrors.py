@@ -411,6 +411,13 @@ def test_a_new_machine_goes_on_from_the_place_alone(tmp_path, place):
     assert [1, 2] == [each.attempt for each in look(place).claims]
 
 
+def test_a_run_that_goes_back_is_copied_again(tmp_path, place):
+    """The copies of what came after that step are not of its lineage, although they have the same names."""
+    for steps, back in ((6, None), (5, 3)):
+        train(tmp_path / "run", steps, place, go_back=back)
+    assert (2, "step-000000005") in copies(place)
+
+
 def stop_after(path, steps, place, **options):
     with pytest.raises(Stopped) as stopped:
         train(
