@@ -54,14 +54,15 @@ class Present:
             came_from = lineage.origins([*known, *_origins(self._logs)])
         except ValueError as error:
             raise _forked(str(error)) from None
-        there = ((place, each) for place in self._seen for each in self._seen[place].copies)
+        there = ((place, each) for place, seen in [*self._seen.items()] for each in seen.copies)
         held = [*self._here, *(Held(place, each.attempt, each.name, each.digest) for place, each in there)]
         self._chosen, self._came_from = lineage.lineage(came_from, held), came_from
         self.head = max([*came_from, *(each.attempt for each in held)], default=None)
         self._afresh = self.head is None or came_from.get(self.head, ResumeOrigin(None)).attempt is None
 
     def _claims(self) -> Iterator[Claim]:
-        return (claim for each in self._seen.values() for claim in each.claims)
+        # of a list: another thread may add a place meanwhile
+        return (claim for each in [*self._seen.values()] for claim in each.claims)
 
     def see(self, place: int, seen: PlaceState) -> Mapping[str, PlaceCopy]:
         """Add the content of a place that answered late; return its copies of the lineage.
@@ -81,6 +82,7 @@ class Present:
         """Note that this attempt resumes from `origin`."""
         mine = Claim(attempt=attempt, owner=owner.me(), origin=origin)
         self._seen[HERE] = PlaceState(run=None, claims=[mine])
+        self._look()
 
     def copies(self, place: int) -> dict[str, PlaceCopy]:
         """The copies of the lineage at one place, by name."""
@@ -107,7 +109,7 @@ class Present:
     def found(self) -> list[RemoteCheckpoint]:
         """The checkpoints of the lineage that lie at places, the newest first."""
         merged: dict[str, RemoteCheckpoint] = {}
-        finite = {copy.digest: copy.finite for each in self._seen.values() for copy in each.copies}
+        finite = {copy.digest: copy.finite for each in [*self._seen.values()] for copy in each.copies}
         for each in self._chosen:
             name = parse_name(each.name)
             if name is not None:

@@ -64,9 +64,9 @@ class Mirrors:
         """Begin to copy: the run's own checkpoint `restored` is restored; None: the run begins with another state."""
         present = self.fetcher.present
         origin = ResumeOrigin(None) if restored is None else ResumeOrigin(present.head, restored)
+        present.went_on(self._attempt.number, origin)
         there = {place.shown: sorted(present.copies(place.index)) if place.seen else [] for place in self.places}
         self._attempt.record("mirrors", places=there, attempt=origin.attempt, name=origin.name)
-        present.went_on(self._attempt.number, origin)
         self._origin = origin
         for place in self.places:
             self._begin(place)
