@@ -148,18 +148,6 @@ def test_a_checkpoint_goes_and_comes_back(start, checkpoint, tmp_path):
     assert ([(1, STEP)], True) == (there(tmp_path / "a"), look(tmp_path / "a").claims[0].ended)
 
 
-def test_each_commit_is_copied_and_what_the_rule_does_not_keep_is_removed(start, run, tmp_path):
-    """The worker finds out by itself; the run only says that something was committed."""
-    client = start("a")
-    told = begun(client, 0)
-    for step in (2, 3):
-        waited_for(lambda: len(told.of("copied")) == step - 1)  # noqa: B023  called at once
-        put(run, step)
-        client.tell("committed")
-    waited_for(lambda: len(told.of("removed")) == 2)
-    assert ["step-000000003"] == [name for _, name in there(tmp_path / "a")]
-
-
 def test_every_error_has_its_word(start, checkpoint, tmp_path):
     client = start("a")
 
@@ -223,7 +211,6 @@ def test_a_worker_that_dies_is_told_and_started_again(start, checkpoint, tmp_pat
     assert "signal 9" in told.losses[0]
     client.begin(1, [(1, STEP)], FRESH)
     waited_for(lambda: there(tmp_path / "b") == [(1, STEP)])
-    assert worker_of(client) != first
 
 
 def test_a_relative_path_is_that_of_the_start(start, tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -645,6 +646,24 @@ def test_a_kill_in_the_middle_of_a_copy_loses_nothing(tmp_path, place):
     assert alone(tmp_path / "alone", 8) == int(ended.out)
     assert {int(ended.out)} == toy_at(place, 8)
     waited_for(lambda: b"holdfast.mirror" not in command(worker))
+
+
+def test_the_end_waits_for_a_place_that_a_new_worker_has_not_reached_yet(tmp_path, place):
+    """Its process was killed, and the place is away when the last checkpoint is saved."""
+    away = vanished(place)
+
+    def pause(run):
+        if run.step == 2:
+            await_copy(place, "step-000000001")
+            away.__enter__()
+            (first,) = workers()
+            os.kill(first, signal.SIGKILL)
+            waited_for(lambda: workers() not in ([], [first]))
+            Timer(5.0, away.__exit__, [None] * 3).start()
+            time.sleep(3)
+
+    train(tmp_path / "run", 3, place, pause=pause)
+    assert 3 in steps_at(place)
 
 
 # Healing ---------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ class MirrorPlace:
         self.seen = seen
         self.there: Mapping[str, CheckpointFacts] = {}  # its copies of this run's lineage
         self.begun = False  # it is known what is there
+        self.served = False  # the worker that runs now has been told that
         self.left_alone = False  # this attempt does nothing more there
         self.drained = False
         self.copying = ""
@@ -58,7 +59,7 @@ class MirrorPlace:
 
     def begins(self, there: Mapping[str, CheckpointFacts]) -> None:
         """Note which of its copies are of this run's lineage: from now on checkpoints are copied."""
-        self.there, self.begun = there, True
+        self.there, self.begun, self.served = there, True, True
 
     def is_next(self, name: str) -> None:
         """Note that `name` is to be copied, unless another one is being copied."""
@@ -70,7 +71,7 @@ class MirrorPlace:
         self.copying = name
 
     def loses_worker(self) -> None:
-        self.copying, self.drained = "", False
+        self.copying, self.drained, self.served = "", False, False
 
     def drains(self) -> None:
         """Note that nothing is left to do there."""

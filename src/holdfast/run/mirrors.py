@@ -130,7 +130,9 @@ class Mirrors:
         limit_s = max(0.0, min(self._limit_s if wait else 0.0, until - time.time()))
         self._leaving, self._gave_way = True, False  # nothing more is saved
         self._drain_until = time.time() + limit_s
-        self._client.tell("drain", until=self._drain_until)
+        for place in self.places:
+            if place.served or place.seen is None or self._origin is None:  # else once the new worker serves it
+                self._client.tell("drain", place.index, until=self._drain_until)
         if not self._drained.wait(min(TOLD_S, limit_s)) and limit_s > TOLD_S:
             if self.undrained:
                 say(f"{self._root}: waits for the copies of {self.undrained[0].checkpoint}, at most {limit_s:.0f} s")
