@@ -127,6 +127,7 @@ class Mirrors:
         """
         if self._closed or self._leaving:
             return
+        wait = wait and self._superseded is None
         limit_s = max(0.0, min(self._limit_s if wait else 0.0, until - time.time()))
         self._leaving, self._gave_way = True, False  # nothing more is saved
         self._drain_until = time.time() + limit_s
@@ -253,7 +254,6 @@ class Mirrors:
         if event.kind != "foreign" and place.seen is not None:
             self._superseded = Superseded(f"{self._root}: attempt {self._attempt.number} was superseded: {event.text}")
             self._client.tell("drain", until=0.0)  # the other places need not know of that attempt yet
-            self._drained.set()
         else:
             self._leave_alone(place, event.text)
 
