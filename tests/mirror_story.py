@@ -33,8 +33,9 @@ SHORTER = [
     ["s3_calls", "_CALL_S", 2 * SILENT_S],
     ["sftp_connection", "ANSWER_S", SILENT_S],
     ["sftp_connection", "CONNECT_S", SILENT_S],
-    ["lane", "FIRST_WAIT_S", 0.02],
-    ["lane", "LONGEST_WAIT_S", 0.2],
+    ["retrying", "FIRST_WAIT_S", 0.02],
+    ["retrying", "LONGEST_WAIT_S", 0.2],
+    ["replicator", "RETRY_S", 0.1],
 ]
 IN_PARTS = [["s3", "S3.whole_bytes", 8000], ["s3", "S3.part_bytes", 8192]]
 

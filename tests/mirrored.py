@@ -4,11 +4,15 @@ import json
 import os
 import shutil
 import signal
+import sys
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
+from holdfast.mirror.client import WorkerClient
 from holdfast.mirror.folder import Folder
 from holdfast.mirror.remote import Remote
+from holdfast.run import mirror_start
 from holdfast.store.checkpoint import Checkpoint
 from toy import events, waited_for
 
@@ -52,6 +56,13 @@ def await_copy(place, name):
 def workers():
     """The processes of mirrors that this process has started, by /proc."""
     return [pid for pid in children(os.getpid()) if b"holdfast.mirror" in command(pid)]
+
+
+def changed_worker(code, tmp_path, monkeypatch):
+    """From now on the workers of runs run this code before their own."""
+    (tmp_path / "worker.py").write_text(f"{code}\nfrom holdfast.mirror import __main__\n")
+    python = [sys.executable, str(tmp_path / "worker.py")]
+    monkeypatch.setattr(mirror_start, "WorkerClient", partial(WorkerClient, python=python))
 
 
 def children(parent):

@@ -18,7 +18,6 @@ import numpy as np
 
 from holdfast import Every, Last, Run
 from holdfast.mirror import client
-from holdfast.run import mirror_place
 from holdfast.store import lineage, shards
 
 STEP_S = 0.03
@@ -45,11 +44,10 @@ class Committed:
 
 def main():
     asked = json.loads(sys.argv[1])
-    python = [sys.executable, *asked["worker"]]
     options: Any = client.WorkerClient.__init__
-    options.__kwdefaults__["python"] = python
+    options.__kwdefaults__["python"] = [sys.executable, *asked["worker"]]
     for module, name, value in (
-        (mirror_place, "RETRY_S", [each / 10 for each in mirror_place.RETRY_S]),
+        (client, "RETRY_S", [each / 10 for each in client.RETRY_S]),
         (lineage, "LINK_BYTES", 96 << 10),  # the leaf that never changes has a file of its own
         (shards, "LINK_BYTES", 96 << 10),
     ):

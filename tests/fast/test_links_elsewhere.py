@@ -32,7 +32,7 @@ def test_a_mirror_writes_through_no_link(tmp_path, outside):
     before = listing(outside)
     changes = [
         lambda: place.create("000001/new.json", b"x"),
-        lambda: place.put("000001/step-000000001/model.safetensors", 1, lambda: iter([b"x"]), read_back=True),
+        lambda: place.put("000001/step-000000001/model.safetensors", 1, lambda: iter([b"x"])),
         lambda: place.copy("000001/step-000000001/model.safetensors", "000002/x"),
         lambda: place.remove("000001/step-000000001"),
     ]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.mirror.lineage import HERE, Held, lineage, origins, strays
+from holdfast.mirror.lineage import HERE, Held, lineage, origins
 from holdfast.mirror.records import ResumeOrigin
 from holdfast.store.format import Name
 
@@ -21,15 +21,6 @@ def held(place, attempt, *steps):
 
 def chosen(came_from, every):
     return [(each.attempt, each.name, each.places) for each in lineage(came_from, every)]
-
-
-def test_a_ghost_s_late_checkpoint_is_in_no_lineage():
-    """Attempt 2 has saved step 110 after attempt 3 had gone on from its step 100."""
-    came_from = {1: ResumeOrigin(None), 2: ResumeOrigin(1, name(50)), 3: ResumeOrigin(2, name(100))}
-    every = held(0, 2, 60, 100, 110) + held(HERE, 2, 110)
-    assert [(2, name(100), (0,)), (2, name(60), (0,))] == chosen(came_from, every)
-    assert strays(lineage(came_from, every), every) == held(0, 2, 110) + held(HERE, 2, 110)
-    assert chosen(came_from, every + held(1, 3, 110))[0] == (3, name(110), (1,))
 
 
 def test_an_attempt_that_died_before_it_went_on_does_not_count():
@@ -122,5 +113,3 @@ def test_the_lineage_is_what_led_to_the_present(seed):
         if places:
             expected.append((attempt, name(step), places))
     assert expected == chosen(world.came_from, every)
-    inside = {each[:2] for each in expected}
-    assert all((each.attempt, each.name) not in inside for each in strays(lineage(world.came_from, every), every))

@@ -39,8 +39,8 @@ def test_a_refusal_is_told_as_one():
     hidden = RuntimeError("Failed to remove")
     hidden.__cause__ = HttpResponseError("AuthorizationPermissionMismatch")
     for error in (OSError("Forbidden: b/box\nno storage.objects.create"), hidden, HttpResponseError("no")):
-        found = place._translated(error)
+        found = place.translated(error)
         assert isinstance(found, Refused), error
         assert "check the URL" in str(found)
     azure = HttpResponseError("This is not authorized.\nRequestId:1\nTime:2\nContent: <?xml?>")
-    assert str(place._translated(azure)).startswith("memory://box/run: This is not authorized.; check")
+    assert str(place.translated(azure)).startswith("memory://box/run: This is not authorized.; check")

@@ -1,9 +1,7 @@
 """Outages of a place: each begins and ends in the journal, and the terminal tells both without being flooded."""
 
 import os
-import sys
 import time
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,35 +9,35 @@ import numpy as np
 import pytest
 
 from holdfast import Every, Last, Run
-from holdfast.mirror.client import WorkerClient
-from holdfast.run import mirror_place, mirror_start
+from holdfast.run import mirror_place
 from holdfast.run.mirror_place import MirrorPlace
-from mirrored import vanished, workers
+from mirrored import changed_worker, vanished, workers
 from needed import missing
 from stores import mounted
 from toy import Toy, events, names, new_run, waited_for
 
 SLOW = """
 import time
-from holdfast.mirror import sending
+from holdfast.mirror import replicator, retrying, sending
+replicator.RETRY_S, retrying.LONGEST_WAIT_S = 0.1, 0.2
 real = sending._read
 def read(*args):
     for piece in real(*args):
         time.sleep({pause_s} if len(piece) > {least} else 0)
         yield piece
 sending._read = read
-from holdfast.mirror import __main__
 """
 
 
 @pytest.fixture
 def slow_worker(tmp_path, monkeypatch):
-    """A function: from then on the workers of runs need so many seconds for each piece of a file, if it is that big."""
+    """A function: from then on the workers of runs need so many seconds for each piece of a file, if it is that big.
+
+    They do not wait long for a place that is away.
+    """
 
     def slow(pause_s, least=0):
-        (tmp_path / "worker.py").write_text(SLOW.format(pause_s=pause_s, least=least))
-        python = [sys.executable, str(tmp_path / "worker.py")]
-        monkeypatch.setattr(mirror_start, "WorkerClient", partial(WorkerClient, python=python))
+        changed_worker(SLOW.format(pause_s=pause_s, least=least), tmp_path, monkeypatch)
 
     return slow
 
@@ -48,7 +46,6 @@ def test_each_outage_has_an_end_in_a_run_that_always_lags(tmp_path, monkeypatch,
     """Something newer always waits to be copied. Each outage is told, and each end, with what is still lacking."""
     slow_worker(0.1)
     monkeypatch.setattr(mirror_place, "SAY_S", 0.0)
-    monkeypatch.setattr(mirror_place, "RETRY_S", (0.1,))
     (tmp_path / "mnt").mkdir()
     place, said, away = tmp_path / "mnt" / "place", [], []
     left = ["stands still", "answers again", "stands still", "answers again"]
@@ -116,7 +113,7 @@ def test_a_place_that_flaps_is_told_of_once_a_minute(monkeypatch):
     """Of each kind; and in the end the terminal has told how it is."""
     now = [1000.0]
     monkeypatch.setattr("holdfast.run.mirror_place.time.monotonic", lambda: now[0])
-    place, lines = MirrorPlace(0, "there", Last(1), {}), []
+    place, lines = MirrorPlace(0, "there", Last(1), None), []
     for second in range(600):
         now[0] += 1.0
         if second < 301:

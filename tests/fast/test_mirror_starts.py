@@ -3,26 +3,22 @@
 import errno
 import os
 import shutil
-import sys
 import time
-from functools import partial
 
 import pytest
 
 from holdfast import journal
 from holdfast.errors import DiskError, StoreError, UsageError
 from holdfast.inspect.mirrors import of_run
-from holdfast.mirror.client import WorkerClient
 from holdfast.mirror.records import ResumeOrigin
 from holdfast.run import mirror_start
-from mirrored import claim, look, names_at
+from mirrored import changed_worker, claim, look, names_at
 from stores import flip
 from toy import Toy, names, new_run
 
 NO_PACKAGE = """
 import sys
 sys.modules["paramiko"] = None
-from holdfast.mirror import __main__
 """
 
 
@@ -44,10 +40,7 @@ def started(path, **options):
 def test_an_address_that_cannot_be_used_is_refused(tmp_path, monkeypatch, address, says):
     """At once and as wrong use, also where the run's directory could begin without it: nothing can lie there."""
     if "missing" in says:
-        (tmp_path / "worker.py").write_text(NO_PACKAGE)
-        monkeypatch.setattr(
-            mirror_start, "WorkerClient", partial(WorkerClient, python=[sys.executable, str(tmp_path / "worker.py")])
-        )
+        changed_worker(NO_PACKAGE, tmp_path, monkeypatch)
     began = time.monotonic()
     with pytest.raises(UsageError) as refused:
         started(tmp_path / "run", mirror=[tmp_path / "place", address], allow_fresh=True)
@@ -58,6 +51,24 @@ def test_an_address_that_cannot_be_used_is_refused(tmp_path, monkeypatch, addres
     assert "\n" not in text
     assert 2 == refused.value.exit_code
     assert [] == names(tmp_path / "run")
+
+
+NOT_ATOMIC = """
+from holdfast.mirror import folder
+real = folder.Folder.create
+def create(self, *args):
+    self.atomic = False
+    real(self, *args)
+folder.Folder.create = create
+"""
+
+
+def test_a_place_without_an_exclusive_write_is_told_once(tmp_path, monkeypatch, capsys):
+    """Of several places it is named; and the run goes on."""
+    changed_worker(NOT_ATOMIC, tmp_path, monkeypatch)
+    started(tmp_path / "run", mirror=tmp_path / "place")
+    assert 1 == capsys.readouterr().err.count(f"{tmp_path / 'place'} knows no exclusive write")
+    assert "step-000000002" in names_at(tmp_path / "place")
 
 
 def test_a_place_that_is_asked_again_is_told_once(tmp_path, monkeypatch, capsys):

@@ -1,13 +1,21 @@
-"""What is asked of a place next: copies and removals take turns, and no file is left that nobody knows of."""
+"""What is done at a place next: copies and removals take turns, and no file is left that nobody knows of."""
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from holdfast.mirror.records import ResumeOrigin
+from holdfast.mirror.copying import Copied
+from holdfast.mirror.place import Refused, Silent
+from holdfast.mirror.protocol import WorkerOrder
+from holdfast.mirror.records import PlaceState
+from holdfast.mirror.replicator import Cancelled, Replicator
 from holdfast.retention import CheckpointFacts
 from holdfast.rules import Last
-from holdfast.run.mirror_place import MirrorPlace, PlaceCopy
 
-FRESH = ResumeOrigin(None)
+ERRORS = {"silent": Silent, "refused": Refused, "dropped": Cancelled}
 
 
 def facts(step):
@@ -15,33 +23,67 @@ def facts(step):
 
 
 class Working:
-    """A place with a rule that keeps one copy, in a run that saves faster than the place copies."""
+    """A place with a rule that keeps one copy, in a run that saves faster than the place copies.
+
+    It is its own remote and index: no file is written.
+    """
 
     def __init__(self):
-        self.place = MirrorPlace(0, "there", Last(1), {})
-        self.step, self.asked = 0, []
-        self.turn()
-        assert self.asked == ["begun"]
+        self.step, self.asked, self.ends, self.refuses = 0, [], "done", False
+        self.told = []
+        index: Any = self
+        self.replicator = Replicator(0, "nowhere", Last(1), index, self.told.append)
+        vars(self.replicator).update(_remote=self, _place=SimpleNamespace(budget_s=0.0))
+        self.replicator._take(WorkerOrder("claim", args={"attempt": 1}))
+        self.replicator._advance()
+        self.replicator._take(WorkerOrder("begin", args={"attempt": None, "name": None}))
 
-    def turn(self, *, ends="done", leaving=False):
-        """A checkpoint is saved, and the next request ends like this."""
-        self.step += not leaving
-        self.place.saved()
-        self.place._retry_s = 0.0
-        request = self.place.next([facts(self.step)], FRESH, leaving=leaving)
-        if request is None:
-            return None
-        self.asked.append(request.op if request.op != "remove" else f"remove {request.name[-1:]}")
-        self.place.asked(request, 1)
-        if ends == "done" and request.op == "copy":
-            self.place.copied(PlaceCopy(1, facts(self.step)), 0.1)
-        if ends == "done":
-            self.place.done(request)
-        elif ends == "dropped":
-            self.place.dropped()
-        else:
-            self.place.failed(again=ends == "silent")
-        return request
+    def facts(self):
+        return [facts(self.step)]
+
+    def checkpoint(self, name):
+        return SimpleNamespace(path=Path("nowhere") / name)
+
+    def claim(self, attempt):
+        assert 1 == attempt
+
+    def look(self):
+        return PlaceState(run="r")
+
+    def begun(self, attempt, origin):
+        pass
+
+    def copy(self, attempt, path, *, read_back):
+        self.asked.append("copy")
+        if self.ends in ERRORS:
+            raise ERRORS[self.ends]("the place")
+        return Copied(10, 10, 0, "read back", 0.1)
+
+    def remove(self, attempt, of, name):
+        self.asked.append(f"remove {int(name[-9:])}")
+        if self.refuses:
+            raise Refused("no deletions")
+
+    def end(self, attempt):
+        self.asked.append("end")
+
+    @property
+    def there(self):
+        return [int(name[-9:]) for name in self.replicator._there]
+
+    def turn(self, ends="done"):
+        """A checkpoint is saved, and the next step ends like this."""
+        self.step, self.ends = self.step + 1, ends
+        self.replicator._take(WorkerOrder("committed"))
+        self.replicator._advance()
+
+    def leave(self):
+        self.ends = "done"
+        order = WorkerOrder("drain", args={"until": time.time() + 60})
+        self.replicator.give(order)
+        self.replicator._take(order)
+        while "drained" not in [event.what for event in self.told]:
+            self.replicator._advance()
 
 
 def test_outdated_copies_go_although_a_checkpoint_always_waits():
@@ -49,23 +91,20 @@ def test_outdated_copies_go_although_a_checkpoint_always_waits():
     run = Working()
     for _ in range(20):
         run.turn()
-        assert len(run.place.there) <= 2
-    assert {"copy", "remove 2"} <= {*run.asked}
+        assert len(run.there) <= 2
+    assert {"copy", "remove 1"} <= {*run.asked}
 
 
 def test_a_removal_that_is_refused_holds_up_no_copy():
     """A place may forbid deletions; copies go on."""
     run = Working()
+    run.refuses = True
     for _ in range(20):
-        request = run.turn(ends="done")
-        if request.op == "remove":
-            run.asked.pop()
-            # as if it failed
-            run.place.there = {**run.place.there, request.name: PlaceCopy(1, facts(int(request.name[-9:])))}
+        run.turn()
     assert run.asked.count("copy") >= 6
 
 
-@pytest.mark.parametrize("ends", ["silent", "refused", "dropped"])
+@pytest.mark.parametrize("ends", [*ERRORS])
 def test_what_a_copy_has_left_is_removed_if_it_is_not_copied_again(ends):
     """It may even be whole, and only its answer was lost: nobody has it in a list."""
     run = Working()
@@ -74,8 +113,7 @@ def test_what_a_copy_has_left_is_removed_if_it_is_not_copied_again(ends):
     lost = f"remove {run.step}"
     for _ in range(6):
         run.turn()
-    while run.turn(leaving=True) is not None:
-        pass
+    run.leave()
     assert run.asked.count(lost) == 1
     assert run.asked[-1] == "end"
 
@@ -84,9 +122,5 @@ def test_what_is_copied_after_all_stays():
     run = Working()
     run.turn()
     run.turn(ends="silent")
-    run.step -= 1  # nothing newer was saved
-    run.turn()
-    while run.turn(leaving=True) is not None:
-        pass
-    assert f"remove {run.step}" not in run.asked
-    assert [*run.place.there] == [facts(run.step).name]
+    run.leave()  # nothing newer was saved
+    assert (f"remove {run.step}" in run.asked, run.there) == (False, [run.step])

@@ -10,67 +10,100 @@ import threading
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from holdfast.errors import StoreError, UsageError
+from holdfast import Last
+from holdfast.errors import UsageError
+from holdfast.mirror import client as clients
 from holdfast.mirror.client import PlaceError, WorkerClient
-from holdfast.mirror.records import PlaceState
-from stores import having, listing
+from holdfast.store.checkpoint_index import CheckpointIndex
+from holdfast.store.store import Store
+from mirrored import look
+from stores import having, listing, put
+from toy import waited_for
 
 RUN = '{"run": "r"}'
 CLAIM = {"attempt": 1, "run_json": RUN, "owner": {"pid": 1}, "entered": 1.0}
+FRESH = {"attempt": None, "name": None}
 STEP = "step-000000001"
 
 HANGS = """
 import time
-from holdfast.mirror import lane, worker
+from holdfast.mirror import folder, worker
 worker.MirrorWorker.__init__.__kwdefaults__["patience_s"] = 0.0
-def look(*_):
+def names(*_):
     print("a library prints this", flush=True)
     time.sleep(60)
-lane.OPS["look"] = look
+folder.Folder.names = names
 from holdfast.mirror import __main__
 """
 
 SLOW = """
 import time
-from holdfast.mirror import place, sending
+from holdfast.mirror import sending
 real = sending.pieces
 def pieces(*args):
     for piece in real(*args):
-        time.sleep(0.05)
+        time.sleep(0.3)
         yield piece
 sending.pieces = pieces
 from holdfast.mirror import __main__
 """
 
 
+class Listening:
+    """What the client's thread has told."""
+
+    def __init__(self):
+        self.events, self.losses = [], []
+
+    def handle(self, event):
+        self.events.append(event)
+
+    def lost(self, why):
+        self.losses.append(why)
+
+    def tick(self):
+        pass
+
+    def of(self, *what):
+        return [event for event in self.events if event.what in what]
+
+
 @pytest.fixture
-def start(tmp_path):
+def start(tmp_path, monkeypatch):
     """Starts a client of the places of these names, with a worker that runs `code` instead of its own."""
-    clients = []
+    monkeypatch.setattr(clients, "RETRY_S", (0.1,))
+    begun = []
 
     def begin(*names, code=None, root=tmp_path):
         python = [sys.executable]
         if code:
             (tmp_path / "worker.py").write_text(code)
             python.append(str(tmp_path / "worker.py"))
-        clients.append(WorkerClient([str(root / name) for name in names], python=python))
-        clients[-1].start()
-        return clients[-1]
+        places = [(str(root / name), Last(1)) for name in names]
+        begun.append(WorkerClient(CheckpointIndex(tmp_path / "run"), places, python=python))
+        begun[-1].start()
+        waited_for(lambda: begun[-1]._child is not None)
+        return begun[-1]
 
     yield begin
-    for client in clients:
+    for client in begun:
         client.close()
 
 
 @pytest.fixture
-def checkpoint(tmp_path):
-    return having(tmp_path / "run", 1).latest().path
+def run(tmp_path):
+    return having(tmp_path / "run", 1)
+
+
+@pytest.fixture
+def checkpoint(run):
+    return run.latest().path
 
 
 def worker_of(client):
+    waited_for(lambda: client._child is not None)
     return client._child._process.pid
 
 
@@ -81,159 +114,159 @@ def is_gone(pid):
         return True
 
 
-def wait_for(true, timeout_s=20.0):
-    until = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+def begun(client, *places):
+    """Claims these places, and lets them be copied to."""
+    listening = Listening()
+    client.listen(listening)
+    for place in places:
+        client.ask_one("claim", CLAIM, place, 20)
+    client.claim(CLAIM)
+    for place in places:
+        client.begin(place, [], FRESH)
+    return listening
 
 
-def posted(client, place, op, args, **options):
-    """Posts; the list gets the reply, and before it the notes."""
-    found = []
-    client.post(place, op, args, found.append, noted=found.append, **options)
-    return found
+def there(place):
+    return [(copy.attempt, copy.name) for copy in look(place).copies]
 
 
 def test_a_checkpoint_goes_and_comes_back(start, checkpoint, tmp_path):
     client = start("a", "b")
-    assert [each.shown for each in client.start()] == [str(tmp_path / "a"), str(tmp_path / "b")]  # once more
-    for place in (0, 1):
-        client.ask(place, "claim", CLAIM, 10)
-        client.ask(place, "begun", {"attempt": 1, "from": {"attempt": None}}, 10)
-        done = client.ask(place, "copy", {"attempt": 1, "path": str(checkpoint)}, 10)
+    told = begun(client, 0, 1)
+    waited_for(lambda: len(told.of("copied")) == 2)
+    for place, done in [(event.place, event.facts) for event in told.of("copied")]:
         assert {*done} == {"size_bytes", "sent_bytes", "copied_bytes", "how", "took_s"}
         (tmp_path / f"back-{place}").mkdir()
         fetch = {"attempt": 1, "name": STEP, "into": str(tmp_path / f"back-{place}")}
-        assert client.ask(place, "fetch", fetch, 10)["size_bytes"] == done["size_bytes"]
+        assert client.ask_one("fetch", fetch, place, 10) == {"size_bytes": done["size_bytes"]}
         assert listing(tmp_path / f"back-{place}") == listing(checkpoint)
-        client.ask(place, "end", {"attempt": 1}, 10)
-    seen = msgspec.convert(client.ask(0, "look", {}, 10), PlaceState)
-    assert [(each.attempt, each.name) for each in seen.copies] == [(1, STEP)]
-    assert seen.claims[0].ended
-    file = {"attempt": 1, "name": STEP, "file": "manifest.json", "into": str(tmp_path / "one")}
-    client.ask(0, "file", file, 10)
-    assert (tmp_path / "one").read_bytes() == (checkpoint / "manifest.json").read_bytes()
-    client.ask(0, "remove", {"attempt": 1, "of": 1, "name": STEP}, 10)
-    assert client.ask(0, "look", {}, 10)["copies"] == []
+    name = next(checkpoint.glob("*.safetensors")).name
+    client.ask_one("file", {"attempt": 1, "name": STEP, "file": name, "into": str(tmp_path / "one")}, 0, 10)
+    assert (tmp_path / "one").read_bytes() == (checkpoint / name).read_bytes()
+    client.tell("drain", until=time.time() + 20)
+    waited_for(lambda: len(told.of("drained")) == 2)
+    assert ([(1, STEP)], True) == (there(tmp_path / "a"), look(tmp_path / "a").claims[0].ended)
 
 
 def test_every_error_has_its_word(start, checkpoint, tmp_path):
     client = start("a")
-    copy = {"attempt": 1, "path": str(checkpoint)}
 
-    def kind(op, args):
+    def kind(do, args):
         with pytest.raises(PlaceError) as caught:
-            client.ask(0, op, args, 10)
+            client.ask_one(do, args, 0, 10)
         return caught.value.kind
 
-    assert kind("copy", copy) == "foreign"
-    client.ask(0, "claim", CLAIM, 10)
+    client.ask_one("claim", CLAIM, 0, 10)
     assert kind("claim", CLAIM | {"owner": {"pid": 2}}) == "taken"
     assert kind("claim", CLAIM | {"run_json": '{"run": "s"}'}) == "foreign"
-    assert kind("copy", copy | {"path": str(tmp_path / STEP)}) == "gone"
     assert kind("fetch", {"attempt": 1, "name": STEP, "into": str(tmp_path)}) == "gone"
-    assert kind("copy", {}) == "refused"
-    client.ask(0, "claim", CLAIM | {"attempt": 2}, 10)
-    assert kind("copy", copy) == "later"
+    client.ask_one("claim", CLAIM | {"attempt": 2}, 0, 10)
+    assert kind("claim", CLAIM) == "later"
 
 
 def test_a_silent_place_is_tried_again_until_it_answers(start, checkpoint, tmp_path):
     """Its parent folder is not mounted; then it is. Meanwhile the other place is served."""
     client = start("mount/here/a", "b")
-    found = posted(client, 0, "claim", CLAIM, budget_s=60)
-    client.ask(1, "claim", CLAIM, 10)
-    wait_for(lambda: len(found) > 1)
+    told = begun(client, 1)
+    client.tell("claim", 0, **CLAIM)
+    waited_for(lambda: [event.place for event in told.of("failing")] and told.of("copied"))
+    assert {0} == {event.place for event in told.of("failing")}
     (tmp_path / "mount/here").mkdir(parents=True)
-    wait_for(lambda: found[-1].ok is not None)
-    assert {each.note for each in found[:-1]} == {"retrying"}
-    assert client.ask(0, "copy", {"attempt": 1, "path": str(checkpoint)}, 10)["sent_bytes"]
+    waited_for(lambda: told.of("joined"))
+    client.begin(0, [], FRESH)
+    waited_for(lambda: there(tmp_path / "mount/here/a"))
 
 
-def test_a_place_that_stays_silent_is_told_after_the_budget(start):
-    client = start("mount/here/a")
-    found = posted(client, 0, "look", {}, budget_s=0.5)
-    wait_for(lambda: found and not found[-1].note)
-    assert found[-1].error == "silent"
-    assert "mount" in found[-1].text
-
-
-def test_a_request_that_is_withdrawn_ends(start, checkpoint):
-    """While it is sent, and while it waits for its turn or for the next try."""
+@pytest.mark.parametrize("order", ["yield", "drain"])
+def test_a_copy_that_is_not_wanted_any_more_ends(start, checkpoint, tmp_path, order):
+    """At its next piece: the disk is short of space, or the attempt is over."""
     client = start("a", code=SLOW)
-    client.ask(0, "claim", CLAIM, 10)
-    found = []
-    numbers = [client.post(0, "copy", {"attempt": 1, "path": str(checkpoint)}, found.append) for _ in range(2)]
-    for number in numbers:
-        client.cancel(number)
-    wait_for(lambda: len(found) == 2)
-    assert [each.error for each in found] == ["cancelled", "cancelled"]
-    assert client.ask(0, "look", {}, 10)["copies"] == []
+    told = begun(client, 0)
+    waited_for(lambda: told.of("copying"))
+    if order == "yield":
+        client.tell("yield", newest="step-000000002")
+        waited_for(lambda: [event.name for event in told.of("copying")] == [STEP, ""])
+    else:
+        client.tell("drain", until=time.time())
+        waited_for(lambda: told.of("drained"))
+    assert [] == there(tmp_path / "a")
 
 
-def test_a_worker_that_dies_is_told_and_started_again(start, checkpoint):
+def test_a_worker_that_dies_is_told_and_started_again(start, checkpoint, tmp_path):
+    """Who asks it is told, too; the next one claims the places again, and copies what lacks."""
     client = start("mount/here/a", "b")
-    client.ask(1, "claim", CLAIM, 10)
-    first = worker_of(client)
-    open_requests = [posted(client, 0, "look", {}) for _ in range(3)]
-    wait_for(lambda: any(open_requests) and not client._outbox)  # what was not sent goes to the next worker
+    told = begun(client, 1)
+    first, found = worker_of(client), []
+
+    def ask():
+        found.append(client.ask("look", {}, [0], 20)[0])
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    waited_for(lambda: client.failing or told.of("failing"))
     os.kill(first, signal.SIGKILL)
-    wait_for(lambda: all(each and not each[-1].note for each in open_requests))
-    assert {each[-1].error for each in open_requests} == {"silent"}
-    assert "signal 9" in open_requests[0][-1].text
-    assert client.ask(1, "copy", {"attempt": 1, "path": str(checkpoint)}, 20)["size_bytes"]
-    assert worker_of(client) != first
+    asking.join()
+    assert (found[0].kind, "signal 9" in found[0].text) == ("silent", True)
+    waited_for(lambda: told.of("joined"))
+    assert "signal 9" in told.losses[0]
+    client.begin(1, [(1, STEP)], FRESH)
+    waited_for(lambda: there(tmp_path / "b") == [(1, STEP)])
 
 
 def test_a_relative_path_is_that_of_the_start(start, tmp_path, monkeypatch):
     """Also for a worker that is started after the script has changed its directory."""
     monkeypatch.chdir(tmp_path)
     client = start("a", root=Path())
-    os.kill(worker_of(client), signal.SIGKILL)
     (tmp_path / "else").mkdir()
     monkeypatch.chdir(tmp_path / "else")
-    wait_for(lambda: client._child is None)  # a request that comes while a worker dies is answered with "silent"
-    client.ask(0, "claim", CLAIM, 20)
+    first = worker_of(client)
+    os.kill(first, signal.SIGKILL)
+    waited_for(lambda: worker_of(client) != first)
+    client.ask_one("claim", CLAIM, 0, 20)
     assert (tmp_path / "a/claims/000001.json").exists()
 
 
 def test_a_library_that_hangs_ends_the_worker_and_not_the_run(start):
-    """And what a library prints is no reply."""
-    client = start("a", "b", code=HANGS)
-    found = posted(client, 0, "look", {}, budget_s=0.1)
-    wait_for(lambda: found and not found[-1].note)
-    assert (found[-1].error, "hangs" in found[-1].text) == ("silent", True)
-    assert client.ask(1, "claim", CLAIM, 20) == {"atomic": True}
+    """And what a library prints is no event."""
+    client = start("a", code=HANGS)
+    with pytest.raises(PlaceError, match="hangs") as hung:
+        client.ask_one("look", {"budget_s": 0.1}, 0, 20)
+    assert hung.value.kind == "silent"
+    assert client.ask("look", {}, [0], 0.2)[0].kind == "silent"
 
 
 def test_a_worker_that_cannot_start_says_why(tmp_path):
     (tmp_path / "worker.py").write_text("raise SystemExit('no such library')")
-    client = WorkerClient([str(tmp_path / "a")], python=[sys.executable, str(tmp_path / "worker.py")])
-    with pytest.raises(PlaceError, match="no such library"):
+    for python, says in [
+        ([sys.executable, str(tmp_path / "worker.py")], "no such library"),
+        ([str(tmp_path / "no-python")], "cannot be started"),
+    ]:
+        client = WorkerClient(CheckpointIndex(tmp_path), [(str(tmp_path / "a"), Last(1))], python=python)
         client.start()
-    client.close()
-    client = WorkerClient([str(tmp_path / "a")], python=[str(tmp_path / "no-python")])
-    with pytest.raises(PlaceError, match="cannot be started"):
-        client.start()
-    client.close()
+        with pytest.raises(PlaceError, match=says):
+            client.ask_one("look", {}, 0, 20)
+        client.close()
 
 
-def test_a_stopped_worker_delays_nobody(start):
-    """Neither a request nor the end of the run waits for it longer than it is told to."""
+def test_a_stopped_worker_delays_nobody_and_gets_no_cut_order(start, run, tmp_path):
+    """Neither an order nor the end of the run waits for it. When it reads again, it does what the orders said."""
     client = start("a")
-    pid = worker_of(client)
+    told, pid = begun(client, 0), worker_of(client)
+    waited_for(lambda: told.of("copied"))
     os.kill(pid, signal.SIGSTOP)
+    put(run, 2)
     began = time.monotonic()
-    found = [posted(client, 0, "claim", CLAIM | {"owner": {"x": "y" * 100_000}}) for _ in range(20)]
-    assert time.monotonic() - began < 1
+    for _ in range(10_000):
+        client.tell("committed")
+    assert time.monotonic() - began < 2
+    os.kill(pid, signal.SIGCONT)
+    waited_for(lambda: there(tmp_path / "a") == [(1, "step-000000002")])
+    assert (pid, []) == (worker_of(client), told.losses)
+    os.kill(pid, signal.SIGSTOP)
     with pytest.raises(PlaceError, match="no answer"):
-        client.ask(0, "look", {}, 0.2)
-    client.close(0.2)
-    assert time.monotonic() - began < 4
-    wait_for(lambda: all(found) and is_gone(pid))
-    assert {each[-1].error for each in found} == {"silent"}
-    with pytest.raises(StoreError, match="closed"):
-        client.ask(0, "look", {}, 1)
+        client.ask_one("look", {}, 0, 0.2)
+    client.close()
+    waited_for(lambda: is_gone(pid), 4)
 
 
 def test_signals_do_not_end_it_and_closing_does(start, tmp_path):
@@ -242,10 +275,10 @@ def test_signals_do_not_end_it_and_closing_does(start, tmp_path):
         os.set_inheritable(left.fileno(), True)
         client = start("a")
     pid = worker_of(client)
+    client.ask_one("look", {}, 0, 20)
     assert str(tmp_path / "left") not in {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()}
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         os.kill(pid, number)
-    client.ask(0, "look", {}, 10)
     assert worker_of(client) == pid
     assert os.getpgid(pid) == pid != os.getpgid(0)
     began = time.monotonic()
@@ -254,23 +287,23 @@ def test_signals_do_not_end_it_and_closing_does(start, tmp_path):
     assert time.monotonic() - began < 3
 
 
-@pytest.mark.parametrize(
-    "text", [b"no request\n", b'{"id": 1, "op": "dance"}\n', b'{"id": 1, "op": "look", "place": 7}\n']
-)
+@pytest.mark.parametrize("text", [b"no order\n", b'{"do": "look", "id": 1, "place": 7}\n', b'{"do": "open"}\n'])
 def test_a_bad_line_ends_it_with_a_clear_error(tmp_path, text):
     command = [sys.executable, "-P", "-m", "holdfast.mirror"]
     done = subprocess.run(command, input=text, capture_output=True, timeout=30, check=False)
-    assert done.returncode == 2
-    assert b'"bye"' in done.stdout
-    assert b"no request" in done.stdout
-    assert done.stdout.count(b"\n") == 1
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"no order" in done.stderr
 
 
 PARENT = """
 import os, signal, sys, time
+from pathlib import Path
+from holdfast import Last
 from holdfast.mirror.client import WorkerClient
-client = WorkerClient([sys.argv[1]])
+from holdfast.store.checkpoint_index import CheckpointIndex
+client = WorkerClient(CheckpointIndex(Path(sys.argv[1])), [(sys.argv[1], Last(1))])
 client.start()
+client.ask("look", {}, [0], 20)
 pid = client._child._process.pid
 sibling = os.fork()
 if sibling == 0:
@@ -289,7 +322,7 @@ def test_it_ends_with_its_parent_though_a_sibling_holds_the_pipe(tmp_path):
         parent.kill()
         parent.wait()
         began = time.monotonic()
-        wait_for(lambda: is_gone(worker))
+        waited_for(lambda: is_gone(worker))
         assert time.monotonic() - began < 3
         assert not is_gone(sibling)
     finally:
@@ -299,37 +332,30 @@ def test_it_ends_with_its_parent_though_a_sibling_holds_the_pipe(tmp_path):
 
 def _asks_in_vain(client, queue):
     try:
-        client.ask(0, "look", {}, 1)
+        client.tell("committed")
     except UsageError as error:
         queue.put(str(error))
 
 
-def test_forks_beside_a_busy_mirror_neither_hang_nor_keep_the_worker(start, checkpoint):
+def test_forks_beside_a_busy_mirror_neither_hang_nor_keep_the_worker(start, run):
     """As a DataLoader's workers are forked, while the client's thread and the worker are busy."""
     client = start("a")
-    client.ask(0, "claim", CLAIM, 10)
-    stop, replies = threading.Event(), []
-
-    def again(reply=None):
-        replies.append(reply)
-        if not stop.is_set():
-            client.post(0, "copy", {"attempt": 1, "path": str(checkpoint)}, again)
-
-    again()
+    told = begun(client, 0)
     fork, pid = multiprocessing.get_context("fork"), worker_of(client)
     queue = fork.SimpleQueue()
     children = []
-    for _ in range(20):
-        before = len(replies)
+    for step in range(2, 22):
+        before = len(told.of("copied"))
+        put(run, step)
+        client.tell("committed")
         children.append(fork.Process(target=_asks_in_vain, args=(client, queue)))
         children[-1].start()
-        wait_for(lambda: len(replies) > before)  # noqa: B023  called at once
+        waited_for(lambda: len(told.of("copied")) > before)  # noqa: B023  called at once
     for child in children:
         child.join(20)
         assert child.exitcode == 0
         assert "forked child" in queue.get()
-    stop.set()
-    assert {each.error for each in replies[1:]} == {None}
+    assert [] == told.of("failing")
     sleeper = fork.Process(target=time.sleep, args=(30,))
     sleeper.start()
     client.close()
@@ -343,15 +369,18 @@ def test_the_run_s_process_never_imports_the_libraries(tmp_path):
     script = f"""
 import sys
 from pathlib import Path
+from holdfast import Last
 from holdfast.mirror.client import WorkerClient
-client = WorkerClient([{str(tmp_path / "a")!r}, "s3://AKIA:verysecret@bucket/x"])
+from holdfast.store.checkpoint_index import CheckpointIndex
+places = [({str(tmp_path / "a")!r}, Last(1)), ("s3://AKIA:verysecret@bucket/x", Last(1))]
+client = WorkerClient(CheckpointIndex(Path({str(tmp_path / "run")!r})), places)
 client.start()
-client.ask(0, "look", {{}}, 10)
+client.ask_one("look", {{}}, 0, 10)
 pid = client._child._process.pid
 assert "verysecret" not in Path(f"/proc/{{pid}}/cmdline").read_text() + Path(f"/proc/{{pid}}/environ").read_text()
 client.close()
 heavy = [name for name in sys.modules if name.split(".")[0] in ("fsspec", "s3fs", "tenacity", "paramiko", "numpy")]
-print(heavy, [name for name in sys.modules if name in ("holdfast.mirror.lane", "holdfast.mirror.place")])
+print(heavy, [name for name in sys.modules if name in ("holdfast.mirror.replicator", "holdfast.mirror.place")])
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[] []\n"
@@ -359,16 +388,15 @@ print(heavy, [name for name in sys.modules if name in ("holdfast.mirror.lane", "
 
 def test_memory_is_bounded(start, tmp_path):
     """A file far bigger than what the worker may use: it passes in pieces, there and back."""
-    from holdfast.store.store import Store
-
-    with Store(tmp_path / "big").directory(step=1) as path, open(path / "data", "wb") as file:
-        file.writelines(bytes([number]) * (4 << 20) for number in range(32))
     client = start("a")
-    client.ask(0, "claim", CLAIM, 10)
+    told = begun(client, 0)
     before = _peak_mib(worker_of(client))
-    client.ask(0, "copy", {"attempt": 1, "path": str(tmp_path / "big/checkpoints" / STEP)}, 60)
+    with Store(tmp_path / "run").directory(step=1) as path, open(path / "data", "wb") as file:
+        file.writelines(bytes([number]) * (4 << 20) for number in range(32))
+    client.tell("committed")
+    waited_for(lambda: told.of("copied"), 60)
     (tmp_path / "back").mkdir()
-    client.ask(0, "fetch", {"attempt": 1, "name": STEP, "into": str(tmp_path / "back")}, 60)
+    client.ask_one("fetch", {"attempt": 1, "name": STEP, "into": str(tmp_path / "back")}, 0, 60)
     assert _peak_mib(worker_of(client)) - before < 100
 
 

@@ -60,7 +60,7 @@ def spoil(url, name):
         path = f"checkpoints/000001/{NEWEST}/{name}"
         data = bytearray(place.read(path))
         data[-1] ^= 1
-        place.put(path, len(data), lambda: iter([bytes(data)]), read_back=False)
+        place.put(path, len(data), lambda: iter([bytes(data)]))
 
 
 def test_every_command_works_at_the_place(run, url, tmp_path):

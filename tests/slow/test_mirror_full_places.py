@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from holdfast import Every, Last, Run, Store
-from holdfast.run import mirror_place
 from mirrored import copies, names_at
 from needed import missing, needs
 from stores import mounted
@@ -85,13 +84,10 @@ class Harm(threading.Thread):
 
 @pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
 @pytest.mark.parametrize("fault", [full, read_only])
-def test_a_full_or_frozen_place_never_stops_training_and_is_caught_up(
-    tmp_path, monkeypatch, record_property, fault, kind
-):
+def test_a_full_or_frozen_place_never_stops_training_and_is_caught_up(tmp_path, record_property, fault, kind):
     """Told each time, in the words of the file system; the loop waits for none of it; no half of a copy counts."""
     if kind == "ext4" and (reason := missing("mkfs.ext4")):
         pytest.skip(reason)
-    monkeypatch.setattr(mirror_place, "RETRY_S", (0.1,))
     image, options = tmp_path / "image", ["-t", "tmpfs", "-o", "size=8m", "holdfast"]
     if kind == "ext4":
         with image.open("wb") as file:

@@ -63,8 +63,7 @@ def asked(place):
         lambda: place.read("a/file"),
         lambda: next(place.get("a/file")),
         lambda: place.create("claims/1", b"x"),
-        lambda: place.put("a/file", 1, lambda: iter([b"x"]), read_back=False),
-        lambda: place.check("a/file", 1, lambda: iter([b"x"])),
+        lambda: place.put("a/file", 1, lambda: iter([b"x"])),
         lambda: place.copy("a/file", "b/file"),
         lambda: place.remove("a/file"),
     ]
@@ -99,13 +98,13 @@ def test_a_server_that_hangs_is_silence_and_answers_again_later(kind, tmp_path, 
         environment(server)
         opened, url = Other if kind == "s3fs" else open_place, server.url("run")
         place, late = opened(url), opened(url)
-        place.put("a/file", len(DATA), pieces(), read_back=False)
+        place.put("a/file", len(DATA), pieces())
         server.pause()
         for each in (place, late):
             with within(8), pytest.raises(Silent):
                 each.names("")
         with within(12), pytest.raises(Silent):
-            place.put("a/file", len(DATA), pieces(), read_back=False)
+            place.put("a/file", len(DATA), pieces())
 
         def stopped_in_the_middle():
             for number, piece in enumerate(pieces(4 * DATA)()):
@@ -116,10 +115,10 @@ def test_a_server_that_hangs_is_silence_and_answers_again_later(kind, tmp_path, 
         server.resume()
         if kind != "s3fs":  # which waits for the same limits several times
             with within(12), pytest.raises(Silent):
-                place.put("a/other", 4 * len(DATA), stopped_in_the_middle, read_back=False)
+                place.put("a/other", 4 * len(DATA), stopped_in_the_middle)
         server.resume()
         assert place.names("a") == late.names("a") == ["file"]
-        place.check("a/file", len(DATA), pieces())
+        assert b"".join(place.get("a/file")) == DATA
         place.close()
         late.close()
 
@@ -129,7 +128,7 @@ def test_a_server_that_is_killed_and_started_again(tmp_path, environment, impati
     with sftp_server(tmp_path) as server:
         environment(server)
         place = open_place(server.url("run"))
-        place.put("a/file", 1, lambda: iter([b"x"]), read_back=False)
+        place.put("a/file", 1, lambda: iter([b"x"]))
 
         def cut():
             yield DATA
@@ -137,13 +136,13 @@ def test_a_server_that_is_killed_and_started_again(tmp_path, environment, impati
             yield DATA
 
         with within(8), pytest.raises(Silent):
-            place.put("a/file", 2 * len(DATA), cut, read_back=False)
+            place.put("a/file", 2 * len(DATA), cut)
         with within(8), pytest.raises(Silent):
             place.names("a")
         server.start()
         assert place.names("a") == ["file"]
         assert place.read("a/file") == b"x"
-        place.put("a/file", len(DATA), pieces(), read_back=False)
+        place.put("a/file", len(DATA), pieces())
         assert os.listdir(server.files / "run/a") == ["file"]
         place.close()
 
@@ -265,7 +264,7 @@ def test_a_full_place_says_so_and_keeps_nothing(kind, request, tmp_path, environ
     place = open_place(url)
     try:
         with pytest.raises(Full, match="make room"):
-            place.put("a/file", len(DATA), pieces(), read_back=False)
+            place.put("a/file", len(DATA), pieces())
         assert os.listdir(small / "run/a") == []
     finally:
         place.close()
@@ -293,9 +292,8 @@ def uploads(place):
 def test_a_big_file_goes_in_parts_and_the_servers_own_checksum_verifies_it(in_parts):
     """moto computes the checksum of a whole object from its parts; of a small object it would repeat ours, so that
     none is sent, and it is read back."""
-    assert in_parts.put("a/file", len(DATA), pieces(), read_back=False) == "CRC64NVME"
-    assert in_parts.put("a/file", len(DATA), pieces(), read_back=True) == "read back"
-    assert in_parts.put("a/small", 3, lambda: iter([b"abc"]), read_back=False) == "read back"
+    assert in_parts.put("a/file", len(DATA), pieces()) == "CRC64NVME"
+    assert in_parts.put("a/small", 3, lambda: iter([b"abc"])) == ""
     assert in_parts.check("a/file", len(DATA), pieces()) == "CRC64NVME"
     assert b"".join(in_parts.get("a/file")) == DATA
     assert in_parts.copy("a/file", "b/file")
@@ -306,7 +304,7 @@ def test_a_big_file_goes_in_parts_and_the_servers_own_checksum_verifies_it(in_pa
 def test_the_servers_checksum_tells_other_bytes(in_parts):
     """Nothing is read back here: what differs is the checksum."""
     other = DATA[:-1] + bytes([DATA[-1] ^ 1])
-    in_parts.put("a/file", len(DATA), pieces(other), read_back=False)
+    in_parts.put("a/file", len(DATA), pieces(other))
     with pytest.raises(NotKept, match="its checksum differs"):
         in_parts.check("a/file", len(DATA), pieces())
 
@@ -318,11 +316,11 @@ def test_an_upload_that_fails_or_was_left_is_aborted(in_parts):
         raise OSError(5, "the local disk")
 
     with pytest.raises(OSError, match="the local disk"):
-        in_parts.put("a/file", 2 * len(DATA), torn, read_back=False)
+        in_parts.put("a/file", 2 * len(DATA), torn)
     assert (uploads(in_parts), in_parts.names("a")) == ([], [])
     for path in ("a/file", "a/another"):  # as a killed process leaves them
         in_parts._calls.call("create_multipart_upload", Key=in_parts._key(path))
-    in_parts.put("a/file", len(DATA), pieces(), read_back=False)
+    in_parts.put("a/file", len(DATA), pieces())
     assert [each["Key"] for each in uploads(in_parts)] == [in_parts._key("a/another")]
     in_parts.remove("a")
     assert (uploads(in_parts), in_parts.names("a")) == ([], [])
@@ -341,10 +339,10 @@ def test_fsspec_commits_no_half_of_a_file(kind, in_parts, monkeypatch, tmp_path)
     with monkeypatch.context() as patch, pytest.raises(OSError, match="the local disk"):
         patch.setattr(other, "_WHOLE_BYTES", 5 << 20)
         patch.setattr("s3fs.core.S3File.commit", lambda file: committed.append(file.path))
-        place.put("a/file", 2 * len(DATA), torn, read_back=False)
+        place.put("a/file", 2 * len(DATA), torn)
     gc.collect()
     assert (place.names("a"), uploads(in_parts), committed) == ([], [], [])
-    assert place.put("a/file", len(DATA), pieces(), read_back=False) == "read back"
+    assert place.put("a/file", len(DATA), pieces()) == ""
     place.close()
 
 
@@ -365,7 +363,7 @@ def test_parts_wait_for_their_turn(in_parts, monkeypatch):
             under_way.remove(what["PartNumber"])
 
     monkeypatch.setattr(in_parts._calls, "call", counted)
-    assert in_parts.put("a/file", 4 * len(DATA), pieces(4 * DATA), read_back=False) == "CRC64NVME"
+    assert in_parts.put("a/file", 4 * len(DATA), pieces(4 * DATA)) == "CRC64NVME"
     assert (max(most), len(most)) == (4, 10)
 
 
@@ -409,7 +407,7 @@ def test_a_folder_leaves_no_name_of_its_own_and_removes_what_a_killed_process_le
     folder.mkdir(parents=True)
     Path(folder / ".file.new").write_bytes(b"half")
     assert place.names("a") == []
-    place.put("a/file", len(DATA), pieces(), read_back=False)
+    place.put("a/file", len(DATA), pieces())
     place.create("a/claim", b"x")
     assert sorted(os.listdir(folder)) == ["claim", "file"]
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from holdfast import Every, Last, Run, Store, disk
-from holdfast.errors import Stopped, StoreError, UsageError
+from holdfast.errors import Stopped, StoreError, Superseded, UsageError
 from holdfast.mirror.records import ResumeOrigin
 from holdfast.run import mirror_start
-from holdfast.run.mirror_place import MirrorPlace
 from mirrored import (
     await_copy,
+    changed_worker,
     claim,
     command,
     copies,
@@ -411,6 +412,13 @@ def test_a_new_machine_goes_on_from_the_place_alone(tmp_path, place):
     assert [1, 2] == [each.attempt for each in look(place).claims]
 
 
+def test_a_run_that_goes_back_is_copied_again(tmp_path, place):
+    """The copies of what came after that step are not of its lineage, although they have the same names."""
+    for steps, back in ((6, None), (5, 3)):
+        train(tmp_path / "run", steps, place, go_back=back)
+    assert (2, "step-000000005") in copies(place)
+
+
 def stop_after(path, steps, place, **options):
     with pytest.raises(Stopped) as stopped:
         train(
@@ -496,8 +504,9 @@ def test_another_run_at_the_place_is_refused(tmp_path, place):
 # One owner -------------------------------------------------------------------------------------------------------
 
 
-def test_the_loser_of_a_place_ends_and_nothing_is_mixed(tmp_path, place):
-    """Its worker is suspended in the middle; the successor on another node goes on; then the loser wakes up."""
+@pytest.mark.parametrize("asleep", ["worker", "run"])
+def test_the_loser_of_a_place_ends_and_nothing_is_mixed(tmp_path, place, asleep):
+    """It is suspended in the middle, or its worker is; the successor on another node goes on; then it wakes up."""
     body = """
         place = sys.argv[1]
         with new_run(RUN, toy, mirror=place) as run:
@@ -508,17 +517,18 @@ def test_the_loser_of_a_place_ends_and_nothing_is_mixed(tmp_path, place):
                     while not os.path.exists(place + "/checkpoints/000001/step-000000002/manifest.json"):
                         time.sleep(0.01)
                     from mirrored import workers
-                    os.kill(workers()[0], signal.SIGSTOP)
-                    print(workers()[0], flush=True)
+                    pid = workers()[0] if sys.argv[2] == "worker" else os.getpid()
+                    print(pid, flush=True)
+                    os.kill(pid, signal.SIGSTOP)
                 time.sleep(0.02)
         """
     path = script(tmp_path, body)
     from toy import Ended, start
 
-    loser = start(path, place)
-    worker = int(loser.stdout.readline())
+    loser = start(path, place, asleep)
+    sleeper = int(loser.stdout.readline())
     toy = train(tmp_path / "b", 6, place, take_over=True)
-    os.kill(worker, signal.SIGCONT)
+    os.kill(sleeper, signal.SIGCONT)
     ended = Ended(loser)
     assert 1 == ended.code, ended
     assert "Superseded" in ended.err, ended
@@ -528,6 +538,21 @@ def test_the_loser_of_a_place_ends_and_nothing_is_mixed(tmp_path, place):
     assert {"step-000000001", "step-000000002"} >= {copy.name for copy in found.copies if copy.attempt == 1}
     again = train(tmp_path / "c", 6, place)
     assert toy.value == again.value
+
+
+def test_who_is_superseded_at_one_place_writes_no_more_at_the_others(tmp_path, place):
+    """The later attempt was begun without them."""
+    second = tmp_path / "second"
+
+    def pause(run):
+        if run.step == 2:
+            await_step(run, second)
+            claim(place, 2, {"host": "elsewhere", "pid": 1})
+        time.sleep(0.05)
+
+    with pytest.raises(Superseded):
+        train(tmp_path / "run", 100, [place, second], pause=pause)
+    assert look(second).claims[0].ended
 
 
 def test_the_loser_of_a_race_does_not_note_that_the_winner_has_ended(tmp_path, place, monkeypatch):
@@ -571,24 +596,23 @@ def test_a_place_that_tells_of_another_present_late_is_left_alone(tmp_path, plac
     assert 6 not in steps_at(forked)
 
 
+KEEPS_ALL = """
+from holdfast.mirror import remote
+from holdfast.mirror.place import Refused
+def refuse(*args):
+    raise Refused("no deletions")
+remote.Remote.remove = refuse
+"""
+
+
 def test_a_place_that_refuses_removals_is_told_of_the_end(tmp_path, place, monkeypatch, capsys):
     """As a bucket whose policy forbids them: the copies are made, the next machine is not refused; it is said once."""
-    real = MirrorPlace.next
-
-    def next_(self, *args, **options):
-        request = real(self, *args, **options)
-        return (
-            request._replace(args={**request.args, "name": "no name"})
-            if request is not None and request.op == "remove"
-            else request
-        )
-
-    monkeypatch.setattr(MirrorPlace, "next", next_)
+    changed_worker(KEEPS_ALL, tmp_path, monkeypatch)
     train(tmp_path / "run", 4, place, keep=Last(1), pause=lambda run: await_step(run, place))
     assert 4 in steps_at(place)
     assert [True] == [each.ended for each in look(place).claims]
     told = capsys.readouterr().err
-    assert ("stands still" in told, told.count("is not removed there: 'no name'")) == (False, 1), told
+    assert ("stands still" in told, told.count("is not removed there: no deletions")) == (False, 1), told
 
 
 # Kills -----------------------------------------------------------------------------------------------------------
@@ -622,6 +646,24 @@ def test_a_kill_in_the_middle_of_a_copy_loses_nothing(tmp_path, place):
     assert alone(tmp_path / "alone", 8) == int(ended.out)
     assert {int(ended.out)} == toy_at(place, 8)
     waited_for(lambda: b"holdfast.mirror" not in command(worker))
+
+
+def test_the_end_waits_for_a_place_that_a_new_worker_has_not_reached_yet(tmp_path, place):
+    """Its process was killed, and the place is away when the last checkpoint is saved."""
+    away = vanished(place)
+
+    def pause(run):
+        if run.step == 2:
+            await_copy(place, "step-000000001")
+            away.__enter__()
+            (first,) = workers()
+            os.kill(first, signal.SIGKILL)
+            waited_for(lambda: workers() not in ([], [first]))
+            Timer(5.0, away.__exit__, [None] * 3).start()
+            time.sleep(3)
+
+    train(tmp_path / "run", 3, place, pause=pause)
+    assert 3 in steps_at(place)
 
 
 # Healing ---------------------------------------------------------------------------------------------------------

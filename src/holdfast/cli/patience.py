@@ -1,31 +1,28 @@
-"""Patience: repeats a request to a place that does not answer."""
+"""Patience: places for commands, asked again and again while they do not answer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
-from ..mirror.place import Silent
+from ..mirror.backends import open_place
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from ..mirror.retrying import RetryingPlace
 
-PATIENCE_S = 60.0  # after which a command gives up
-LONGEST_WAIT_S = 5.0
+PATIENCE_S = 60.0  # without an answer, before a command that has begun gives up
 
 
-def patiently(act: Callable[[], T], tell: Callable[[str], None]) -> T:
-    """Return what `act` returns. While the place is silent, `tell` it, and call `act` again after a growing pause.
+def patient_place(text: str, tell: Callable[[str], None]) -> RetryingPlace:
+    """Return the place of that address. `tell` hears of each error before the place is asked again.
 
-    Raises:
-        Silent: the place did not answer for a minute.
+    It is asked once until `wait_longer`: a command begins only with a place that answers.
     """
-    import tenacity  # imported late: most commands ask no place
+    from ..mirror.retrying import RetryingPlace  # imported late: most commands ask no place
 
-    again = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(Silent),
-        wait=tenacity.wait_random_exponential(multiplier=0.2, max=LONGEST_WAIT_S),
-        stop=tenacity.stop_after_delay(PATIENCE_S),
-        before_sleep=lambda state: tell(f"asks again: {state.outcome.exception() if state.outcome else ''}"),
-        reraise=True,
-    )
-    return again(act)
+    return RetryingPlace(open_place(text), lambda error: tell(f"asks again: {error}"), budget_s=0.0)
+
+
+def wait_longer(place: RetryingPlace) -> None:
+    """From now on ask the place again while it does not answer."""
+    place.budget_s = PATIENCE_S

@@ -10,14 +10,13 @@ import os
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .. import disk, job, scan
 from ..errors import Damaged, NoSpace, NotFound
 from ..foreign.checkpoint import find
 from ..legible import size
-from ..mirror.backends import open_place
 from ..mirror.lineage import Held, lineage, origins
 from ..mirror.records import Copy, PlaceState
 from ..mirror.records import folder as inside
@@ -28,7 +27,10 @@ from ..store.format import MANIFEST, File, Manifest
 from ..store.locate import Location
 from . import options
 from .formatting import showing
-from .patience import patiently
+from .patience import patient_place, wait_longer
+
+if TYPE_CHECKING:
+    from ..mirror.retrying import RetryingPlace
 
 Tell = Callable[[str], None]
 
@@ -81,12 +83,14 @@ class ForeignSource(LocalSource):
 class RemoteSource(LocalSource):
     """The copies at a place. `folder` holds the files that were fetched."""
 
-    def __init__(self, remote: Remote, folder: Path, tell: Tell) -> None:
-        super().__init__(remote.place.shown)
-        self.remote, self.seen = remote, remote.look()
+    def __init__(self, place: RetryingPlace, folder: Path, tell: Tell) -> None:
+        super().__init__(place.shown)
+        self.place, self.remote = place, Remote(place)
+        self.seen = self.remote.look()
+        wait_longer(place)
         if self.seen.run is None:
             raise NotFound(f"{self.shown}: no run has copies there")
-        self._place, self._folder, self._tell = remote.place, folder, tell
+        self._folder, self._tell = folder, tell
         self.line = line(self.seen)
         self._paths = {folder / "checkpoints" / each.name: inside(each.attempt, each.name) for each in self.line}
         others = [(each.attempt, each.name) for each in self.seen.copies if each not in self.line]
@@ -173,7 +177,7 @@ class RemoteSource(LocalSource):
             disk.write(path / MANIFEST, [manifest])
 
     def _manifest(self, path: Path) -> bytes:
-        return patiently(lambda: self._place.read(f"{self._paths[path]}/{MANIFEST}"), self._tell)
+        return self.place.read(f"{self._paths[path]}/{MANIFEST}")
 
     def _bring_parts(self, checkpoint: Checkpoint) -> None:
         if checkpoint.head.ranks is not None:
@@ -186,12 +190,12 @@ class RemoteSource(LocalSource):
             self._tell(f"fetching {checkpoint.path}/{name}: {size(file.size_bytes)}")
             disk.make_dirs((checkpoint.path / name).parent)
             try:
-                patiently(partial(self._fetch, checkpoint, name, file.size_bytes), self._tell)
+                self._fetch(checkpoint, name, file.size_bytes)
             except FileNotFoundError:
                 self._require(checkpoint)  # the reader then reports it as missing
 
     def _fetch(self, checkpoint: Checkpoint, name: str, size_bytes: int) -> None:
-        pieces = self._place.get(f"{self._paths[checkpoint.path]}/{name}")
+        pieces = self.place.get(f"{self._paths[checkpoint.path]}/{name}")
         try:
             disk.write(checkpoint.path / name, _at_most(size_bytes, pieces))
         except BaseException:
@@ -235,9 +239,9 @@ def open_source(text: str, tell: Tell, *, foreign: bool = False) -> Iterator[Loc
         yield _foreign_or_local(text) if foreign else LocalSource(text)
         return
     folder = job.tmpdir() / f"holdfast-{uuid.uuid4().hex}"
-    with closing(open_place(text)) as place:
+    with closing(patient_place(text, tell)) as place:
         tell(f"looking at {place.shown}")
-        there = RemoteSource(Remote(place), folder, tell)
+        there = RemoteSource(place, folder, tell)
         before = os.umask(0o077)  # other users must not read fetched files
         try:
             disk.make_dir(folder)

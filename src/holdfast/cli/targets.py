@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from .. import disk, scan
 from ..errors import Damaged, NoSpace, NotFound, UsageError
@@ -14,7 +14,6 @@ from ..legible import size
 from ..mirror import sending
 from ..mirror.adding import Adding
 from ..mirror.adding import AttemptFacts as Saved
-from ..mirror.backends import open_place
 from ..mirror.sending import identity
 from ..store import attempt as attempts
 from ..store import claiming, source
@@ -25,8 +24,11 @@ from ..store.claiming import Elsewhere
 from ..store.committing import writing
 from ..store.format import MANIFEST
 from ..store.locate import require_run
-from .patience import patiently
+from .patience import patient_place, wait_longer
 from .sources import LocalSource, RemoteSource, Tell, is_place
+
+if TYPE_CHECKING:
+    from ..mirror.retrying import RetryingPlace
 
 
 class Item(NamedTuple):
@@ -110,8 +112,8 @@ class Directory:
 class PlaceTarget:
     """A place. Copies have the same layout as those of a run's mirror."""
 
-    def __init__(self, adding: Adding, tell: Tell) -> None:
-        self.shown, self._adding, self._tell = adding.place.shown, adding, tell
+    def __init__(self, place: RetryingPlace, adding: Adding, tell: Tell) -> None:
+        self.shown, self._place, self._adding, self._tell = place.shown, place, adding, tell
         self._there = {(copy.attempt, copy.name): copy.digest for copy in adding.seen.copies}
 
     def digest(self, item: Item) -> str | None:
@@ -120,7 +122,8 @@ class PlaceTarget:
     def add(self, item: Item) -> str:
         item.here.bring(item.checkpoint)
         progress = _counted(item, self._tell, "sending")
-        copied = patiently(lambda: self._adding.add(item.checkpoint.path, item.saved, progress), self._tell)
+        with self._place.watched(progress):
+            copied = self._adding.add(item.checkpoint.path, item.saved)
         item.here.drop(item.checkpoint)
         return copied.how
 
@@ -133,8 +136,10 @@ def target(text: str, run_json: str, known: Elsewhere, tell: Tell) -> Iterator[C
         UsageError: it holds something else, or a living attempt owns it.
     """
     if is_place(text):
-        with closing(open_place(text)) as place:
-            yield PlaceTarget(Adding(place, run_json), tell)
+        with closing(patient_place(text, tell)) as place:
+            adding = Adding(place, run_json)
+            wait_longer(place)
+            yield PlaceTarget(place, adding, tell)
         return
     root = Path(text).absolute()
     _require_free(root, text, known)
@@ -165,8 +170,8 @@ def _fill(partial: Path, item: Item, tell: Tell) -> None:
     """Write a checkpoint's files, each byte compared with its digest on the way; the manifest comes last."""
     progress = _counted(item, tell, "copying")
     if isinstance(item.here, RemoteSource):
-        remote = item.here.remote
-        patiently(lambda: remote.fetch(item.saved.number, item.name, partial, progress=progress), tell)
+        with item.here.place.watched(progress):
+            item.here.remote.fetch(item.saved.number, item.name, partial)
         return
     wanted = sending.local(item.checkpoint.path)
     for name in wanted.files:

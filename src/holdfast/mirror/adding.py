@@ -16,7 +16,7 @@ from . import records
 from .copying import Copied, Copying
 from .place import Place
 from .records import ResumeOrigin, claim_path
-from .remote import Progress, Remote, unwatched
+from .remote import Remote
 
 
 class AttemptFacts(NamedTuple):
@@ -42,7 +42,7 @@ class Adding:
         if self.seen.run not in (None, mine):
             raise UsageError(f"{place.shown}: another run's copies lie there; nothing was copied. Name another place")
 
-    def add(self, path: Path, attempt: AttemptFacts, progress: Progress = unwatched) -> Copied:
+    def add(self, path: Path, attempt: AttemptFacts) -> Copied:
         """Copy the checkpoint at `path`, which that attempt saved; it is verified there, and its manifest comes last.
 
         Raises:
@@ -54,7 +54,7 @@ class Adding:
         with suppress(FileExistsError):
             self.place.create(records.RUN, self._run_json.encode())
         self._note(attempt)
-        return self._copying.copy(attempt.number, path, False, progress, lambda: None)
+        return self._copying.copy(attempt.number, path, False, lambda: None)
 
     def _require_peace(self, number: int) -> None:
         last = self.seen.claims[-1] if self.seen.claims else None

@@ -1,33 +1,32 @@
-"""Client: the run's end of the mirrors. It starts the `worker`, hands it requests, and returns at once.
+"""Client: the run's end of the mirrors. It starts the `worker`, sends orders to it, and hands its events on.
 
-One daemon thread writes to the worker, reads from it, and calls the callbacks. It holds no lock that a fork could copy.
-A worker that dies answers every open request with "silent"; the next request starts another one.
+One daemon thread reads from the worker; whoever calls `tell` writes, and never waits. A worker that dies is replaced
+by another one, after a pause. It holds no lock that a fork could copy.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-import selectors
-import socket
 import sys
+import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from typing import Any, NamedTuple
-
-import msgspec
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
 
 from ..errors import StoreError, UsageError
+from ..rules import Rule
+from ..store.checkpoint_index import CheckpointIndex
 from ..terminal import warn
-from ..threads import Latch, Worker
+from ..threads import Condition, Latch, Worker, nothing
 from .process import WorkerProcess
-from .protocol import OpenedPlace, Reply, Request
+from .protocol import ALL, Event, WorkerOrder, packed
 
-LOOK_S = 0.5  # between two checks that the worker is alive, while a reply is open
-CLOSE_S = 5.0
-
-Callback = Callable[[Reply], None]
+LOOK_S = 0.5  # between two checks that the worker is alive
+CLOSE_S = 1.0
+RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)  # before a worker that has died is replaced; the last one from then on
+MOST_COPIES = 50  # in one order, so that it is written whole or not at all
+SOUND_S = 60.0  # a worker that lived so long was sound
 
 
 class PlaceError(StoreError):
@@ -38,219 +37,230 @@ class PlaceError(StoreError):
         self.kind = kind
 
 
-class _Open(NamedTuple):
-    """A request without a reply."""
+class Listener(Protocol):
+    """What the client's thread calls."""
 
-    replied: Callback
-    noted: Callback | None
+    def handle(self, event: Event) -> None: ...
+
+    def lost(self, why: str) -> None:
+        """The worker has ended, and another one will begin."""
+        ...
+
+    def tick(self) -> None:
+        """Some time has passed."""
+        ...
+
+
+class _Asked:
+    """A question to some places: their answers, and when they last made progress."""
+
+    def __init__(self, orders: Sequence[WorkerOrder]) -> None:
+        self.places = {order.place for order in orders}
+        self.unsent = {order.place: order for order in orders}  # one instruction takes an order out
+        self.answers: dict[int, Event] = {}
+        self.heard_s = time.monotonic()
 
 
 class WorkerClient:
-    """The worker of one run. `urls` may hold secrets: they go through its stdin, never into its arguments.
+    """The worker of the run whose checkpoints are in `index`.
+
+    The addresses may hold secrets: they go through its stdin, never into its arguments.
 
     With `private` it keeps other users out of folders.
     """
 
     def __init__(
-        self, urls: Sequence[str], *, python: Sequence[str] = (sys.executable,), private: bool = False
-    ) -> None:
-        self._urls, self._python, self._private = [*urls], [*python], private
-        self._pid, self._folder = os.getpid(), os.getcwd()
-        self._numbers = itertools.count(1)
-        self._outbox: deque[Request] = deque()
-        self._owed: dict[int, _Open] = {}
-        self._sent: set[int] = set()  # requests that were sent to the worker
-        self._closed = Latch()
-        self._bell, self._ear = socket.socketpair()
-        self._bell.setblocking(False)
-        self._ear.setblocking(False)
-        self._child: WorkerProcess | None = None
-        self._thread = Worker(self._run, "holdfast-mirrors")
-        self._begun: dict[str, object] = {}  # setdefault decides in one instruction who starts the thread
-
-    def start(self, timeout_s: float = 60.0) -> list[OpenedPlace]:
-        """Start the worker, as the first request does, too; return its places, to which nothing is connected yet.
-
-        Raises:
-            PlaceError: it did not come up in time.
-        """
-        return msgspec.convert(
-            self._asked(Request(next(self._numbers), "open"), timeout_s)["places"], list[OpenedPlace]
-        )
-
-    def ask(self, place: int, op: str, args: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Send a request and wait for its reply.
-
-        Raises:
-            PlaceError: the reply is an error, or did not come in time.
-        """
-        budget_s = timeout_s * 0.8  # the worker should report its error before this wait ends
-        return self._asked(Request(next(self._numbers), op, place, budget_s, dict(args)), timeout_s)
-
-    def post(
         self,
-        place: int,
-        op: str,
-        args: Mapping[str, Any],
-        replied: Callback,
+        index: CheckpointIndex,
+        places: Sequence[tuple[str, Rule]],
         *,
-        noted: Callback | None = None,
-        budget_s: float = 120.0,
-    ) -> int:
-        """Send a request and return its number at once. The client's thread calls `replied` once; `noted` before."""
-        request = Request(next(self._numbers), op, place, budget_s, dict(args))
-        self._send(request, _Open(replied, noted))
-        return request.id
+        python: Sequence[str] = (sys.executable,),
+        private: bool = False,
+    ) -> None:
+        self._pid, self._python = os.getpid(), [*python]
+        self._opening = {
+            "root": str(index.root),
+            "key": index.key,
+            "places": [[url, packed(rule)] for url, rule in places],
+            "parent": self._pid,
+            "folder": os.getcwd(),
+            "private": private,
+        }
+        self._numbers = itertools.count(1)
+        self._questions: dict[int, _Asked] = {}
+        self._claim: WorkerOrder | None = None  # that each new worker gets
+        self.failing: dict[int, str] = {}  # why places are asked again, until there is a listener
+        self._listener: Listener | None = None
+        self._events: deque[Event] = deque()  # for the listener
+        self._came, self._closed = Condition(), Latch()
+        self._child: WorkerProcess | None = None
+        self._ended_on_purpose = False
+        self._thread = Worker(self._run, "holdfast-mirrors")
 
-    def cancel(self, number: int) -> None:
-        """Withdraw a request, between two pieces of a file. Its reply tells whether that was in time."""
-        if number in self._owed:
-            self._send(Request(0, "cancel", args={"request": number}))
+    def start(self) -> None:
+        """Start the thread, which starts the worker."""
+        self._thread.start()
+
+    def listen(self, listener: Listener) -> None:
+        """From now on `listener` gets the events."""
+        self._listener = listener
+
+    def ask(
+        self,
+        do: str,
+        args: Mapping[str, Any],
+        places: Collection[int],
+        limit_s: float,
+        look: Callable[[], None] = nothing,
+    ) -> dict[int, Event]:
+        """Ask these places; return their answers, or their errors. A place without progress for `limit_s` is silent.
+
+        `look` is called again and again meanwhile.
+        """
+        number = next(self._numbers)
+        given = {"budget_s": limit_s * 0.8, **args}  # the worker should tell its error before this wait ends
+        question = _Asked([WorkerOrder(do, place, number, given) for place in places])
+        self._questions[number] = question
+        if self._child is not None:
+            self._send_questions()
+        try:
+            while not self._came.wait_for(lambda: question.answers.keys() >= question.places, 0.1):
+                if time.monotonic() - question.heard_s > limit_s or self._closed.is_set():
+                    break
+                look()
+        finally:
+            del self._questions[number]
+        silent = f"no answer within {limit_s:.0f} s"
+        return {
+            place: question.answers.get(place) or Event("failed", place, kind="silent", text=silent)
+            for place in question.places
+        }
+
+    def ask_one(self, do: str, args: Mapping[str, Any], place: int, limit_s: float) -> dict[str, Any]:
+        """Ask one place.
+
+        Raises:
+            PlaceError: it did not do that.
+        """
+        answer = self.ask(do, args, [place], limit_s)[place]
+        if not answer.id:  # what has not answered must not write to this disk later
+            self.end_worker()
+        if answer.kind is not None:
+            raise PlaceError(answer.kind, answer.text)
+        return answer.facts
+
+    def claim(self, args: dict[str, Any]) -> None:
+        """Let each later worker claim all places."""
+        self._claim = WorkerOrder("claim", args=args)
+
+    def tell(self, do: str, place: int = ALL, **args: Any) -> None:
+        """Send an order. If the worker does not read, this order is lost: those that it has not read say as much."""
+        self._write(WorkerOrder(do, place, args=args))
+
+    def begin(self, place: int, copies: Sequence[tuple[int, str]], origin: Mapping[str, Any]) -> None:
+        """Let a place be copied to. `copies`: attempt and name of those there that are of this run's lineage."""
+        for first in range(0, len(copies), MOST_COPIES):
+            self._write(WorkerOrder("ours", place, args={"copies": copies[first : first + MOST_COPIES]}), whole=True)
+        self._write(WorkerOrder("begin", place, args={**origin}), whole=True)
 
     def end_worker(self) -> None:
-        """Kill the worker, so that it holds no file open. Open requests are answered with "silent"; the next request
-        starts another one.
-        """
+        """Kill the worker, so that it holds no file open. Another one begins."""
+        self._ended_on_purpose = True
         if (child := self._child) is not None:
             child.kill()
-        self._ring()
 
-    def close(self, timeout_s: float = CLOSE_S) -> None:
-        """End the worker; kill it after `timeout_s`. Open requests are answered with "silent"."""
+    def close(self, drain_s: float = 0.0) -> None:
+        """End the worker. Let it drain for so many seconds, if it was told to: then it ends by itself."""
         if os.getpid() != self._pid:
             return
+        self._thread.ended.wait(drain_s)
         self._closed.set()
-        if not self._begun:
-            self._silence()
-            return
-        self._ring()
-        self._thread.ended.wait(timeout_s)
-        if self._child is not None:
-            self._child.kill()
-        self._thread.ended.wait(1.0)
+        if (child := self._child) is not None:
+            child.kill()
+        self._thread.withdraw()
+        if not self._thread.over:
+            self._thread.ended.wait(CLOSE_S)
 
-    def _asked(self, request: Request, timeout_s: float) -> dict[str, Any]:
-        came, found = Latch(), deque[Reply]()
+    def _send_questions(self) -> None:
+        for question in [*self._questions.values()]:
+            for place in question.places:
+                if (order := question.unsent.pop(place, None)) is not None:
+                    self._write(order, whole=True)
 
-        def replied(reply: Reply) -> None:
-            found.append(reply)
-            came.set()
-
-        self._send(request, _Open(replied, None))
-        if not came.wait(timeout_s):
-            self.cancel(request.id)
-            self._owed.pop(request.id, None)
-            raise PlaceError("silent", f"no answer within {timeout_s:g} s")
-        if found[0].error is not None:
-            raise PlaceError(found[0].error, found[0].text)
-        return found[0].ok or {}
-
-    def _send(self, request: Request, waiting: _Open | None = None) -> None:
+    def _write(self, order: WorkerOrder, *, whole: bool = False) -> None:
         if os.getpid() != self._pid:
             raise UsageError("a forked child has no mirrors; its parent has")
-        if self._closed.is_set():
-            raise StoreError("the mirrors are closed")
-        if waiting is not None:
-            self._owed[request.id] = waiting
-        self._outbox.append(request)
-        mine = object()
-        if self._begun.setdefault("thread", mine) is mine:
-            self._thread.start()
-        self._ring()
-        if self._closed.is_set() and self._owed.pop(request.id, None) is not None:  # closed just now
-            raise StoreError("the mirrors are closed")
-
-    def _silence(self) -> None:
-        for end in (self._bell, self._ear):
-            end.close()
-
-    def _ring(self) -> None:
-        with suppress(OSError):  # full: it will wake anyway
-            self._bell.send(b"!")
+        if (child := self._child) is not None:
+            child.write(order, whole=whole)
 
     # -- in the client's thread -------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._ear, selectors.EVENT_READ)
-            try:
-                while not self._closed.is_set():
-                    self._serve(selector)
-                if self._child is not None:
-                    self._child.end()
-            finally:
-                self._closed.set()  # also after an error of ours: no caller may wait for ever
-                self._lose(selector, "the mirrors were closed")
-                self._answer([*self._owed], "the mirrors were closed")
-                self._silence()
-
-    def _serve(self, selector: selectors.BaseSelector) -> None:
-        if self._child is not None and not self._child.alive():
-            self._hear(selector, self._child)
-        if self._outbox and self._child is None:
-            self._begin(selector)
-        child = self._child
-        if child is not None:
-            while self._outbox:
-                request = self._outbox.popleft()
-                self._sent.add(request.id)
-                child.queue(request)
-            child.write()
-        busy = child is not None and (bool(self._owed) or child.unsent)
-        ready = {key.fileobj for key, _ in selector.select(LOOK_S if busy else None)}
-        if self._ear in ready:
-            with suppress(BlockingIOError):
-                self._ear.recv(1 << 12)
-        if child is not None and child.reads in ready:
-            self._hear(selector, child)
-
-    def _begin(self, selector: selectors.BaseSelector) -> None:
+        failures = 0
         try:
-            self._child = WorkerProcess(self._python)
+            while not self._closed.is_set():
+                began_s = time.monotonic()
+                why = self._serve()
+                failures = 0 if time.monotonic() - began_s > SOUND_S else failures
+                if self._closed.is_set() or not why:
+                    return
+                if not self._ended_on_purpose:
+                    self._lost(why)
+                self._ended_on_purpose = False
+                self._closed.wait(RETRY_S[min(failures, len(RETRY_S) - 1)])
+                failures += 1
+        finally:
+            self._closed.set()
+            self._lost("the mirrors were closed")
+
+    def _serve(self) -> str:
+        """Start a worker, and handle its events until it has ended; return how it did."""
+        try:
+            child = WorkerProcess(self._python)
         except OSError as error:
-            while self._outbox:
-                text = f"the mirrors' process cannot be started: {error.strerror}"
-                self._answer([self._outbox.popleft().id], text)
-            return
-        selector.register(self._child.reads, selectors.EVENT_READ)
-        args = {"places": self._urls, "parent": self._pid, "folder": self._folder, "private": self._private}
-        first = self._outbox.popleft() if self._outbox[0].op == "open" else Request(0, "open")
-        self._outbox.appendleft(msgspec.structs.replace(first, args=args))
-
-    def _hear(self, selector: selectors.BaseSelector, child: WorkerProcess) -> None:
-        """Deliver the worker's replies. If it has ended, answer the open requests."""
-        over = "" if child.alive() else child.why()  # asked before the read, so that no later reply is missed
-        for reply in child.read():
-            if reply.note == "bye":
-                over = reply.text
-            else:
-                self._deliver(reply)
-        if over or child.deaf:
-            self._lose(selector, over or child.why())
-
-    def _deliver(self, reply: Reply) -> None:
-        waiting = self._owed.get(reply.id) if reply.note else self._owed.pop(reply.id, None)
-        if not reply.note:
-            self._sent.discard(reply.id)
-        callback = None if waiting is None else waiting.noted if reply.note else waiting.replied
-        if callback is None:
-            return
+            return f"the mirrors' process cannot be started: {error.strerror}"
         try:
-            callback(reply)
-        except Exception as error:  # it must not end the thread: no other reply would ever come
-            warn(f"mirrors: {type(error).__name__}: {error}")
+            child.write(WorkerOrder("open", args=self._opening), whole=True)
+            if self._claim is not None:
+                child.write(self._claim, whole=True)
+            self._child = child  # only now: others write to it
+            self._send_questions()
+            while (events := child.read(LOOK_S)) is not None and not self._closed.is_set():
+                for event in events:
+                    self._deliver(event)
+                if self._listener is not None:
+                    while self._events:
+                        _inform(self._listener.handle, self._events.popleft())
+                    _inform(self._listener.tick)
+            return child.why()
+        finally:
+            self._child = None
+            child.end()
 
-    def _lose(self, selector: selectors.BaseSelector, why: str) -> None:
-        child, self._child = self._child, None
-        if child is not None:
-            with suppress(KeyError):
-                selector.unregister(child.reads)
-            child.kill()
-            child.forget()
-        sent = sorted(self._sent)
-        self._sent.clear()
-        self._answer(sent, why)
+    def _deliver(self, event: Event) -> None:
+        for question in [*self._questions.values()]:
+            if event.place in question.places and event.what == "sent":
+                question.heard_s = time.monotonic()
+        if event.id:
+            if (asked := self._questions.get(event.id)) is not None:
+                asked.answers[event.place] = event
+                self._came.ring()
+        elif self._listener is None and event.what == "failing":
+            self.failing[event.place] = event.text
+        else:
+            self._events.append(event)
 
-    def _answer(self, numbers: Sequence[int], why: str) -> None:
-        for number in numbers:
-            self._deliver(Reply(number, error="silent", text=why))
+    def _lost(self, why: str) -> None:
+        for question in [*self._questions.values()]:
+            for place in question.places - question.answers.keys():
+                question.answers[place] = Event("failed", place, kind="silent", text=why)
+        self._came.ring()
+        if self._listener is not None and not self._closed.is_set():
+            _inform(self._listener.lost, why)
+
+
+def _inform(tell: Callable[..., None], *what: object) -> None:
+    try:
+        tell(*what)
+    except Exception as error:  # it must not end the thread: nothing more would be heard
+        warn(f"mirrors: {type(error).__name__}: {error}")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..errors import Damaged, StoreError
 from ..store import format
@@ -17,6 +19,11 @@ from .sending import Contents
 
 THERE = "already there"
 COPIED = "copied there"
+READ_BACK = "read back"
+
+MOST_SENT_AGAIN = 3  # how often a file is sent again that the place kept wrongly
+
+T = TypeVar("T")
 
 
 class Copied(NamedTuple):
@@ -35,13 +42,10 @@ class Copying:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._whole: dict[tuple[str, int], str] = {}  # digest and size of files in whole copies -> path
-        self._verified: dict[str, str] = {}  # paths in the copy that is being made -> how
         self._learned = False
         self._sent_bytes = -1  # the size up to which the place has refused to copy a file: such files are sent
 
-    def copy(
-        self, attempt: int, path: Path, read_back: bool, progress: Callable[[int], None], require: Callable[[], None]
-    ) -> Copied:
+    def copy(self, attempt: int, path: Path, read_back: bool, require: Callable[[], None]) -> Copied:
         """Copy the checkpoint at `path`. `require` raises if a later attempt has claimed the place."""
         began, wanted = time.monotonic(), sending.local(path)
         target = folder(attempt, wanted.name)
@@ -50,28 +54,30 @@ class Copying:
             self._remember(target, wanted)
             return Copied(wanted.size_bytes, 0, 0, THERE, time.monotonic() - began)
         self._learn()
-        one = _One(self._place, path, target, wanted, read_back, progress)
-        listed = _Listed(self._place, target)
+        one = _One(self._place, path, target, wanted, read_back)
+        listed = cache(lambda inside: self._place.names(f"{target}/{inside}".rstrip("/")))
         sent = copied = 0
+        hows = set()
         for name in sorted(wanted.files):
-            how = self._verified.get(one.at(name)) or one.is_there(name, listed)
+            inside, _, last = name.rpartition("/")
+            how = one.is_there(name) if last in listed(inside) else ""
             if not how and wanted.files[name].size_bytes > self._sent_bytes:
                 how = self._copy_within(one, name)
                 copied += wanted.files[name].size_bytes if how else 0
             if not how:
-                how = one.put(name)
+                how = _until_kept(partial(one.put, name))
                 sent += wanted.files[name].size_bytes
-            self._verified[one.at(name)] = how
-        hows = {self._verified[one.at(name)] for name in wanted.files}
+            hows.add(how)
         require()  # the last check before the manifest
-        self._commit(attempt, wanted)
+        _until_kept(partial(self._commit, attempt, wanted))
         self._remember(target, wanted)
         return Copied(wanted.size_bytes, sent, copied, ", ".join(sorted(hows)), time.monotonic() - began)
 
     def forget(self, target: str) -> None:
-        """A copy is about to be removed: nothing can be copied from there."""
-        for memory in (self._verified, self._whole):
-            _drop(memory, target)
+        """Copy nothing from this copy or file, which is damaged or about to be removed."""
+        for key, path in [*self._whole.items()]:
+            if path == target or path.startswith(f"{target}/"):
+                del self._whole[key]
 
     def _is_committed(self, attempt: int, wanted: Contents) -> bool:
         """Whether the manifest is there. A damaged one of ours is removed, to be written again."""
@@ -109,15 +115,16 @@ class Copying:
             if not self._place.copy(source, one.at(name)):
                 self._sent_bytes = file.size_bytes
                 return ""
-            one.check(name)
-        except (Damaged, FileNotFoundError):  # the source of the copy is damaged, or was removed
-            _drop(self._whole, source)
+        except FileNotFoundError:  # it was removed
+            self.forget(source)
+            return ""
+        if not one.is_there(name):  # the source of the copy is damaged
+            self.forget(source)
             return ""
         return COPIED
 
     def _remember(self, target: str, wanted: Contents) -> None:
         self._whole.update({(file.digest, file.size_bytes): f"{target}/{name}" for name, file in wanted.files.items()})
-        self._verified.clear()
 
     def _learn(self) -> None:
         """Note the files of the newest copy there, once."""
@@ -141,62 +148,56 @@ class Copying:
 class _One:
     """One checkpoint on its way to the folder `target`."""
 
-    def __init__(
-        self, place: Place, path: Path, target: str, wanted: Contents, read_back: bool, progress: Callable[[int], None]
-    ) -> None:
+    def __init__(self, place: Place, path: Path, target: str, wanted: Contents, read_back: bool) -> None:
         self.wanted = wanted
         self._place, self._path, self._target = place, path, target
-        self._read_back, self._progress = read_back, progress
+        self._read_back = read_back
 
     def at(self, name: str) -> str:
         return f"{self._target}/{name}"
 
     def put(self, name: str) -> str:
-        size = self.wanted.files[name].size_bytes
-        for _ in range(2):
+        """Send a file; return how the place has shown that it holds it.
+
+        Raises:
+            NotKept: the place holds other bytes than were sent.
+        """
+        pieces = partial(sending.pieces, self._path, self.wanted, name)
+        for again in (True, False):
             try:
-                return self._place.put(self.at(name), size, lambda: self._pieces(name), read_back=self._read_back)
+                return self._shown(name, self._place.put(self.at(name), self.wanted.files[name].size_bytes, pieces))
             except NotKept:
                 raise
-            except Damaged as error:  # like every read: bytes that differ are read once more
-                damage = error
-        raise damage
+            except Damaged:  # like every read: bytes that differ are read once more
+                if not again:
+                    raise
+        raise AssertionError
 
-    def check(self, name: str) -> None:
-        self._place.check(self.at(name), self.wanted.files[name].size_bytes, lambda: self._pieces(name))
-
-    def is_there(self, name: str, listed: _Listed) -> str:
-        """Return THERE if an earlier try has brought the file, and it is whole there; else ""."""
-        if name not in listed:
-            return ""
+    def is_there(self, name: str) -> str:
+        """Return THERE if the file is there, and whole; else ""."""
+        pieces = partial(sending.pieces, self._path, self.wanted, name)
         try:
-            self.check(name)
+            self._shown(name, self._place.check(self.at(name), self.wanted.files[name].size_bytes, pieces))
         except (Damaged, FileNotFoundError):
             return ""
         return THERE
 
-    def _pieces(self, name: str) -> Iterator[bytes]:
-        for piece in sending.pieces(self._path, self.wanted, name):
-            self._progress(len(piece))
-            yield piece
+    def _shown(self, name: str, how: str) -> str:
+        """Return how the place has shown a file: by its server's checksum, or else by being read back now."""
+        if how and not self._read_back:
+            return how
+        where = f"{self._place.shown}/{self.at(name)}"
+        try:
+            for _ in sending.verified(self._place.get(self.at(name)), self.wanted, name, where):
+                pass
+        except Damaged as error:
+            raise NotKept(f"{error}; send it again") from None
+        return READ_BACK
 
 
-class _Listed:
-    """The files below a folder of a place; each folder is listed once, when it is asked for."""
-
-    def __init__(self, place: Place, target: str) -> None:
-        self._place, self._target = place, target
-        self._found: dict[str, list[str]] = {}
-
-    def __contains__(self, name: str) -> bool:
-        inside, _, last = name.rpartition("/")
-        if inside not in self._found:
-            self._found[inside] = self._place.names(f"{self._target}/{inside}".rstrip("/"))
-        return last in self._found[inside]
-
-
-def _drop(memory: dict[str, str] | dict[tuple[str, int], str], below: str) -> None:
-    for key, value in [*memory.items()]:
-        path = key if isinstance(key, str) else value
-        if path == below or path.startswith(f"{below}/"):
-            del memory[key]
+def _until_kept(send: Callable[[], T]) -> T:
+    """Send a file, and again what the place has kept wrongly."""
+    for _ in range(MOST_SENT_AGAIN):
+        with suppress(NotKept):
+            return send()
+    return send()

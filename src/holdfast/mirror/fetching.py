@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 
-from .. import disk, modes, scan
+from .. import disk, modes
 from ..errors import Damaged, NotFound, StoreError
 from ..store.format import MANIFEST
 from . import sending
@@ -18,8 +17,8 @@ from .sending import Contents
 class Fetching:
     """The copy `name` of an attempt, on its way back."""
 
-    def __init__(self, place: Place, attempt: int, name: str, progress: Callable[[int], None]) -> None:
-        self._place, self._name, self._progress = place, name, progress
+    def __init__(self, place: Place, attempt: int, name: str) -> None:
+        self._place, self._name = place, name
         self._source = folder(attempt, name)
 
     def whole(self, into: Path) -> int:
@@ -28,25 +27,23 @@ class Fetching:
         wanted = self._wanted()
         for name in sorted(wanted.files):
             disk.make_dirs((into / name).parent)
-            self._bring(wanted, name, into, into / name)
-        disk.remove_tree(into / MANIFEST)
+            try:
+                self._receive(wanted, name, into / name)
+            except Damaged:  # like every read: bytes that differ are read once more
+                self._receive(wanted, name, into / name)
         disk.write(into / MANIFEST, [wanted.raw])
         held = {(into / name).parent for name in wanted.files} | {into}
         for inner in sorted(held):
             disk.sync_dir(inner)
-        _require_nothing_else(into, wanted)
         return wanted.size_bytes
 
     def one(self, name: str, into: Path) -> None:
         """Write one file to `into`."""
         modes.inherit_mode(into.parent)
         wanted = self._wanted()
-        if name == MANIFEST:
-            disk.write(into, [wanted.raw])
-        elif name in wanted.files:
-            self._receive(wanted, name, into)
-        else:
+        if name not in wanted.files:
             raise NotFound(f"{self._shown(MANIFEST)}: has no file {name!r}")
+        self._receive(wanted, name, into)
         disk.sync_dir(into.parent)
 
     def _wanted(self) -> Contents:
@@ -54,19 +51,6 @@ class Fetching:
         if found.name != self._name:
             raise Damaged(f"{self._shown(MANIFEST)}: is that of {found.name}")
         return found
-
-    def _bring(self, wanted: Contents, name: str, root: Path, into: Path) -> None:
-        """Write a file, unless an earlier try has written it whole."""
-        if scan.lexists(into):
-            with suppress(StoreError):
-                for piece in sending.pieces(root, wanted, name):
-                    self._progress(len(piece))
-                return
-            disk.remove_file(into)
-        try:
-            self._receive(wanted, name, into)
-        except Damaged:  # like every read: bytes that differ are read once more
-            self._receive(wanted, name, into)
 
     def _receive(self, wanted: Contents, name: str, into: Path) -> None:
         try:
@@ -79,9 +63,7 @@ class Fetching:
 
     def _get(self, name: str) -> Iterator[bytes]:
         try:
-            for piece in self._place.get(f"{self._source}/{name}"):
-                self._progress(len(piece))
-                yield piece
+            yield from self._place.get(f"{self._source}/{name}")
         except FileNotFoundError:
             raise self._missing(name) from None
 
@@ -99,11 +81,3 @@ class Fetching:
 
     def _shown(self, name: str) -> str:
         return f"{self._place.shown}/{self._source}/{name}"
-
-
-def _require_nothing_else(into: Path, wanted: Contents) -> None:
-    for place, _, names in scan.walk(into):
-        for name in names:
-            inside = (Path(place) / name).relative_to(into).as_posix()
-            if inside not in wanted.files and inside != MANIFEST:
-                raise StoreError(f"{into / inside}: is no file of the checkpoint that was fetched there")

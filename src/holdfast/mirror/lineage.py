@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from ..retention import CheckpointFacts
 from ..store.format import parse_name
 from .records import ResumeOrigin
 
@@ -24,6 +25,13 @@ class Held(NamedTuple):
     attempt: int  # that wrote it
     name: str
     digest: str  # of its manifest
+
+
+class PlaceCopy(NamedTuple):
+    """A copy of this run's lineage at a place."""
+
+    attempt: int  # in whose folder it lies
+    facts: CheckpointFacts
 
 
 class LineageCheckpoint(NamedTuple):
@@ -68,12 +76,6 @@ def lineage(came_from: Mapping[int, ResumeOrigin], held: Iterable[Held]) -> list
         # a record that leads forwards or to itself is damaged, and is ignored
         attempt = earlier if earlier is not None and earlier < attempt else None
     return chosen
-
-
-def strays(chosen: Iterable[LineageCheckpoint], held: Iterable[Held]) -> list[Held]:
-    """Those of `held` that are not in the lineage."""
-    inside = {(each.attempt, each.name, each.digest) for each in chosen}
-    return [each for each in held if (each.attempt, each.name, each.digest) not in inside]
 
 
 def _choices(attempt: int, until: str | None, held: Sequence[Held]) -> list[LineageCheckpoint]:

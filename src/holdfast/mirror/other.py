@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,8 +20,8 @@ from fsspec.core import url_to_fs
 from ..errors import HoldfastError, UsageError
 from ..store.format import MANIFEST
 from ..threads import Worker
-from .place import READ_BACK, Full, Pieces, Refused, Silent, shown, told, words
-from .sent import Sent, compare, walked
+from .place import Full, Pieces, Refused, Silent, shown, told, words
+from .sent import Sent, Unchecked, refuses
 
 T = TypeVar("T")
 
@@ -31,7 +31,8 @@ _PIECE_BYTES = 4 << 20
 _REFUSED = {400, 401, 403, 405}
 
 
-class Other:
+class Other(Unchecked):
+    told, own = (Exception,), (HoldfastError, Silent)
     limit_s = 30.0  # for one call
     slowest = 1 << 16  # bytes per second: a slower server counts as silent
 
@@ -54,12 +55,12 @@ class Other:
         self._opened = None
 
     def read(self, path: str) -> bytes:
-        with self._edge():
+        with self.edge():
             return self._within(lambda files: bytes(files.cat_file(self._at(path))))
 
     def names(self, path: str) -> list[str]:
         folder = self._at(path)
-        with self._edge():
+        with self.edge():
             try:
                 found = self._within(lambda files: files.ls(folder, detail=False))
             except FileNotFoundError:
@@ -69,7 +70,7 @@ class Other:
             return sorted(names)
 
     def get(self, path: str) -> Iterator[bytes]:
-        with self._edge():
+        with self.edge():
             file = self._within(lambda files: files.open(self._at(path), "rb", block_size=_PIECE_BYTES))
             try:
                 while piece := self._within(lambda _: file.read(_PIECE_BYTES), _PIECE_BYTES):
@@ -77,33 +78,19 @@ class Other:
             finally:
                 file.close()
 
-    def check(self, path: str, size_bytes: int, pieces: Pieces, *, read_back: bool = False) -> str:  # noqa: ARG002
-        return self.verify(path, walked(size_bytes, pieces))
-
-    def verify(self, path: str, sent: Sent) -> str:
-        """Read the file back, and compare it with what was sent."""
-        compare(f"{self.shown}/{path}", sent.digest, self.get(path))
-        return READ_BACK
-
     def create(self, path: str, data: bytes) -> None:
         file = self._at(path)
-        with self._edge():
+        with self.edge():
             if self._within(lambda files: files.exists(file)):
                 raise FileExistsError(errno.EEXIST, f"{self.shown}/{path} exists")
             self._make_folder(file)
-            self._write_new(file, data)
+        self._create(file, data)
         if self.atomic and not self._known_to_be_atomic:
-            try:  # the same bytes again, which a service that knows the condition refuses
-                with self._edge():
-                    self._write_new(file, data)
-            except FileExistsError:
-                self._known_to_be_atomic = True
-            else:
-                self.atomic = False
+            self.atomic = self._known_to_be_atomic = refuses(partial(self._create, file, data))
 
-    def put(self, path: str, size_bytes: int, pieces: Pieces, *, read_back: bool) -> str:  # noqa: ARG002  always
+    def put(self, path: str, size_bytes: int, pieces: Pieces) -> str:
         file, sent = self._at(path), Sent(size_bytes, pieces)
-        with self._edge(sent):
+        with self.edge(sent):
             if size_bytes <= _WHOLE_BYTES:
                 data = b"".join(sent)
                 self._make_folder(file)
@@ -111,11 +98,11 @@ class Other:
             else:
                 self._make_folder(file)
                 self._write(file, sent)
-        return self.verify(path, sent)
+        return ""
 
     def copy(self, source: str, path: str) -> bool:
         old, file = self._at(source), self._at(path)
-        with self._edge():
+        with self.edge():
             if not self._within(lambda files: files.exists(old)):
                 raise FileNotFoundError(errno.ENOENT, f"{self.shown}/{source} is missing")
             self._make_folder(file)
@@ -127,7 +114,7 @@ class Other:
 
     def remove(self, path: str) -> None:
         target = self._at(path)
-        with self._edge(), suppress(FileNotFoundError):
+        with self.edge(), suppress(FileNotFoundError):
             if self._within(lambda files: files.isdir(target)):
                 with suppress(FileNotFoundError):
                     self._within(lambda files: files.rm_file(f"{target}/{MANIFEST}"))
@@ -146,12 +133,13 @@ class Other:
         except FileNotFoundError:
             raise Refused(f"{self.shown}: there is no {bucket!r}; create it, or correct the URL") from None
         except Exception as error:
-            if not isinstance(self._translated(error), Refused):  # a user who may list it knows that it exists
+            if not isinstance(self.translated(error), Refused):  # a user who may list it knows that it exists
                 raise
         self._bucket_seen = True
 
-    def _write_new(self, file: str, data: bytes) -> None:
-        self._within(lambda files: files.pipe_file(file, data, **self._exclusive))
+    def _create(self, file: str, data: bytes) -> None:
+        with self.edge():
+            self._within(lambda files: files.pipe_file(file, data, **self._exclusive))
 
     def _make_folder(self, file: str) -> None:
         """Make the folder. Object stores have no folders, and report that in different ways."""
@@ -193,18 +181,7 @@ class Other:
             raise wrong[0]
         return answer[0]
 
-    @contextmanager
-    def _edge(self, sent: Sent | None = None) -> Iterator[None]:
-        try:
-            yield
-        except (HoldfastError, Silent):
-            raise
-        except Exception as error:
-            if sent is not None and error is sent.error:
-                raise
-            raise self._translated(error) from None
-
-    def _translated(self, error: Exception) -> Exception:
+    def translated(self, error: Exception) -> Exception:
         text = f"{self.shown}: {told(error, self._url).partition(' RequestId:')[0]}"  # Azure's answer goes on in XML
         code = _status(error)
         if isinstance(error, FileNotFoundError) or code == 404:

@@ -24,8 +24,6 @@ from ..store.format import MOST_BYTES
 
 Pieces = Callable[[], Iterator[bytes]]  # the bytes of one file, from its beginning, each time it is called
 
-READ_BACK = "read back"  # how a file was verified, if not by a checksum of the server's
-
 LOCAL = ("", "file", "local")  # schemes of folders that are mounted here
 _WITH_USER = ("sftp", "ssh", "abfs", "abfss", "az")  # what stands before the @ is a name there; elsewhere, a token
 _SECRET = re.compile(
@@ -68,10 +66,10 @@ class Reading(Protocol):
         """Yield a file in pieces of some MiB. FileNotFoundError if it is missing, at the first piece."""
         ...
 
-    def check(self, path: str, size_bytes: int, pieces: Pieces, *, read_back: bool = False) -> str:
-        """Compare a file with the pieces, by the server's own checksum or, without one, by reading it back.
+    def check(self, path: str, size_bytes: int, pieces: Pieces) -> str:
+        """Compare a file with the pieces by the server's own checksum of the whole object, and return its kind.
 
-        Return how, as `put` does. NotKept if they differ; FileNotFoundError if it is missing.
+        Return "" if the server has none: read the file back. NotKept if they differ.
         """
         ...
 
@@ -86,11 +84,10 @@ class Writing(Protocol):
         """
         ...
 
-    def put(self, path: str, size_bytes: int, pieces: Pieces, *, read_back: bool) -> str:
-        """Write a whole file durably, in place of any that is there, and verify it there.
+    def put(self, path: str, size_bytes: int, pieces: Pieces) -> str:
+        """Write a whole file durably, in place of any that is there, and check it as `check` does.
 
-        Return how it was verified: "CRC64NVME", a checksum of the server's over the whole object, or "read back".
-        NotKept if the place holds other bytes. No half of a file is ever seen under this name.
+        No half of a file is ever seen under this name.
         """
         ...
 
@@ -120,7 +117,11 @@ class Place(Reading, Writing, Protocol):
     """One place, for one thread at a time. The first call connects; after Silent the next call connects anew."""
 
     shown: str  # its URL without secrets
-    atomic: bool  # whether `create` has one winner among all machines. An object store shows it at the first
+
+    @property
+    def atomic(self) -> bool:
+        """Whether `create` has one winner among all machines. An object store shows it at the first."""
+        ...
 
     def close(self) -> None: ...
 

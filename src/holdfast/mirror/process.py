@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import os
+import selectors
 import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
-from typing import IO
 
 from .. import disk
-from .protocol import LineBuffer, Reply, Request, line, replies
+from .protocol import Event, WorkerOrder, events, line
 
 
 class WorkerProcess:
-    """One worker, seen by the client's thread. None of its calls waits for the worker."""
+    """One worker. The client's thread reads, and any thread writes."""
 
     def __init__(self, python: Sequence[str]) -> None:
         command = [*python, "-P", "-W", "ignore", "-m", "holdfast.mirror"]
-        self._errors = disk.create_shared("holdfast-mirrors", 0)  # receives the error of a failed import; nothing later
+        self._errors = disk.create_shared("holdfast-mirrors", 0)  # receives why it ended by itself
         pipe = subprocess.PIPE
         try:
             # without close_fds Python uses posix_spawn. Else it would wait for a loader that another thread forks just
@@ -30,56 +31,51 @@ class WorkerProcess:
         except BaseException:
             os.close(self._errors)
             raise
-        self._writes = _pipe(self._process.stdin)
-        self.reads = _pipe(self._process.stdout)
-        self._unsent = bytearray()
-        self._lines = LineBuffer()
-        self.deaf = False  # nothing more comes from it
+        self._writes, self._reads = _pipe(self._process.stdin), _pipe(self._process.stdout)
+        self._rest = bytearray()  # of a line that has not come to its end
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._reads, selectors.EVENT_READ)
 
-    @property
-    def unsent(self) -> bool:
-        return bool(self._unsent)
+    def write(self, order: WorkerOrder, *, whole: bool = False) -> None:
+        """Write an order. With `whole` wait until all of it is written, or the worker has ended.
 
-    def queue(self, request: Request) -> None:
-        self._unsent += line(request)
+        Else an order is lost if the pipe is full. It is written at once if it has at most PIPE_BUF (4096) bytes.
+        """
+        data = begun = line(order)
+        with suppress(OSError, ValueError):  # it has ended: `read` will tell
+            while data:
+                done = self._writes.write(data)
+                if done is None and data is begun and not whole:
+                    return
+                data = data[done or 0 :]
+                if data:
+                    time.sleep(0.01)
 
-    def write(self) -> None:
-        """Write what the pipe takes now; the rest is written later."""
-        with suppress(OSError):  # it has ended: `read` will tell
-            while self._unsent and (done := self._writes.write(self._unsent[: 1 << 16])):
-                del self._unsent[:done]
-
-    def read(self) -> list[Reply]:
-        """Return the replies that have come."""
-        found: list[Reply] = []
+    def read(self, timeout_s: float) -> list[Event] | None:
+        """Return the events that come within so many seconds; None: the worker has ended."""
+        alive = self._process.poll() is None  # asked before the read, so that no later event is missed
+        if not self._selector.select(timeout_s if alive else 0):
+            return [] if alive else None
+        data = self._reads.read(1 << 16)
+        if not data:
+            return None
+        *lines, self._rest = (self._rest + data).split(b"\n")
         try:
-            while not self.deaf and (data := self.reads.read(1 << 16)) is not None:
-                self.deaf = not data
-                found += [replies.decode(text) for text in self._lines.feed(data)]
-        except (OSError, ValueError):  # it breaks the protocol
-            self.deaf = True
-        return found
-
-    def alive(self) -> bool:
-        return self._process.poll() is None
+            return [events.decode(each) for each in lines]
+        except ValueError:  # it breaks the protocol
+            return None
 
     def why(self) -> str:
-        """Return how it has ended, as text."""
+        """Return how it has ended, as text; nothing if it was done."""
         with suppress(subprocess.TimeoutExpired):  # its pipes are closed a moment before it has ended
             self._process.wait(0.5)
         code = self._process.poll()
+        if code == 0:
+            return ""
         how = "it closed its output" if code is None else f"signal {-code}" if code < 0 else f"status {code}"
         last = os.pread(self._errors, 1 << 12, max(0, os.fstat(self._errors).st_size - (1 << 12))).split(b"\n")
         text = next((each.decode(errors="replace").strip() for each in reversed(last) if each.strip()), "")
         return f"the mirrors' process ended ({how})" + (f": {text}" if text else "")
-
-    def end(self) -> None:
-        """Ask it to end, and give it a moment."""
-        self._unsent += line(Request(0, "close"))
-        self.write()
-        until = time.monotonic() + 1.0
-        while self.alive() and time.monotonic() < until:
-            time.sleep(0.005)
 
     def kill(self) -> None:
         """Kill it. A process that waits in the kernel for a lost server is abandoned."""
@@ -87,15 +83,18 @@ class WorkerProcess:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(0.2)
 
-    def forget(self) -> None:
-        for pipe in (self._writes, self.reads):
+    def end(self) -> None:
+        """Kill it, and let go of it."""
+        self.kill()
+        self._selector.close()
+        for pipe in (self._writes, self._reads):
             with suppress(OSError):
                 pipe.close()
         os.close(self._errors)
 
 
-def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
-    if stream is None:
+def _pipe(stream: object) -> FileIO:
+    if not isinstance(stream, FileIO):
         raise TypeError("the worker was started without a pipe")
     os.set_blocking(stream.fileno(), False)
     return stream

@@ -1,75 +1,74 @@
-"""Protocol: the lines of JSON between a run's `client` and the `worker`.
-
-The first line is `open`. Every request gets one reply, with `ok` or `error`; before it any number of notes may come.
-"""
+"""Protocol: the lines of JSON between a run's `client` and its `worker`: orders to the worker, and its events."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, Literal
 
 import msgspec
 
-Kind = Literal["silent", "refused", "full", "later", "taken", "foreign", "gone", "damaged", "cancelled"]
+from ..rules import AnyOf, Best, Every, Last, Rule, Within, parts
 
-MOST_BYTES = 64 << 20  # of one line: manifests do not go through here, but lists of copies do
+Kind = Literal["silent", "refused", "full", "later", "taken", "foreign", "gone", "damaged", "unusable"]
+ALL = -1  # as `WorkerOrder.place`
+
+_RULES = {kind.__name__: kind for kind in (Last, Best, Every, Within)}
+_DIRECTIONS = {"max": max, "min": min}
 
 
-class Request(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """`place` is an index into the places of `open`. Each try ends after `budget_s` seconds without progress."""
+class WorkerOrder(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What the run tells the worker, or asks one place. A question has an `id`, and gets one event with that id."""
 
-    id: int
-    op: str
-    place: int = -1
-    budget_s: float = 120.0
+    do: str
+    place: int = ALL
+    id: int = 0
     args: dict[str, Any] = {}
 
 
-class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The end of a request, or a note before it: "retrying" with a text, or "sent" with the bytes so far.
+class Event(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What happened at one place; `Replicator` says which events there are."""
 
-    The note "bye" of id 0 is the worker's last line.
-    """
-
-    id: int
-    ok: dict[str, Any] | None = None
-    error: Kind | None = None
+    what: str
+    place: int
+    id: int = 0
+    kind: Kind | None = None  # of an error
     text: str = ""
-    note: str = ""
-    bytes: int = 0
+    name: str = ""  # of a checkpoint
+    facts: dict[str, Any] = {}
 
 
-class OpenedPlace(msgspec.Struct, frozen=True):
-    """One place as the worker opened it, before any connection."""
-
-    shown: str
-    atomic: bool = True
-    refused: str = ""  # why it cannot be opened: an unknown kind of URL, or a missing package
+orders = msgspec.json.Decoder(WorkerOrder)  # made here, where only one thread is
+events = msgspec.json.Decoder(Event)
 
 
-requests = msgspec.json.Decoder(Request)  # made here, where only one thread is
-replies = msgspec.json.Decoder(Reply)
-msgspec.json.Decoder(OpenedPlace)
-
-
-def line(record: Request | Reply) -> bytes:
+def line(record: WorkerOrder | Event) -> bytes:
     return msgspec.json.encode(record) + b"\n"
 
 
-class LineBuffer:
-    """Splits the bytes from a pipe into lines."""
+def packed(rule: Rule) -> list[list[Any]]:
+    """Return a rule as JSON."""
+    return [
+        [type(each).__name__, {name: _plain(value) for name, value in msgspec.structs.asdict(each).items()}]
+        for each in parts(rule)
+    ]
 
-    def __init__(self) -> None:
-        self._held = bytearray()
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """Return the lines that are complete now.
+def unpacked(rows: Sequence[tuple[str, dict[str, Any]]]) -> Rule:
+    """Return the rule that `packed` has packed."""
+    found = []
+    for kind, fields in rows:
+        if "direction" in fields:
+            fields |= {"direction": _DIRECTIONS[fields["direction"]]}
+        found.append(_RULES[kind](**fields))
+    return AnyOf(tuple(found))
 
-        Raises:
-            ValueError: a line is too long.
-        """
-        self._held += data
-        *lines, rest = self._held.split(b"\n")
-        if len(rest) > MOST_BYTES:
-            raise ValueError(f"a line has more than {MOST_BYTES} bytes")
-        self._held = rest
-        return [bytes(each) for each in lines if each]
+
+def _plain(value: Any) -> Any:
+    """Return a rule's value as JSON has it: no number of NumPy's, and no infinity."""
+    if callable(value):
+        return value.__name__
+    if value is None or isinstance(value, str):
+        return value
+    return int(value) if isinstance(value, Integral) else min(float(value), sys.float_info.max)

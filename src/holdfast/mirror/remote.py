@@ -7,7 +7,6 @@ with a greater number has claimed the place. Each attempt writes in a folder of 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,6 @@ from .copying import Copied, Copying
 from .fetching import Fetching
 from .place import Place
 from .records import Claim, Copy, Foreign, IncompleteCopy, PlaceState, ResumeOrigin, claim_path, folder, manifest_path
-
-Progress = Callable[[int], None]  # called before each piece, with its size; an exception from it ends the work
-
-
-def unwatched(_: int) -> None:
-    """Ignore the progress."""
 
 
 class Remote:
@@ -98,7 +91,7 @@ class Remote:
         with suppress(FileExistsError):
             self.place.create(claim_path(attempt, "-end"), records.encode({"ended": time.time()}))
 
-    def copy(self, attempt: int, path: Path, *, read_back: bool = False, progress: Progress = unwatched) -> Copied:
+    def copy(self, attempt: int, path: Path, *, read_back: bool = False) -> Copied:
         """Copy the committed checkpoint at `path` there; it is verified there, and its manifest comes last.
 
         Raises:
@@ -107,24 +100,24 @@ class Remote:
             NotFound: the checkpoint was removed.
             Damaged: it differs from its manifest. NotKept: the place holds other bytes than were sent.
         """
-        return self._copying.copy(attempt, path, read_back, progress, lambda: self.require(attempt))
+        return self._copying.copy(attempt, path, read_back, lambda: self.require(attempt))
 
-    def fetch(self, attempt: int, name: str, into: Path, *, progress: Progress = unwatched) -> int:
+    def fetch(self, attempt: int, name: str, into: Path) -> int:
         """Write a copy into the local folder `into`, durably; return its size in bytes. Every digest is checked.
 
         Raises:
             NotFound: no such copy is there any more.
             Damaged: it differs from its manifest.
         """
-        return Fetching(self.place, attempt, name, progress).whole(into)
+        return Fetching(self.place, attempt, name).whole(into)
 
-    def fetch_file(self, attempt: int, name: str, file: str, into: Path, *, progress: Progress = unwatched) -> None:
+    def fetch_file(self, attempt: int, name: str, file: str, into: Path) -> None:
         """Write one file of a copy to the new local file `into`, durably. Every digest is checked.
 
         Raises:
             NotFound, Damaged: as `fetch`.
         """
-        Fetching(self.place, attempt, name, progress).one(file, into)
+        Fetching(self.place, attempt, name).one(file, into)
 
     def pin(self, attempt: int, name: str) -> None:
         """Note that the copies of that name stay, for runs that begin with this place alone.

@@ -18,9 +18,9 @@ from awscrt.checksums import combine_crc64nvme, crc64nvme
 from ..errors import UsageError
 from ..store.format import MANIFEST
 from ..threads import WorkerPool, map_in_threads
-from .place import READ_BACK, NotKept, Pieces, Refused, Silent, shown, words
+from .place import NotKept, Pieces, Refused, Silent, shown, words
 from .s3_calls import Calls, tried
-from .sent import Sent, compare
+from .sent import Sent, refuses
 
 CRC = "CRC64NVME"
 IN_FLIGHT = 4  # parts under way at the same time; one more is being filled
@@ -72,22 +72,20 @@ class S3:
         finally:
             pool.close()
 
-    def check(self, path: str, size_bytes: int, pieces: Pieces, *, read_back: bool = False) -> str:
-        sent, crc = Sent(size_bytes, pieces), 0
-        for piece in sent:
+    def check(self, path: str, size_bytes: int, pieces: Pieces) -> str:
+        crc = 0
+        for piece in Sent(size_bytes, pieces):
             crc = crc64nvme(piece, crc)
-        return self.verify(path, sent, crc, read_back=read_back)
+        return self.verify(path, size_bytes, crc)
 
-    def verify(self, path: str, sent: Sent, crc: int, *, read_back: bool) -> str:
-        """Compare the server's own checksum of the object; if it has none, or is told to, read the object back."""
+    def verify(self, path: str, size_bytes: int, crc: int) -> str:
+        """Compare the server's own checksum of the object."""
         facts = self._calls.call("head_object", Key=self._key(path), ChecksumMode="ENABLED")
-        name, kept = f"{self.shown}/{path}", facts.get(f"Checksum{CRC}", "")
-        same_size = facts["ContentLength"] == sent.digest.size_bytes
-        if read_back or not same_size or not kept or "-" in kept:  # with a dash: of the parts' checksums
-            compare(name, sent.digest, self.get(path))
-            return READ_BACK
-        if kept != _text(crc):
-            raise NotKept(f"{name}: its checksum differs from that of what was sent; send it again")
+        kept = facts.get(f"Checksum{CRC}", "")
+        if not kept or "-" in kept:  # with a dash: of the parts' checksums
+            return ""
+        if facts["ContentLength"] != size_bytes or kept != _text(crc):
+            raise NotKept(f"{self.shown}/{path}: its checksum differs from that of what was sent; send it again")
         return CRC
 
     def create(self, path: str, data: bytes) -> None:
@@ -99,14 +97,10 @@ class S3:
         else:
             raise FileExistsError(f"{self.shown}/{path} exists")
         if self.atomic and not self._known_to_be_atomic:
-            try:  # the same bytes again, which a server that knows the condition refuses
-                self._calls.call("put_object", Key=key, Body=data, IfNoneMatch="*")
-            except FileExistsError:
-                self._known_to_be_atomic = True
-            else:
-                self.atomic = False
+            again = partial(self._calls.call, "put_object", Key=key, Body=data, IfNoneMatch="*")
+            self.atomic = self._known_to_be_atomic = refuses(again)
 
-    def put(self, path: str, size_bytes: int, pieces: Pieces, *, read_back: bool) -> str:
+    def put(self, path: str, size_bytes: int, pieces: Pieces) -> str:
         sent = Sent(size_bytes, pieces)
         if size_bytes <= self.whole_bytes:
             body = b"".join(sent)
@@ -114,7 +108,7 @@ class S3:
             self._calls.call("put_object", size_bytes, Key=self._key(path), Body=body)
         else:
             crc = self._put_parts(self._key(path), size_bytes, sent)
-        return self.verify(path, sent, crc, read_back=read_back)
+        return self.verify(path, size_bytes, crc)
 
     def copy(self, source: str, path: str) -> bool:
         size = self._calls.call("head_object", Key=self._key(source))["ContentLength"]

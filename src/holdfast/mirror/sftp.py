@@ -19,8 +19,8 @@ import paramiko
 
 from ..errors import UsageError
 from ..store.format import MANIFEST
-from .place import READ_BACK, Full, Pieces, Refused, Silent, shown, small, told, words
-from .sent import Sent, compare, walked
+from .place import Full, Pieces, Refused, Silent, shown, small, told, words
+from .sent import Sent, Unchecked
 from .sftp_connection import ANSWER_S, Connection
 from .sftp_requests import Client, Requests
 
@@ -28,7 +28,9 @@ _PIECE_BYTES = 1 << 20
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR)
 
 
-class Sftp:
+class Sftp(Unchecked):
+    told, own = (OSError, EOFError, paramiko.SSHException), (Silent, Full, FileExistsError)
+
     def __init__(self, url: str) -> None:
         self.shown, self.atomic = shown(url), True
         parts = urlsplit(url)
@@ -69,14 +71,6 @@ class Sftp:
             if piece:
                 yield bytes(piece)
 
-    def check(self, path: str, size_bytes: int, pieces: Pieces, *, read_back: bool = False) -> str:  # noqa: ARG002
-        return self.verify(path, walked(size_bytes, pieces))
-
-    def verify(self, path: str, sent: Sent) -> str:
-        """Read the file back, and compare it with what was sent."""
-        compare(f"{self.shown}/{path}", sent.digest, self.get(path))
-        return READ_BACK
-
     def create(self, path: str, data: bytes) -> None:
         file = self._at(path)
         fresh = _beside(file, os.urandom(8).hex())
@@ -90,7 +84,7 @@ class Sftp:
             finally:
                 _tidy_up(client, fresh)
 
-    def put(self, path: str, size_bytes: int, pieces: Pieces, *, read_back: bool) -> str:  # noqa: ARG002  always
+    def put(self, path: str, size_bytes: int, pieces: Pieces) -> str:
         file, sent = self._at(path), Sent(size_bytes, pieces)
         fresh = _beside(file)
         with self._edge(sent) as client:
@@ -102,7 +96,7 @@ class Sftp:
                 _tidy_up(client, fresh)
                 self._require_room(client, size_bytes, error)
                 raise
-        return self.verify(path, sent)
+        return ""
 
     def copy(self, source: str, path: str) -> bool:
         """Give the file a second name. Both checkpoints hold it then, and it goes with the last of them."""
@@ -184,16 +178,10 @@ class Sftp:
         """Give the connection, and turn its errors into those of a place. After silence it is given up."""
         if self._connection is None:
             self._connection = Connection(self._url)
-        try:
+        with self.edge(sent):
             yield self._connection.client
-        except (Silent, Full, FileExistsError):
-            raise
-        except (OSError, EOFError, paramiko.SSHException) as error:
-            if sent is not None and error is sent.error:
-                raise
-            raise self._translated(error) from None
 
-    def _translated(self, error: Exception) -> Exception:
+    def translated(self, error: Exception) -> Exception:
         silent = isinstance(error, TimeoutError)
         text = f"{self.shown}: {f'no answer for {ANSWER_S:.0f} s' if silent else told(error, self._url)}"
         code = error.errno if isinstance(error, OSError) else None

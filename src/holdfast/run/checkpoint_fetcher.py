@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from .. import disk, scan
 from ..errors import Damaged, NoSpace, NotFound, StoreError, Untrusted
 from ..mirror.client import PlaceError, WorkerClient
-from ..mirror.protocol import Reply
 from ..store import attempt as attempts
 from ..store import format
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST, Name
 from ..store.store import Store
 from ..terminal import say, warn
-from ..threads import Condition
 from .mirror_lineage import Present, RemoteCheckpoint, digest_of
 from .mirror_options import named
 
@@ -140,7 +137,7 @@ class CheckpointFetcher:
         with self._attempt.acting("fetch a checkpoint"):
             disk.remove_tree(partial)
             disk.make_dir(partial)
-            got = self._ask(place, "fetch", {"attempt": folder, "name": name, "into": str(partial)})
+            got = self.client.ask_one("fetch", {"attempt": folder, "name": name, "into": str(partial)}, place, QUIET_S)
             if digest_of(partial) != found.digest:
                 raise PlaceError("damaged", "its manifest has changed since it was listed")
             self._require_signed(partial, f"{name} at {self._shown[place]}")
@@ -168,32 +165,6 @@ class CheckpointFetcher:
             disk.remove_tree(partial)
             why = str(error).removeprefix(f"{partial / MANIFEST}: ")
             raise Untrusted(f"{where}: {why}; remove it there, or leave that place out: without=...") from None
-
-    def _ask(self, place: int, op: str, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask a place, and wait as long as there is progress.
-
-        Raises:
-            PlaceError: it did not do what was asked.
-        """
-        replies: list[Reply] = []
-        came, heard_s = Condition(), [time.monotonic()]
-
-        def replied(reply: Reply) -> None:
-            heard_s.append(time.monotonic())
-            if not reply.note:
-                replies.append(reply)
-            came.ring()
-
-        number = self.client.post(place, op, args, replied, noted=replied)
-        while not came.wait_for(lambda: bool(replies), 1.0):
-            if time.monotonic() - heard_s[-1] > QUIET_S:
-                self.client.cancel(number)
-                raise PlaceError("silent", f"nothing was heard from it for {QUIET_S:.0f} s")
-            del heard_s[:-1]
-        reply = replies[0]
-        if reply.error is not None:
-            raise PlaceError(reply.error, reply.text)
-        return reply.ok or {}
 
     # Healing -----------------------------------------------------------------------------------------------------
 
@@ -223,7 +194,7 @@ class CheckpointFetcher:
             try:
                 with self._attempt.acting("heal a checkpoint"):
                     disk.remove_tree(fresh)
-                    self._ask(place, "file", args)
+                    self.client.ask_one("file", args, place, QUIET_S)
                     healed = self._put(fresh, checkpoint, name)
             except PlaceError as error:
                 warn(f"{checkpoint.path / name}: is damaged, and was not healed from {self._shown[place]}: {error}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,13 +11,12 @@ from .. import owner
 from ..errors import Damaged, NotFound, UsageError
 from ..journal import Log
 from ..mirror import lineage
-from ..mirror.lineage import HERE, Held, LineageCheckpoint
+from ..mirror.lineage import HERE, Held, LineageCheckpoint, PlaceCopy
 from ..mirror.records import NO_MANIFEST, Claim, PlaceState, ResumeOrigin
 from ..mirror.sending import identity
 from ..store import source
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST, Name, parse_name
-from .mirror_place import PlaceCopy
 
 _SAME = ("host", "boot", "pid", "pid_started", "pid_space")  # facts that tell one process from every other
 
@@ -55,14 +54,15 @@ class Present:
             came_from = lineage.origins([*known, *_origins(self._logs)])
         except ValueError as error:
             raise _forked(str(error)) from None
-        there = ((place, each) for place in self._seen for each in self._seen[place].copies)
+        there = ((place, each) for place, seen in [*self._seen.items()] for each in seen.copies)
         held = [*self._here, *(Held(place, each.attempt, each.name, each.digest) for place, each in there)]
         self._chosen, self._came_from = lineage.lineage(came_from, held), came_from
         self.head = max([*came_from, *(each.attempt for each in held)], default=None)
         self._afresh = self.head is None or came_from.get(self.head, ResumeOrigin(None)).attempt is None
 
     def _claims(self) -> Iterator[Claim]:
-        return (claim for each in self._seen.values() for claim in each.claims)
+        # of a list: another thread may add a place meanwhile
+        return (claim for each in [*self._seen.values()] for claim in each.claims)
 
     def see(self, place: int, seen: PlaceState) -> Mapping[str, PlaceCopy]:
         """Add the content of a place that answered late; return its copies of the lineage.
@@ -82,6 +82,7 @@ class Present:
         """Note that this attempt resumes from `origin`."""
         mine = Claim(attempt=attempt, owner=owner.me(), origin=origin)
         self._seen[HERE] = PlaceState(run=None, claims=[mine])
+        self._look()
 
     def copies(self, place: int) -> dict[str, PlaceCopy]:
         """The copies of the lineage at one place, by name."""
@@ -92,7 +93,7 @@ class Present:
             if (copy.attempt, copy.name, copy.digest) in inside
         }
 
-    def halves(self, place: int, may_live: Callable[[Claim], bool]) -> list[tuple[int, str]]:
+    def halves(self, place: int) -> list[tuple[int, str]]:
         """Return attempt and name of each incomplete copy at one place that nobody will complete.
 
         Only attempts of the lineage count.
@@ -108,7 +109,7 @@ class Present:
     def found(self) -> list[RemoteCheckpoint]:
         """The checkpoints of the lineage that lie at places, the newest first."""
         merged: dict[str, RemoteCheckpoint] = {}
-        finite = {copy.digest: copy.finite for each in self._seen.values() for copy in each.copies}
+        finite = {copy.digest: copy.finite for each in [*self._seen.values()] for copy in each.copies}
         for each in self._chosen:
             name = parse_name(each.name)
             if name is not None:
@@ -128,6 +129,13 @@ class Present:
     def begins_afresh(self) -> bool:
         """Whether the newest attempt began from scratch, or there is none."""
         return self._afresh
+
+
+def may_live(claim: Claim) -> bool:
+    """Whether the process that made a claim may still be running."""
+    if claim.ended or owner.precedes(claim.owner):
+        return False
+    return not claim.owner or owner.is_me(claim.owner) or not owner.proven_gone(claim.owner, lambda: claim.claimed)
 
 
 def origin_of(log: Log, before: Log | None) -> ResumeOrigin:

@@ -6,33 +6,31 @@ If a place does not answer, a run never begins from an older state: the start fa
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from .. import journal, owner
 from ..errors import StoreError, Superseded, UsageError
 from ..journal import Log
-from ..mirror.client import PlaceError, WorkerClient
-from ..mirror.protocol import Reply
-from ..mirror.records import NO_MANIFEST, Claim, PlaceState
-from ..rules import Last
+from ..mirror.client import WorkerClient
+from ..mirror.protocol import Event
+from ..mirror.records import NO_MANIFEST, PlaceState
+from ..rules import Last, Rule
 from ..store.attempt import Attempt, read_run
 from ..store.claiming import Elsewhere
 from ..store.committing import writing
 from ..store.format import parse_name
 from ..store.store import Store
 from ..terminal import say, warn
-from ..threads import Condition
 from . import settings
 from .checkpoint_fetcher import CheckpointFetcher
-from .mirror_lineage import Present
+from .mirror_lineage import Present, may_live
 from .mirror_options import WITHOUT, Mirroring, Wanted, named
 from .mirror_place import MirrorPlace
-from .mirrors import ClaimInfo, Mirrors
+from .mirrors import END_S, Mirrors
 from .options import Options
 from .submission_guard import Entry, require_same
 
@@ -41,23 +39,17 @@ TOLD_S = 3.0  # after so long without an answer the place is asked again, and th
 STRANGE = ("later", "taken")  # another attempt began meanwhile
 
 
-class _Answers(NamedTuple):
-    """The places' answers, by number: a reply's content, or the kind of an error and its text."""
-
-    good: dict[int, dict[str, Any]]
-    bad: dict[int, tuple[str, str]]
-
-
 class MirrorStart:
     """The places of a run until its attempt is claimed, on rank 0."""
 
     def __init__(self, mirroring: Mirroring, options: Options, store: Store) -> None:
         self._mirroring, self._root, self._index = mirroring, store.root, store.index
+        self._shown = [place.shown for place in mirroring.places]
         self._take_over, self._allow_fresh = store.take_over, options.allow_fresh
-        self._client = WorkerClient([place.url for place in mirroring.places], private=options.private)
+        places = [(place.url, _rule(place, store)) for place in mirroring.places]
+        self._client = WorkerClient(store.index, places, private=options.private)
         self._late = {number for number, place in enumerate(mirroring.places) if place.without}
         self._seen: dict[int, PlaceState] = {}
-        self._claimed_at: set[int] = set()  # elsewhere the number may be another process's
 
     def look(self, logs: Sequence[Log]) -> Elsewhere:
         """Ask all places for their content; return the facts that the claim of the run's directory needs.
@@ -66,12 +58,15 @@ class MirrorStart:
             StoreError: a place does not answer, and without it nobody knows whether this directory is the newest.
             UsageError: another run lies there; another attempt may be alive; or an address is none that can be used.
         """
+        self._client.start()
         answers = self._ask("look", {})
-        if any(kind == "refused" for kind, _ in answers.bad.values()):
-            self._require_usable(answers.bad)
-        self._seen = {number: msgspec.convert(each, PlaceState) for number, each in answers.good.items()}
-        for number, (_, why) in answers.bad.items():
-            self._require_answer(number, why, logs)
+        for number, answer in answers.items():
+            if answer.kind == "unusable":  # nothing newer can lie there
+                raise UsageError(f"{self._root}: {named(self._shown[number], answer.text)}")
+        self._seen = _contents(answers)
+        for number, answer in answers.items():
+            if answer.kind is not None:
+                self._require_answer(number, answer.text, logs)
         run = self._run_id()
         self._refuse_the_living(logs)
         claims = [claim.attempt for seen in self._seen.values() for claim in seen.claims]
@@ -87,7 +82,7 @@ class MirrorStart:
         claims = [(number, claim) for number, seen in self._seen.items() for claim in seen.claims if claim.entered]
         if entered and claims:
             number, newest = max(claims, key=lambda each: each[1].attempt)
-            place = self._mirroring.places[number].shown
+            place = self._shown[number]
             require_same(place, newest.entered, Entry(**entered), accepted)
 
     def claim(self, store: Store, entered: Mapping[str, Any]) -> Mirrors:
@@ -101,25 +96,32 @@ class MirrorStart:
         try:
             return self._claimed(store, attempt, entered)
         except BaseException:
-            self._ask("end", {"attempt": attempt.number}, self._claimed_at, limit_s=2.0)
+            self._client.tell("drain", until=time.time())  # the places that are claimed are told of the end
+            self._client.close(END_S)
             with suppress(StoreError):
                 attempt.close("end", step=0, reason="refused")
             raise
 
     def _claimed(self, store: Store, attempt: Attempt, entered: Mapping[str, Any]) -> Mirrors:
         run_json = (self._root / "run.json").read_text()
-        claim = ClaimInfo(attempt.number, run_json, owner.me(), dict(entered) or None)
-        claims = self._ask("claim", claim._asdict())
-        self._claimed_at = {*claims.good}
-        self._require_all(claims)
-        answers = self._ask("look", {})  # only now: who has claimed before is listed, who claims later stops this one
+        claim = {"attempt": attempt.number, "run_json": run_json, "owner": owner.me(), "entered": dict(entered) or None}
+        # its answer is what lies there now: who has claimed before is listed, who claims later stops this attempt
+        self._client.claim(claim)
+        answers = self._ask("claim", claim)
         self._require_all(answers)
-        self._seen = {number: msgspec.convert(each, PlaceState) for number, each in answers.good.items()}
+        for number in self._late:
+            self._client.tell("claim", number, **claim)
+        self._seen = _contents(answers)
+        for place in (self._shown[number] for number, answer in answers.items() if not answer.facts["atomic"]):
+            warn(f"{self._root}: {place} knows no exclusive write: two starts in the same second may both claim it")
         self._tell_unusable(store)
         present = Present(store.checkpoints(), attempt.earlier, self._seen)
-        places = [self._place(number, wanted, present, store) for number, wanted in enumerate(self._mirroring.places)]
-        fetcher = CheckpointFetcher(store, self._client, [place.shown for place in places], present)
-        return Mirrors(fetcher, places, claim, self._mirroring.drain_s)
+        places = [
+            MirrorPlace(number, wanted.shown, _rule(wanted, store), self._seen.get(number))
+            for number, wanted in enumerate(self._mirroring.places)
+        ]
+        fetcher = CheckpointFetcher(store, self._client, self._shown, present)
+        return Mirrors(fetcher, places, self._mirroring.drain_s)
 
     def _tell_unusable(self, store: Store) -> None:
         """Warn of copies with a manifest that cannot be used, if they would be the newest checkpoint."""
@@ -130,89 +132,37 @@ class MirrorStart:
                 if rest.why != NO_MANIFEST and name is not None and name.order > newest:
                     warn(f"{self._root}: a copy counts for nothing: {rest.why}")
 
-    def _place(self, number: int, wanted: Wanted, present: Present, store: Store) -> MirrorPlace:
-        there = None if number in self._late else present.copies(number)
-        place = MirrorPlace(number, wanted.shown, wanted.rule or store.keep or Last(1), there)
-        if there is not None:
-            place.saw(there, self._seen[number].pins, present.halves(number, _may_live))
-        return place
-
     def close(self) -> None:
         self._client.close()
 
-    def _require_usable(self, numbers: Collection[int]) -> None:
-        """Require that these places can be opened at all.
-
-        Raises:
-            UsageError: no place can have that address, or its package is missing: nothing newer can lie there.
-        """
-        opened = []
-        with suppress(PlaceError):
-            opened = self._client.start(LOOK_S)
-        for number in numbers:
-            if opened and (refused := opened[number].refused):
-                raise UsageError(f"{self._root}: {named(self._mirroring.places[number].shown, refused)}")
-
     # The places' answers -----------------------------------------------------------------------------------------
 
-    def _ask(
-        self, op: str, args: Mapping[str, Any], only: Collection[int] | None = None, limit_s: float | None = None
-    ) -> _Answers:
-        """Ask all places that must answer, or `only` some, at the same time. Wait at most `limit_s` for all of them."""
-        every = range(len(self._mirroring.places)) if only is None else only
-        asked = [number for number in every if number not in self._late]
-        replies: dict[int, Reply] = {}
-        failing: dict[int, str] = {}  # why they are asked again, by number
-        came = Condition()
+    def _ask(self, do: str, args: Mapping[str, Any]) -> dict[int, Event]:
+        """Ask all places that must answer at the same time."""
+        asked = [number for number in range(len(self._mirroring.places)) if number not in self._late]
+        began_s, told = time.monotonic(), set[int]()
 
-        def replied(number: int, reply: Reply) -> None:
-            replies[number] = reply
-            came.ring()
-
-        def noted(number: int, reply: Reply) -> None:
-            if reply.note == "retrying":
-                failing[number] = reply.text
-
-        limit_s = LOOK_S if limit_s is None else limit_s
-        until = time.monotonic() + limit_s
-        with suppress(StoreError):  # it is closed
-            for number in asked:
-                one = partial(replied, number), partial(noted, number)
-                self._client.post(number, op, args, one[0], noted=one[1], budget_s=limit_s * 0.8)
-            self._wait(came, lambda: {*asked} - {*replies}, failing, until)
-        found = _Answers({}, {})
-        for number in asked:
-            reply = replies.get(number)
-            if reply is None:
-                found.bad[number] = ("silent", f"no answer within {limit_s:.0f} s")
-            elif reply.error is not None:
-                found.bad[number] = (reply.error, reply.text)
-            else:
-                found.good[number] = reply.ok or {}
-        return found
-
-    def _wait(
-        self, came: Condition, open_: Callable[[], Collection[int]], failing: Mapping[int, str], until: float
-    ) -> None:
-        """Wait until every place has answered. Report once each place that is asked again."""
-        told: set[int] = set()
-        pause_s = TOLD_S
-        while not came.wait_for(lambda: not open_(), min(pause_s, until - time.monotonic())):
-            if time.monotonic() >= until:
+        def look() -> None:
+            """Report once each place that is asked again."""
+            failing = {number: why for number, why in self._client.failing.items() if number in asked}
+            if time.monotonic() - began_s < TOLD_S:
                 return
-            for number in {*open_()} & {*failing} - told:
+            for number in failing.keys() - told:
                 told.add(number)
-                place = self._mirroring.places[number].shown
+                place = self._shown[number]
                 say(f"{self._root}: asks {place} again: {failing[number].removeprefix(f'{place}: ')}")
-            pause_s = 1.0
 
-    def _require_all(self, answers: _Answers) -> None:
-        for number, (kind, text) in answers.bad.items():
-            if kind in STRANGE:
-                raise Superseded(f"{self._root}: another attempt began while this one did: {text}")
-            if kind == "foreign":
-                raise UsageError(text)
-            raise self._unanswered(number, text)
+        self._client.failing.clear()
+        return self._client.ask(do, args, asked, LOOK_S, look)
+
+    def _require_all(self, answers: Mapping[int, Event]) -> None:
+        for number, answer in answers.items():
+            if answer.kind in STRANGE:
+                raise Superseded(f"{self._root}: another attempt began while this one did: {answer.text}")
+            if answer.kind == "foreign":
+                raise UsageError(answer.text)
+            if answer.kind is not None:
+                raise self._unanswered(number, answer.text)
 
     def _require_answer(self, number: int, why: str, logs: Sequence[Log]) -> None:
         """Continue without a place that did not answer, if it certainly holds nothing newer or the caller allows it."""
@@ -224,7 +174,7 @@ class MirrorStart:
         else:
             raise self._unanswered(number, why)
         self._late.add(number)
-        said = named(self._mirroring.places[number].shown, why)
+        said = named(self._shown[number], why)
         warn(f"{self._root}: {said}; the run begins without it ({known})")
 
     def _is_newest(self, logs: Sequence[Log]) -> bool:
@@ -239,7 +189,7 @@ class MirrorStart:
         return False
 
     def _unanswered(self, number: int, why: str) -> StoreError:
-        place = self._mirroring.places[number].shown
+        place = self._shown[number]
         fresh = "" if self._index.names() else ", and allow_fresh=True to begin from scratch"
         return StoreError(
             f"{self._root}: {named(place, why)}. It may hold newer checkpoints than this directory, so the run does "
@@ -256,7 +206,7 @@ class MirrorStart:
         ids = {here: str(self._root)} if here else {}
         for number, seen in self._seen.items():
             if seen.run is not None:
-                ids.setdefault(seen.run, self._mirroring.places[number].shown)
+                ids.setdefault(seen.run, self._shown[number])
         if len(ids) > 1:
             raise UsageError(f"{' and '.join(ids.values())} hold different runs; give each run places of its own")
         return next(iter(ids), None)
@@ -272,18 +222,21 @@ class MirrorStart:
             newest = max(seen.claims, key=lambda claim: claim.attempt, default=None)
             if newest is None or self._take_over or here.get(newest.attempt) == newest.owner != {}:
                 continue  # the claim of the directory asks about its own
-            if _may_live(newest):
+            if may_live(newest):
                 raise UsageError(
-                    f"{self._mirroring.places[number].shown}: attempt {newest.attempt} may still be running: "
+                    f"{self._shown[number]}: attempt {newest.attempt} may still be running: "
                     f"{owner.describe(newest.owner)}. Stop it first; if you know that it is gone, say take_over=True "
                     "or set HOLDFAST_TAKE_OVER=1"
                 )
 
 
-def _may_live(claim: Claim) -> bool:
-    if claim.ended or owner.precedes(claim.owner):
-        return False
-    return not claim.owner or owner.is_me(claim.owner) or not owner.proven_gone(claim.owner, lambda: claim.claimed)
+def _contents(answers: Mapping[int, Event]) -> dict[int, PlaceState]:
+    good = {number: answer.facts for number, answer in answers.items() if answer.kind is None}
+    return {number: msgspec.convert(facts, PlaceState) for number, facts in good.items()}
+
+
+def _rule(wanted: Wanted, store: Store) -> Rule:
+    return wanted.rule or store.keep or Last(1)
 
 
 def claim(options: Options, store: Store, entered: Mapping[str, Any]) -> Mirrors | None:

@@ -1,48 +1,37 @@
-"""Mirrors: copies a run's checkpoints to its places, beside the loop.
+"""Mirrors: keeps account of the copies that the worker makes of a run's checkpoints.
 
-A thread decides on the requests to each place, and a separate process performs them. The loop waits for neither: it
-reports each save, and checks at its safe points whether a later attempt has claimed a place. Only the end waits, up to
-a limit.
+The worker decides by itself what to copy and to remove. The run tells it of each commit, and when to end; it protects
+what is to be copied from pruning, and writes the journal. The loop waits for nothing: at its safe points it checks
+whether a later attempt has claimed a place. Only the end waits, up to a limit.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
-from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from ..errors import DiskError, StoreError, Superseded, UsageError
 from ..mirror import waiting
-from ..mirror.protocol import Reply
+from ..mirror.copying import THERE
+from ..mirror.lineage import PlaceCopy
+from ..mirror.protocol import Event
 from ..mirror.records import PlaceState, ResumeOrigin
 from ..retention import CheckpointFacts
-from ..store import attempt as attempts
-from ..store import format
 from ..terminal import say, warn
-from ..threads import Condition, Latch, Worker
+from ..threads import Condition, Latch
 from .checkpoint_fetcher import CheckpointFetcher
 from .mirror_options import named
-from .mirror_place import NEVER, MirrorPlace, PlaceCopy, PlaceRequest
+from .mirror_place import NEVER, MirrorPlace
 
-BUDGET_S = 120.0  # without progress, before a request is given up, reported, and repeated
 TOLD_S = 1.0  # a wait at the end of the run that takes longer is announced
 MOST_NAMES = 3  # in one line
-CANCEL_S = 1.0  # for a cancelled copy to end; then its process is killed
-END_S = 2.0  # to note that the attempt has ended, after copies were cancelled
-
-
-class ClaimInfo(NamedTuple):
-    """The facts with which an attempt claims each place."""
-
-    attempt: int
-    run_json: str
-    owner: dict[str, object]
-    entered: object
+CANCEL_S = 1.0  # for a copy to end that the disk has no space for; then its process is killed
+END_S = 2.0  # to note that the attempt has ended, after copies were cut
+FACTS = ("size_bytes", "sent_bytes", "took_s", "how")  # of a copy, in the journal
 
 
 class Lacking(NamedTuple):
@@ -55,23 +44,19 @@ class Lacking(NamedTuple):
 class Mirrors:
     """The places of one attempt, on rank 0, from its claim to its end."""
 
-    def __init__(
-        self, fetcher: CheckpointFetcher, places: Sequence[MirrorPlace], claim: ClaimInfo, drain_s: float
-    ) -> None:
+    def __init__(self, fetcher: CheckpointFetcher, places: Sequence[MirrorPlace], drain_s: float) -> None:
         self.fetcher = fetcher
         self._store, self._client = fetcher.store, fetcher.client
         self._root, self._attempt = self._store.root, self._store.claim()
-        self.places, self._claim, self._limit_s = [*places], claim, drain_s
-        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self.places, self._limit_s = [*places], drain_s
         self._origin: ResumeOrigin | None = None  # None: the state is not restored yet
         self._superseded: Superseded | None = None
-        self._gave_way = self._leaving = self._closed = self._over = False
-        self._withdrawn: frozenset[int] = frozenset()  # requests of a worker that was killed on purpose
+        self._gave_way = self._leaving = self._closed = False
+        self._drain_until = 0.0  # Unix seconds
         self._drained = Latch()
         self._known: list[CheckpointFacts] = []
-        self._thread = Worker(self._run, "holdfast mirrors")
-        self._thread.start()
         self._store.spare(self)
+        self._client.listen(self)
 
     # From the loop, and from the thread that saves ---------------------------------------------------------------
 
@@ -79,22 +64,23 @@ class Mirrors:
         """Begin to copy: the run's own checkpoint `restored` is restored; None: the run begins with another state."""
         present = self.fetcher.present
         origin = ResumeOrigin(None) if restored is None else ResumeOrigin(present.head, restored)
-        there = {place.shown: sorted(place.there) for place in self.places}
+        present.went_on(self._attempt.number, origin)
+        there = {place.shown: sorted(present.copies(place.index)) if place.seen else [] for place in self.places}
         self._attempt.record("mirrors", places=there, attempt=origin.attempt, name=origin.name)
-
-        def begun() -> None:
-            self._origin = origin
-            present.went_on(self._attempt.number, origin)
-
-        self._inbox.put(begun)
+        self._origin = origin
+        for place in self.places:
+            self._begin(place)
 
     def committed(self) -> None:
-        """Note that a checkpoint was committed."""
+        """Note that a checkpoint was committed: where nothing is being copied, it is the next."""
         self._gave_way = False
-        self._inbox.put(self._ask_again)
+        newest = _newest(self._local())
+        for place in self.places:
+            place.is_next(newest)
+        self._client.tell("committed")
 
     def look(self) -> None:
-        """Raise what the thread has found.
+        """Raise what was found.
 
         Raises:
             Superseded: a later attempt has claimed a place.
@@ -104,10 +90,11 @@ class Mirrors:
 
     def spared(self) -> Collection[str]:
         """Names of the checkpoints that are being copied, or are about to be; none while space is needed."""
-        if self._gave_way or self._over:
+        if self._gave_way or self._closed:
             return ()
-        local = self._store.facts()
-        return {name for place in self.places for name in [*_running(place), *place.missing(local)]}
+        local = self._local()
+        names = {name for place in self.places for name in [place.copying, *place.missing(local)]}
+        return names - {""}
 
     def give_way(self) -> None:
         """Protect no checkpoint from pruning until the next one is committed, because the space is needed."""
@@ -115,17 +102,17 @@ class Mirrors:
         self._gave_way = True
         self._attempt.record("mirrors_gave_way", names=names)
         warn(f"{self._root}: the disk is full: {', '.join(names)} may be removed before being copied")
-        newest, cancelled = _newest(self._store.facts()), Latch()
-        self._inbox.put(partial(self._cancel_older, newest, cancelled))
-        cancelled.wait(CANCEL_S)
-        if not Condition().wait_for(lambda: not self._copying_older(newest), CANCEL_S):  # an open file keeps its space
-            self._withdrawn = frozenset(place.number for place in self.places if place.under_way is not None)
+        newest = _newest(self._local())
+        self._client.tell("yield", newest=newest)
+        if not Condition().wait_for(lambda: not self._copies_older(newest), CANCEL_S):  # an open file keeps its space
             self._client.end_worker()
+            for place in self.places:
+                place.loses_worker()
 
     @property
     def drain_s(self) -> float:
         """How long the last copies will probably take at the end of the run."""
-        expected = [place.took_s * (1 + bool(_running(place))) for place in self.places if not place.down]
+        expected = [place.took_s * (1 + bool(place.copying)) for place in self.places if not place.down]
         return min(self._limit_s, max(expected, default=0.0))
 
     # The end -----------------------------------------------------------------------------------------------------
@@ -140,15 +127,18 @@ class Mirrors:
         """
         if self._closed or self._leaving:
             return
+        wait = wait and self._superseded is None
         limit_s = max(0.0, min(self._limit_s if wait else 0.0, until - time.time()))
-        self._inbox.put(self._leave)
+        self._leaving, self._gave_way = True, False  # nothing more is saved
+        self._drain_until = time.time() + limit_s
+        for place in self.places:
+            if place.served or place.seen is None or self._origin is None:  # else once the new worker serves it
+                self._client.tell("drain", place.index, until=self._drain_until)
         if not self._drained.wait(min(TOLD_S, limit_s)) and limit_s > TOLD_S:
             if self.undrained:
                 say(f"{self._root}: waits for the copies of {self.undrained[0].checkpoint}, at most {limit_s:.0f} s")
             self._drained.wait(limit_s - TOLD_S)
-        if not self._drained.is_set():
-            self._inbox.put(self._cut)
-            self._drained.wait(max(0.0, min(END_S, until - time.time())))
+        self._drained.wait(max(0.0, min(END_S, until - time.time())))
         for each in self.undrained:
             self._attempt.record("undrained", **each._asdict())
         self.look()
@@ -172,50 +162,105 @@ class Mirrors:
     def close(self) -> None:
         """End the copying."""
         self._closed = True
-        self._inbox.put(lambda: None)
         self._client.close()
-        self._thread.wait()
 
-    # In the thread -----------------------------------------------------------------------------------------------
+    # In the client's thread --------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        try:
-            while not self._closed:
-                self._advance()
-                self._hear()
-        except Exception as error:  # without this thread copying would stop silently
-            warn(f"{self._root}: nothing is copied any more: {type(error).__name__}: {error}")
-            self._attempt.record("mirror_failed", place="all", error=f"{type(error).__name__}: {error}")
-        finally:
-            self._over = True
-            self._drained.set()
-
-    def _hear(self) -> None:
-        """Wait for the next event, and handle all events."""
-        pause_s = min(min(place.pause_s, place.say_in_s) for place in self.places)
-        with suppress(Empty):
-            self._inbox.get(timeout=None if pause_s == NEVER else pause_s)()
-            while True:
-                self._inbox.get_nowait()()
-
-    def _advance(self) -> None:
-        local = self._local()
-        for place in self.places if self._superseded is None else ():
-            request = place.next(local, self._origin, leaving=self._leaving)
-            if request is not None and request.op == "copy" and self._gave_way and request.name != _newest(local):
-                continue  # it may be removed at any moment
-            if request is not None:
-                self._post(place, request)
-            elif place.is_quiet:
-                self._tell_down(place, "nothing was heard from it for a minute")
-            elif place.down and place.pause_s == NEVER and place.holds_up and not place.missing(local):
+    def handle(self, event: Event) -> None:
+        """Keep account of what happened at a place."""
+        place = self.places[event.place]
+        place.heard()
+        if place.left_alone and event.what != "drained":
+            return
+        match event.what:
+            case "joined":
+                place.joined(msgspec.convert(event.facts, PlaceState))
+                self._begin(place)
+            case "copying":
+                place.copies(event.name)
+            case "copied":
+                facts = next((each for each in self._local() if each.name == event.name), None)
+                place.copied(event.name, facts, event.facts["took_s"])
+                facts_of = {fact: event.facts[fact] for fact in FACTS}
+                self._attempt.record("mirrored", place=place.shown, checkpoint=event.name, **facts_of)
+            case "removed":
+                place.removed(event.name, whole=event.facts["whole"])
+                what = "checkpoint" if event.facts["whole"] else "half"
+                self._attempt.record("mirror_removed", place=place.shown, **{what: event.name})
+            case "kept":
+                if place.refuses_removals():
+                    self._tell(place, f"{event.name} is not removed there: {event.text}", event.name)
+            case "damaged":
+                place.give_up(event.name)
+                self._tell(place, f"{event.name} is damaged here, and was not copied: {event.text}", event.name)
+            case "failing":
+                self._tell_down(place, event.text, event.name)
+            case "back":
                 self._comes_back(place)
-        drained = self._leaving and (self._superseded is not None or not any(place.holds_up for place in self.places))
+            case "lost":
+                self._lose(place, event)
+            case "drained":
+                place.drains()
+                self._check_drained()
+
+    def lost(self, why: str) -> None:
+        """Note that the worker has ended."""
+        local = self._local()
         for place in self.places:
-            if place.say_in_s <= 0 or (drained and place.say_in_s < NEVER):
-                self._say_how(place, place.missing(local))
-        if drained:
-            self._drained.set()
+            if place.copying or place.missing(local):
+                self._tell_down(place, why, place.copying)
+            place.loses_worker()
+
+    def tick(self) -> None:
+        """Say what is due."""
+        for place in self.places:
+            if place.is_quiet:
+                self._tell_down(place, "nothing was heard from it for a minute", place.copying)
+            if place.say_in_s <= 0:
+                self._say_how(place)
+        self._check_drained()
+
+    def _begin(self, place: MirrorPlace) -> None:
+        """Let the worker copy to a place that it has claimed, once the state is restored."""
+        if self._origin is None or place.seen is None or place.left_alone:
+            return
+        present = self.fetcher.present
+        try:
+            copies = present.see(place.index, place.seen)
+        except UsageError as error:  # the place has another lineage; the other places still get their copies
+            self._leave_alone(place, str(error))
+            return
+        self._note_unheard(place, copies)
+        place.begins({name: each.facts for name, each in copies.items()})
+        ours = [(each.attempt, name) for name, each in copies.items()]
+        origin = {"attempt": self._origin.attempt, "name": self._origin.name}
+        self._client.begin(place.index, [*ours, *present.halves(place.index)], origin)
+        if self._gave_way:
+            self._client.tell("yield", place.index, newest=_newest(self._local()))
+        if self._leaving:
+            self._client.tell("drain", place.index, until=self._drain_until)
+
+    def _note_unheard(self, place: MirrorPlace, copies: Mapping[str, PlaceCopy]) -> None:
+        """Journal the copies and removals of a worker that died before it told of them."""
+        for name, copy in copies.items():
+            if copy.attempt == self._attempt.number and name not in place.there:
+                facts = dict(zip(FACTS, (copy.facts.size_bytes, 0, 0.0, THERE), strict=True))
+                self._attempt.record("mirrored", place=place.shown, checkpoint=name, **facts)
+        for name in place.there.keys() - copies.keys():
+            self._attempt.record("mirror_removed", place=place.shown, checkpoint=name)
+
+    def _lose(self, place: MirrorPlace, event: Event) -> None:
+        """Handle a lost place. Only a later attempt's claim stops the training."""
+        if event.kind != "foreign" and place.seen is not None:
+            self._superseded = Superseded(f"{self._root}: attempt {self._attempt.number} was superseded: {event.text}")
+            self._client.tell("drain", until=0.0)  # the other places need not know of that attempt yet
+        else:
+            self._leave_alone(place, event.text)
+
+    def _leave_alone(self, place: MirrorPlace, why: str) -> None:
+        place.leave_alone()
+        place.goes_down(why)
+        self._tell(place, f"{why}; this attempt leaves it alone", place.copying)  # also if it was reported as down
 
     def _local(self) -> list[CheckpointFacts]:
         """The local checkpoints; those that were known before if the directory does not answer."""
@@ -223,107 +268,32 @@ class Mirrors:
             self._known = self._store.facts()
         return self._known
 
-    def _post(self, place: MirrorPlace, request: PlaceRequest) -> None:
-        args = {"attempt": self._claim.attempt, **request.args}
-        if request.op == "claim":
-            args |= {"run_json": self._claim.run_json, "owner": self._claim.owner, "entered": self._claim.entered}
-        elif request.op == "copy":
-            args["path"] = str(self._store.index.checkpoint(request.name).path)
-        elif request.op == "remove":
-            args.setdefault("of", self._claim.attempt)
-        with suppress(StoreError):  # it is closed
-            number = self._client.post(
-                place.index,
-                request.op,
-                args,
-                lambda reply: self._inbox.put(partial(self._answered, place, request, reply)),
-                noted=lambda reply: self._inbox.put(partial(self._noted, place, reply)),
-                budget_s=BUDGET_S,
-            )
-            place.asked(request, number)
+    def _check_drained(self) -> None:
+        if self._leaving and all(place.drained or place.left_alone or place.seen is None for place in self.places):
+            for place in self.places:
+                if place.say_in_s < NEVER:
+                    self._say_how(place)
+            self._drained.set()
 
-    def _noted(self, place: MirrorPlace, reply: Reply) -> None:
-        place.heard()
-        if reply.note == "retrying":
-            self._tell_down(place, reply.text)
-
-    def _answered(self, place: MirrorPlace, request: PlaceRequest, reply: Reply) -> None:
-        if reply.error is not None:
-            self._failed(place, request, reply.error, reply.text)
-            return
-        found = reply.ok or {}
-        if request.op == "look":
-            try:
-                seen = msgspec.convert(found, PlaceState)
-                place.saw(self.fetcher.present.see(place.index, seen), seen.pins)
-            except UsageError as error:  # the place has another lineage; the other places still get their copies
-                self._failed(place, request, "foreign", str(error))
-                return
-        elif request.op == "copy":
-            self._copied(place, request.name, found)
-        elif request.op == "remove":
-            what = "half" if request.is_half else "checkpoint"  # a whole copy of that name may lie in another folder
-            self._attempt.record("mirror_removed", place=place.shown, **{what: request.name})
-        place.done(request)
-
-    def _copied(self, place: MirrorPlace, name: str, found: Mapping[str, Any]) -> None:
-        facts = next((facts for facts in self._known if facts.name == name), None)
-        if facts is None:  # it was pruned meanwhile, and its copy is whole
-            step = format.parse_name(name) or format.Name(0)
-            size_bytes = found["size_bytes"]  # whether it is finite is unknown, so that the last one that is stays
-            facts = CheckpointFacts(
-                name, step.step, step.phase, None, time.time(), {}, size_bytes, pinned=False, finite=False
-            )
-        place.copied(PlaceCopy(self._claim.attempt, facts), found["took_s"])
-        if place.down:
-            self._comes_back(place)
-        kept = ("size_bytes", "sent_bytes", "took_s", "how")
-        self._attempt.record("mirrored", place=place.shown, checkpoint=name, **{fact: found[fact] for fact in kept})
-
-    def _failed(self, place: MirrorPlace, request: PlaceRequest, kind: str, text: str) -> None:
-        """Handle a failed request. Only a later attempt's claim stops the training."""
-        if kind in ("later", "taken") and place.claimed:
-            place.dropped()
-            self._superseded = Superseded(f"{self._root}: attempt {self._claim.attempt} was superseded: {text}")
-        elif kind in ("later", "taken", "foreign"):
-            place.leave_alone()
-            place.goes_down(text)
-            self._tell(place, f"{text}; this attempt leaves it alone", request.name)  # also if it was reported as down
-        elif kind == "damaged" and request.op == "copy":
-            place.give_up(request.name)
-            self._tell(place, f"{request.name} is damaged here, and was not copied: {text}", request.name)
-        elif self._is_void(place, request, kind):
-            place.dropped()
-        elif kind == "refused" and request.op == "remove":  # copies go on
-            if place.keeps_all():
-                self._tell(place, f"{request.name} is not removed there: {text}", request.name)
-        else:
-            place.failed(again=kind in ("silent", "gone"))
-            self._tell_down(place, text)
-
-    def _is_void(self, place: MirrorPlace, request: PlaceRequest, kind: str) -> bool:
-        """Whether the run itself has withdrawn the request, or pruned what it was about."""
-        path = self._store.index.checkpoint(request.name).path
-        pruned = kind == "gone" and request.op == "copy" and not attempts.is_checkpoint(path)
-        return kind == "cancelled" or pruned or (kind == "silent" and place.number in self._withdrawn)
-
-    def _tell_down(self, place: MirrorPlace, why: str) -> None:
+    def _tell_down(self, place: MirrorPlace, why: str, name: str) -> None:
         """Report, once in an outage, that copying is interrupted."""
         why = why.removeprefix(f"{place.shown}: ")
-        if place.goes_down(why):
-            self._record_failed(place, why, place.under_way.name if place.under_way is not None else "")
+        if not place.left_alone and place.goes_down(why):
+            self._record_failed(place, why, name)
 
     def _comes_back(self, place: MirrorPlace) -> None:
-        place.comes_back()
-        self._attempt.record("mirror_back", place=place.shown)
+        if place.down:
+            place.comes_back()
+            self._attempt.record("mirror_back", place=place.shown)
 
-    def _say_how(self, place: MirrorPlace, lacking: Sequence[str]) -> None:
+    def _say_how(self, place: MirrorPlace) -> None:
         """Print that copying is interrupted, or that it continues."""
         place.said()
         if place.down:
             line = f"copying stands still: {place.down}; training goes on"
             warn(f"{self._root}: {named(place.shown, line)}")
             return
+        lacking = place.missing(self._local())
         still = "lacks nothing" if not lacking else f"still lacks {', '.join(lacking[:MOST_NAMES])}"
         more = f" and {len(lacking) - MOST_NAMES} more" if len(lacking) > MOST_NAMES else ""
         say(f"{self._root}: {place.shown} answers again, and {still}{more}")
@@ -335,37 +305,10 @@ class Mirrors:
         self._record_failed(place, line, name)
         warn(f"{self._root}: {named(place.shown, line)}")
 
-    def _ask_again(self) -> None:
-        for place in self.places:
-            place.saved()
-
-    def _leave(self) -> None:
-        self._leaving, self._gave_way = True, False  # nothing more is saved
-        for place in self.places:
-            place.leaves()
-
-    def _cut(self) -> None:
-        """End the running requests; only the attempt's end is still noted."""
-        for place in self.places:
-            place.hurry()
-            if _running(place):
-                self._client.cancel(place.number)
-
-    def _copying_older(self, newest: str) -> list[MirrorPlace]:
-        """Return the places to which an older checkpoint than the newest is being copied: it may have to be removed."""
-        return [place for place in self.places if any(name != newest for name in _running(place))]
-
-    def _cancel_older(self, newest: str, cancelled: Latch) -> None:
-        for place in self._copying_older(newest):
-            self._client.cancel(place.number)
-        cancelled.set()
+    def _copies_older(self, newest: str) -> bool:
+        """Whether an older checkpoint than the newest is being copied: it may have to be removed."""
+        return any(place.copying not in ("", newest) for place in self.places)
 
 
 def _newest(local: Sequence[CheckpointFacts]) -> str:
     return max(local, key=waiting.age).name if local else ""
-
-
-def _running(place: MirrorPlace) -> list[str]:
-    """Return the checkpoint that is being copied there; None: there is none."""
-    request = place.under_way
-    return [request.name] if request is not None and request.op == "copy" else []

@@ -1,0 +1,391 @@
+"""Replicator: the thread of one place in the worker. It copies checkpoints there, and removes outdated copies.
+
+It reads the run's directory and never changes it. It tells the run what it does, by these events:
+
+    answer, failed      to a question
+    joined              the place is claimed; `facts` is its content. The run then says which copies are its own
+    copying, copied     a checkpoint on its way, or none; a verified copy
+    removed, kept       a copy was removed, or the place refuses that
+    damaged             a checkpoint differs from what was committed, and is not copied
+    failing, back       copying does not go on, and why; it goes on
+    lost                this attempt does nothing more there: another one has claimed the place, or another run has it
+    sent                bytes go through, at most once a second
+    drained             nothing is left to do after "drain"
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import msgspec
+
+from ..errors import Damaged, HoldfastError, NoSpace, NotFound, StoreError, UsageError
+from ..retention import CheckpointFacts
+from ..rules import Rule
+from ..store.attempt import is_checkpoint
+from ..store.checkpoint_index import CheckpointIndex
+from . import waiting
+from .backends import open_place
+from .lineage import PlaceCopy
+from .place import Full, NotKept, Refused, Silent, shown, told
+from .protocol import Event, Kind, WorkerOrder
+from .records import NO_MANIFEST, Foreign, Later, PlaceState, ResumeOrigin, Taken
+from .remote import Remote
+from .retrying import RetryingPlace
+
+READ_BACK_EVERY = 20  # of so many copies one is read back, however the place verifies
+REMOVALS = 2  # after each copy at most so many, so that neither copies nor removals ever wait for all of the others
+BUDGET_S = 120.0  # without progress, before a step is given up, and decided anew
+RETRY_S = 5.0  # after a failed step
+NOTE_S = 1.0  # between two notes of progress
+NEVER = float("inf")
+
+Say = Callable[[Event], None]
+
+
+class Cancelled(Exception):
+    """The run needs no more of this."""
+
+
+class Replicator:
+    """One place of a run. `give` takes an order from the run at any time."""
+
+    def __init__(
+        self, number: int, url: str, rule: Rule, index: CheckpointIndex, say: Say, *, private: bool = False
+    ) -> None:
+        self.url, self._private, self._rule, self._index = url, private, rule, index
+        self._number, self._tell = number, say
+        self._orders: SimpleQueue[WorkerOrder] = SimpleQueue()
+        self._wake = threading.Event()  # ends a pause between two tries
+        self._until: float | None = None  # Unix seconds: the attempt ends, and copies until then
+        self._only = ""  # while the run's disk is full, no other checkpoint is copied
+        self._place: RetryingPlace | None = None
+        self._remote: Remote | None = None
+        self._refused: Exception | None = None  # why the place cannot be used
+        self._claim: dict[str, Any] = {}
+        self._claimed = self._begun = self._ending = self._over = False
+        self._seen: PlaceState | None = None
+        self._origin: ResumeOrigin | None = None  # None: the run's state is not restored yet
+        self._ours: set[tuple[int, str]] = set()  # copies and incomplete copies of this run's lineage
+        self._there: dict[str, PlaceCopy] = {}
+        self._verified: set[str] = set()  # copies that this attempt has made
+        self._damaged: set[str] = set()  # local checkpoints
+        self._litter: set[tuple[int, str]] = set()  # files of copies that were not completed may lie there
+        self._pins: set[str] = set()
+        self._local: list[CheckpointFacts] = []
+        self._copying = ""
+        self._copies, self._removals = 0, 0  # copies made; removals that may still come before the next one
+        self._removes, self._blocked, self._failing = True, False, True  # an earlier process may have told of an outage
+        self._due_s = NEVER  # when the next step is due, by the monotonic clock
+        self._noted_s = 0.0
+
+    def start(self) -> None:
+        """Start the thread."""
+        threading.Thread(target=self._run, name=f"place {shown(self.url)}", daemon=True).start()
+
+    def give(self, order: WorkerOrder) -> None:
+        """Take an order. A copy that it makes needless ends at its next piece."""
+        if order.do == "committed":
+            self._only = ""
+        elif order.do == "yield":
+            self._only = order.args["newest"]
+        elif order.do == "drain":
+            self._until, self._only = order.args["until"], ""
+        self._orders.put(order)
+        if order.do in ("yield", "drain"):
+            self._wake.set()
+
+    def is_stuck(self, patience_s: float) -> bool:
+        """Whether the place's library hangs."""
+        return self._place is not None and self._place.is_stuck(patience_s)
+
+    # In the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            place = open_place(self.url, private=self._private)
+            self._place = RetryingPlace(place, self._tell_failing, watch=self._watch, pause=self._pause)
+            self._remote = Remote(self._place)
+        except Exception as error:
+            self._refused = error
+        while True:
+            pause_s = max(0.0, self._due_s - time.monotonic())
+            try:
+                order = self._orders.get(timeout=None if pause_s == NEVER else pause_s)
+            except Empty:
+                self._advance()
+                continue
+            if order.id:
+                self._answer(order)
+            else:
+                self._take(order)
+
+    def _answer(self, order: WorkerOrder) -> None:
+        if self._place is not None:
+            self._place.budget_s = order.args.pop("budget_s", BUDGET_S)
+        try:
+            if order.do == "claim":
+                self._claim = order.args
+                facts = self._join()
+            else:
+                facts = ANSWERS[order.do](self._opened, order.args)
+            self._say("answer", id=order.id, facts=facts)
+        except Exception as error:
+            kind: Kind = "unusable" if error is self._refused else kind_of(error)
+            self._say("failed", id=order.id, kind=kind, text=told(error, self.url))
+        if self._place is not None:
+            self._place.budget_s = BUDGET_S
+
+    def _take(self, order: WorkerOrder) -> None:
+        self._due_s, self._blocked, self._removes = 0.0, False, True  # what was refused is tried again
+        if order.do == "claim":
+            self._claim = order.args
+        elif order.do == "ours":
+            self._ours |= {(attempt, name) for attempt, name in order.args["copies"]}
+        elif order.do == "begin" and self._seen is not None:
+            self._begin(self._seen, msgspec.convert(order.args, ResumeOrigin))
+
+    def _begin(self, seen: PlaceState, origin: ResumeOrigin) -> None:
+        mine = self._claim["attempt"]
+        copies = [copy for copy in seen.copies if (copy.attempt, copy.name) in self._ours]
+        halves = {(rest.attempt, rest.name) for rest in seen.rests if rest.why == NO_MANIFEST}
+        self._there = {copy.name: PlaceCopy(copy.attempt, copy.facts()) for copy in copies}
+        self._verified = {copy.name for copy in copies if copy.attempt == mine}  # a manifest is written last
+        self._litter = {half for half in halves if half in self._ours or half[0] == mine}
+        self._pins, self._origin = {*seen.pins}, origin
+
+    def _advance(self) -> None:
+        self._due_s = NEVER
+        try:
+            if self._step():
+                self._due_s = 0.0
+        except Cancelled:
+            self._due_s = 0.0
+        except Exception as error:
+            self._failed(error)
+        if self._copying:
+            self._copying = ""
+            self._say("copying")
+
+    def _step(self) -> bool:
+        """Do one thing at the place; return whether another one may be due."""
+        leaving, ready = self._until is not None, self._seen is not None and self._origin is not None
+        if self._over or (leaving and (not ready or self._blocked or self._is_cut)):
+            self._end()
+            return False
+        if self._claim and self._seen is None:
+            self._say("joined", facts=self._join())
+        if self._origin is None:
+            return False
+        remote, mine = self._opened, self._claim["attempt"]
+        if not self._begun:
+            remote.begun(mine, self._origin)
+            self._begun = True
+        self._list()
+        unnoted = [facts.name for facts in self._local if facts.pinned and facts.name not in self._pins]
+        if unnoted:  # first: a new machine learns of pins only from here
+            remote.pin(mine, unnoted[0])
+            self._pins.add(unnoted[0])
+            return True
+        missing = self._missing()
+        outdated = self._outdated(missing)
+        missing = [name for name in missing if self._only in ("", name)]
+        if outdated is not None and (self._removals > 0 or not missing):
+            self._removals -= 1
+            self._remove(*outdated)
+        elif missing:
+            self._copy(missing[0])
+        elif leaving:
+            self._end()
+            return False
+        else:
+            self._tell_back()
+            return False
+        return True
+
+    @property
+    def _opened(self) -> Remote:
+        if self._remote is None:
+            raise self._refused or UsageError(f"{shown(self.url)}: is not open")
+        return self._remote
+
+    def _join(self) -> dict[str, Any]:
+        """Claim the place, and return its content."""
+        self._opened.claim(**self._claim)
+        self._claimed = True
+        self._seen = self._opened.look()
+        return _fields(self._seen) | {"atomic": self._opened.place.atomic}
+
+    def _list(self) -> None:
+        """List the local checkpoints; those of the last time count if the directory does not answer."""
+        try:
+            self._local = self._index.facts()
+        except (OSError, StoreError):
+            return
+
+    def _missing(self) -> list[str]:
+        sound = [facts for facts in self._local if facts.name not in self._damaged]
+        return waiting.waiting(sound, [each.facts for each in self._there.values()], self._rule)
+
+    def _outdated(self, missing: Sequence[str]) -> tuple[int, str] | None:
+        """Return attempt and name of what is to be removed next."""
+        if not self._removes:
+            return None
+        pinned = {facts.name for facts in self._local if facts.pinned} | self._pins
+        there = [each.facts._replace(pinned=each.facts.name in pinned) for each in self._there.values()]
+        for name in waiting.outdated(there, self._rule, self._verified):
+            return self._there[name].attempt, name
+        mine = self._claim["attempt"]
+        litter = (each for each in sorted(self._litter) if each[0] != mine or each[1] not in missing)
+        return next(litter, None) if self._verified else None
+
+    def _copy(self, name: str) -> None:
+        mine, path = self._claim["attempt"], self._index.checkpoint(name).path
+        read_back = self._copies % READ_BACK_EVERY == READ_BACK_EVERY - 1
+        self._copying = name
+        self._say("copying", name=name)
+        self._litter.add((mine, name))  # until it is whole; then only its answer could be lost
+        self._removals = REMOVALS
+        try:
+            done = self._opened.copy(mine, path, read_back=read_back)
+        except NotKept:
+            raise
+        except Damaged as error:
+            self._damaged.add(name)
+            self._say("damaged", name=name, text=told(error, self.url))
+        except NotFound:
+            if is_checkpoint(path):
+                raise
+        else:
+            self._copied(mine, name)
+            self._say("copied", name=name, facts=done._asdict())
+            self._tell_back()
+
+    def _copied(self, mine: int, name: str) -> None:
+        facts = next(facts for facts in self._local if facts.name == name)
+        self._there[name] = PlaceCopy(mine, facts)
+        self._verified.add(name)
+        self._litter.discard((mine, name))
+        self._copies += 1
+
+    def _remove(self, of: int, name: str) -> None:
+        try:
+            self._opened.remove(self._claim["attempt"], of, name)
+        except Refused as error:  # copies go on
+            self._removes = False
+            self._say("kept", name=name, text=told(error, self.url))
+            return
+        whole = name in self._there and self._there[name].attempt == of
+        if whole:
+            del self._there[name]
+            self._verified.discard(name)
+        self._litter.discard((of, name))
+        self._say("removed", name=name, facts={"whole": whole})
+
+    def _end(self) -> None:
+        """Note that the attempt has ended there, unless it has lost the place."""
+        if self._until is None:
+            return
+        self._ending = True
+        if self._claimed and not self._over and self._place is not None:
+            self._place.budget_s = max(0.0, self._until - time.time())
+            try:
+                self._opened.end(self._claim["attempt"])
+            except Exception as error:
+                self._tell_failing(error)
+        self._over = True
+        self._say("drained")
+
+    def _failed(self, error: Exception) -> None:
+        kind, text = kind_of(error), told(error, self.url)
+        if kind in ("later", "taken", "foreign"):
+            self._over = True
+            self._say("lost", kind=kind, text=text)
+            self._end()
+            return
+        self._tell_failing(error)
+        if kind in ("silent", "gone"):
+            self._due_s = time.monotonic() + self._at_most(RETRY_S)
+        else:  # until the next order
+            self._blocked = True
+            self._due_s = NEVER if self._until is None else 0.0
+
+    def _watch(self, size: int) -> None:
+        """End a call that the run does not need any more."""
+        needless = self._is_cut or (self._until is not None and not self._claimed)
+        if self._only and self._copying not in ("", self._only):
+            needless = True
+        if needless and not self._ending:
+            raise Cancelled
+        if size and time.monotonic() - self._noted_s > NOTE_S:
+            self._noted_s = time.monotonic()
+            self._say("sent")
+
+    @property
+    def _is_cut(self) -> bool:
+        return self._until is not None and time.time() >= self._until
+
+    def _pause(self, seconds: float) -> None:
+        self._wake.wait(self._at_most(seconds))
+        self._wake.clear()
+
+    def _at_most(self, seconds: float) -> float:
+        """Return so many seconds, or fewer if the attempt ends before."""
+        return seconds if self._until is None else max(0.0, min(seconds, self._until - time.time()))
+
+    def _tell_failing(self, error: BaseException) -> None:
+        self._failing = True
+        self._say("failing", text=told(error, self.url), name=self._copying)
+
+    def _tell_back(self) -> None:
+        if self._failing:
+            self._failing = False
+            self._say("back")
+
+    def _say(self, what: str, **fields: Any) -> None:
+        self._tell(Event(what, self._number, **fields))
+
+
+_KINDS: list[tuple[type[Exception], Kind]] = [
+    (Silent, "silent"),
+    (Full, "full"),
+    (NoSpace, "full"),
+    (Later, "later"),
+    (Taken, "taken"),
+    (Foreign, "foreign"),
+    (Damaged, "damaged"),
+    (NotFound, "gone"),
+    (FileNotFoundError, "gone"),
+    (HoldfastError, "refused"),
+]
+
+
+def kind_of(error: Exception) -> Kind:
+    """Return the kind of an error, as the protocol names it."""
+    return next((kind for known, kind in _KINDS if isinstance(error, known)), "refused")
+
+
+def _fetch(remote: Remote, args: dict[str, Any]) -> dict[str, Any]:
+    return {"size_bytes": remote.fetch(args["attempt"], args["name"], Path(args["into"]))}
+
+
+def _file(remote: Remote, args: dict[str, Any]) -> dict[str, Any]:
+    remote.fetch_file(args["attempt"], args["name"], args["file"], Path(args["into"]))
+    return {}
+
+
+ANSWERS: dict[str, Callable[[Remote, dict[str, Any]], dict[str, Any]]] = {
+    "look": lambda remote, _: _fields(remote.look()),
+    "fetch": _fetch,
+    "file": _file,
+}
+
+
+def _fields(record: msgspec.Struct) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(record)
+    return found

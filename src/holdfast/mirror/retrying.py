@@ -1,0 +1,144 @@
+"""Retrying: repeats the calls to a place that does not answer. Whoever uses the place need not know of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import tenacity
+
+from .place import Pieces, Place, Silent
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 30.0
+SLOWEST = 4e6  # bytes per second at which a place verifies at least
+
+Watch = Callable[[int], None]  # called with the size of each piece before it passes; an exception from it ends the call
+
+
+def unwatched(_: int) -> None:
+    """Ignore the progress."""
+
+
+class RetryingPlace:
+    """A place whose calls are repeated while it is silent, until `budget_s` seconds have passed without progress.
+
+    `tell` gets each error before the pause that follows it.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        tell: Callable[[BaseException], None],
+        *,
+        watch: Watch = unwatched,
+        pause: Callable[[float], None] = time.sleep,
+        budget_s: float = 120.0,
+    ) -> None:
+        self.watch, self.budget_s = watch, budget_s
+        self._place, self._tell, self._pause = place, tell, pause
+        self.shown = place.shown
+        self._failing_s: float | None = None  # the time of the first error since the last piece
+        self._allowed_s = float("inf")  # progress is expected after this time; infinity: nothing is under way
+
+    @property
+    def atomic(self) -> bool:
+        return self._place.atomic
+
+    @contextmanager
+    def watched(self, watch: Watch) -> Iterator[None]:
+        """Let `watch` see the pieces that pass meanwhile."""
+        before, self.watch = self.watch, watch
+        try:
+            yield
+        finally:
+            self.watch = before
+
+    def close(self) -> None:
+        self._place.close()
+
+    def read(self, path: str) -> bytes:
+        with self._retrying() as again:
+            return again(self._place.read, path)
+
+    def names(self, path: str) -> list[str]:
+        with self._retrying() as again:
+            return again(self._place.names, path)
+
+    def get(self, path: str) -> Iterator[bytes]:
+        """Yield the file. After an error it is read anew, and what has passed before is skipped."""
+        done = 0
+        with self._retrying() as again:
+            for attempt in again:
+                with attempt:
+                    skipped = done
+                    for piece in self._place.get(path):
+                        fresh = piece[skipped:]
+                        skipped = max(0, skipped - len(piece))
+                        if fresh:
+                            done += len(fresh)
+                            self._pass(len(fresh))
+                            yield fresh
+
+    def check(self, path: str, size_bytes: int, pieces: Pieces) -> str:
+        with self._retrying() as again:
+            return again(self._place.check, path, size_bytes, self._watched(pieces))
+
+    def create(self, path: str, data: bytes) -> None:
+        with self._retrying() as again:
+            again(self._place.create, path, data)
+
+    def put(self, path: str, size_bytes: int, pieces: Pieces) -> str:
+        with self._retrying() as again:
+            return again(self._place.put, path, size_bytes, self._watched(pieces))
+
+    def copy(self, source: str, path: str) -> bool:
+        with self._retrying() as again:
+            return again(self._place.copy, source, path)
+
+    def remove(self, path: str) -> None:
+        with self._retrying() as again:
+            again(self._place.remove, path)
+
+    def is_stuck(self, patience_s: float) -> bool:
+        """Whether a call has made no progress for so long beyond the budget: the library hangs."""
+        return time.monotonic() - self._allowed_s > self.budget_s + patience_s
+
+    @contextmanager
+    def _retrying(self) -> Iterator[tenacity.Retrying]:
+        self._failing_s, self._allowed_s = None, time.monotonic()
+        try:
+            yield tenacity.Retrying(
+                retry=tenacity.retry_if_exception_type(Silent),
+                wait=tenacity.wait_random_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S),
+                stop=self._is_spent,
+                before=lambda _: self.watch(0),
+                before_sleep=self._failed,
+                sleep=self._pause,
+                reraise=True,
+            )
+        finally:
+            self._allowed_s = float("inf")
+
+    def _watched(self, pieces: Pieces) -> Pieces:
+        def passing() -> Iterator[bytes]:
+            for piece in pieces():
+                self._pass(len(piece))
+                yield piece
+
+        return passing
+
+    def _pass(self, size: int) -> None:
+        self.watch(size)
+        self._failing_s, self._allowed_s = None, max(self._allowed_s, time.monotonic()) + size / SLOWEST
+
+    def _is_spent(self, state: tenacity.RetryCallState) -> bool:
+        """Whether the next try would come too late; counted from the first error since a piece went through."""
+        now_s = time.monotonic()
+        self._failing_s = self._failing_s or now_s
+        return now_s - self._failing_s + state.upcoming_sleep > self.budget_s
+
+    def _failed(self, state: tenacity.RetryCallState) -> None:
+        self._allowed_s = max(self._allowed_s, time.monotonic())
+        if state.outcome is not None and (error := state.outcome.exception()) is not None:
+            self._tell(error)
