@@ -1,4 +1,4 @@
-"""Spot notices: a metadata service on loopback, asked between two steps without threads and without waiting."""
+"""Spot notices: a metadata service on loopback, asked between two steps without waiting."""
 
 import json
 import socket

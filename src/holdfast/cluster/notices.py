@@ -1,16 +1,16 @@
-"""Notices: a cloud's notice that it takes this machine back, polled between two steps. No thread, no wait."""
+"""Notices: a cloud's notice that it takes this machine back, polled between two steps. A look does not wait."""
 
 from __future__ import annotations
 
 import os
 import random
 import re
-import select
-import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
+from threading import Thread
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 LIMIT_S = 2.0  # for one answer; the server is on the machine itself
 EVERY_S = 5.0  # what AWS recommends
@@ -102,7 +102,7 @@ class Notices:
             if time.monotonic() < self._next_s:
                 return False
             self._ask()
-        if self._asking is not None and (answer := self._asking.answer()) is not None:
+        if self._asking is not None and (answer := self._asking.answer) is not None:
             self._asking = None
             self._take(answer)
         return self.soon
@@ -141,52 +141,23 @@ class _Answer(NamedTuple):
 
 
 class _HttpRequest:
-    """One HTTP request on a non-blocking socket. HTTP/1.0: the answer ends when the server closes."""
+    """One HTTP request, in a thread of its own: nobody waits for its answer."""
 
     def __init__(self, method: str, url: str, headers: Mapping[str, str]) -> None:
-        parts = urlsplit(url)
-        target = parts.path + (f"?{parts.query}" if parts.query else "")
-        lines = [f"{method} {target} HTTP/1.0", f"Host: {parts.netloc}"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        self._out = ("\r\n".join([*lines, "Content-Length: 0", "", ""])).encode("ascii")
-        self._heard = b""
-        self._ends_s = time.monotonic() + LIMIT_S
-        self._error = ""
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self.answer: _Answer | None = None  # None while the request is in progress
+        Thread(target=self._run, args=[method, urlsplit(url), headers], daemon=True).start()
+
+    def _run(self, method: str, parts: SplitResult, headers: Mapping[str, str]) -> None:
+        from http.client import HTTPConnection, HTTPException  # it loads much, and few need it
+
         try:
-            self._socket.connect((parts.hostname or "", parts.port or 80))
-        except BlockingIOError:
-            pass  # connecting
+            with closing(HTTPConnection(parts.netloc, timeout=LIMIT_S)) as connection:
+                connection.request(method, urlunsplit(("", "", *parts[2:])), headers=headers)
+                response = connection.getresponse()
+                self.answer = _Answer(response.status, response.read(_MOST_BYTES).decode(errors="replace"))
+        except TimeoutError:
+            self.answer = _Answer(0, "", f"no answer within {LIMIT_S:g} s")
         except OSError as error:
-            self._error = error.strerror or str(error)
-
-    def __del__(self) -> None:
-        self._socket.close()
-
-    def answer(self) -> _Answer | None:
-        """Return the answer or the error; None while the request is in progress."""
-        while not self._error:
-            reads, writes, _ = select.select([self._socket], [self._socket] if self._out else [], [], 0)
-            try:
-                if writes:
-                    self._out = self._out[self._socket.send(self._out) :]
-                elif reads:
-                    data = self._socket.recv(4096)
-                    self._heard += data
-                    if not data or len(self._heard) > _MOST_BYTES:
-                        return _parsed(self._heard)
-                elif time.monotonic() >= self._ends_s:
-                    self._error = f"no answer within {LIMIT_S:g} s"
-                else:
-                    return None
-            except OSError as error:
-                self._error = error.strerror or str(error)
-        return _Answer(0, "", self._error)
-
-
-def _parsed(data: bytes) -> _Answer:
-    head, _, body = data.decode(errors="replace").partition("\r\n\r\n")
-    words = head.split(maxsplit=2)
-    if len(words) < 2 or not words[0].startswith("HTTP/") or not words[1].isdecimal():
-        return _Answer(0, "", "no answer in HTTP")
-    return _Answer(int(words[1]), body)
+            self.answer = _Answer(0, "", error.strerror or str(error))
+        except HTTPException:
+            self.answer = _Answer(0, "", "no answer in HTTP")
