@@ -193,10 +193,10 @@ def say_failed(session: Session, error: BaseException) -> None:
 
 def _place(error: BaseException) -> str:
     """Return the line that raised: "train.py:17"."""
-    from traceback import extract_tb  # only a failure needs it
-
-    frames = extract_tb(error.__traceback__)
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    trace = error.__traceback__  # by hand: at a limit of open files nothing can be imported
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else ""
 
 
 def _land_quietly(session: Session) -> None:

@@ -13,6 +13,7 @@ from weakref import WeakSet
 
 from ..errors import NotFound
 from ..legible import of_key
+from ..state import codec
 from ..state.captured import ATOMS, MUTABLE, Attributes
 from ..state.fill import whole
 from ..state.places import Members
@@ -203,4 +204,4 @@ OBJECTS = ObjectAdapters()
 
 def is_random(value: Any) -> bool:
     """Whether it is a random generator, also of a framework."""
-    return is_generator(value) or (type(value).__name__ == "Generator" and OBJECTS.has(value))
+    return is_generator(value) or (type(value).__name__ == "Generator" and codec.framework(type(value)) is not None)

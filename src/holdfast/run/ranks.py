@@ -138,12 +138,11 @@ def _require_good(words: Sequence[bytes]) -> bytes:
     found = [_WORDS.decode(each) for each in words]
     texts = [each.text if rank == 0 else f"rank {rank}: {each.text}" for rank, each in enumerate(found)]
     texts_of = dict(reversed([(each.kind, text) for each, text in zip(found, texts, strict=True)]))  # of the first rank
-    if text := texts_of.get(Untrusted.__name__):
-        raise Untrusted(text)
-    if text := texts_of.get(Damaged.__name__):
-        raise Damaged(text)
-    if text := texts_of.get(Unreadable.__name__):
-        raise Unreadable(text, [file for every in found for file in every.files])
+    for kind in (Untrusted, Damaged):
+        if kind.__name__ in texts_of:
+            raise kind(texts_of[kind.__name__])
+    if Unreadable.__name__ in texts_of:
+        raise Unreadable(texts_of[Unreadable.__name__], [file for every in found for file in every.files])
     if found[0].kind:
         raise NotFound(found[0].text)
     for rank, each in enumerate(found):

@@ -139,7 +139,6 @@ class Committing:
             UsageError: that checkpoint exists already, or another attempt is or may be alive.
         """
         attempt = self.claim()
-        attempt.earlier = []  # journals may be long, and only a start reads them
         partial = attempt.room / str(name)
         with self.acting(attempt, "save"):
             if attempts.is_checkpoint(self.root / "checkpoints" / str(name)):
