@@ -48,7 +48,8 @@ __all__ = [
     "register",
 ]
 
-# Each name is imported when it is asked for: a command looks at a run without what a training loop needs.
+# Each name is imported when it is asked for: a command looks at a run without what a training loop
+# needs.
 _HOMES = {
     "holdfast.data": ("Seeded",),
     "holdfast.errors": ("HoldfastError", "Stopped"),
@@ -61,7 +62,8 @@ _HOMES = {
     "holdfast.store.store": ("Store",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
-_ROOMS = {"data": "holdfast.data", "errors": "holdfast.errors"}  # whose names a script may write in full
+# whose names a script may write in full
+_ROOMS = {"data": "holdfast.data", "errors": "holdfast.errors"}
 
 
 if not _typing.TYPE_CHECKING:  # a type checker that saw it would believe every name

@@ -1,7 +1,8 @@
 """Bulk: writes big files past the page cache in several threads, and digests them meanwhile.
 
-Besides `disk`, this is the only module that changes files. If a file system refuses O_DIRECT or preallocation, it works
-without them. The bytes survive a power loss once `write` has returned, with or without them.
+Besides `disk`, this is the only module that changes files. If a file system refuses O_DIRECT or
+preallocation, it works without them. The bytes survive a power loss once `write` has returned, with
+or without them.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from .threads import Hook, WorkerPool, nothing
 
 CHUNK_BYTES = 4 << 20  # size of one request
 THREADS = min(4, 2 * (os.cpu_count() or 1))  # requests under way at the same time
-BUFFERS = THREADS + 2  # chunks of our own at most, besides the caller's memory: 24 MiB, kept for the next file
+# chunks of our own at most, besides the caller's memory: 24 MiB, kept for the next file
+BUFFERS = THREADS + 2
 DIRECT_BYTES = 4 << 20  # a smaller file is written through the page cache, without threads
 
 _REFUSED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 _fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
-_idle: deque[memoryview] = deque(maxlen=BUFFERS)  # chunks of files that are written: fresh memory is slow to fill
+# chunks of files that are written: fresh memory is slow to fill
+_idle: deque[memoryview] = deque(maxlen=BUFFERS)
 
 
 class Hash(Protocol):
@@ -39,10 +42,11 @@ class Hash(Protocol):
 
 
 class Extent(NamedTuple):
-    """Pieces of a file that are adjacent in memory, or are distant and are gathered while they are written.
+    """Pieces of a file that are adjacent in memory, or are distant and are gathered while they are
+    written.
 
-    `await_first` returns when so many of the bytes are there. It returns whether other threads are still filling the
-    memory: while they are, digests are postponed.
+    `await_first` returns when so many of the bytes are there. It returns whether other threads are
+    still filling the memory: while they are, digests are postponed.
     """
 
     data: Data
@@ -57,11 +61,12 @@ def write(
     hasher: Callable[..., Hash],
     before_each: Hook = nothing,
 ) -> list[str]:
-    """Create `path` with the `size` bytes of all runs, flushed to the device. Return the digests of its pieces.
+    """Create `path` with the `size` bytes of all runs, flushed to the device. Return the digests of
+    its pieces.
 
     A run is an extent, or one piece that lies by itself.
-    The digests are of the bytes that are given to the disk. `before_each` is called before each request; what it raises
-    ends the write.
+    The digests are of the bytes that are given to the disk. `before_each` is called before each
+    request; what it raises ends the write.
 
     Raises:
         FileExistsError: the name is in use.
@@ -94,7 +99,8 @@ class _Writing:
 
     def __init__(self, descriptor: int, hasher: Callable[..., Hash], before_each: Hook) -> None:
         self.digests: list[str] = []
-        self._pool: WorkerPool[memoryview] | None = None  # a request returns our chunk, which is free again
+        # a request returns our chunk, which is free again
+        self._pool: WorkerPool[memoryview] | None = None
         self._direct = False
         self._descriptor, self._hasher, self._before_each = descriptor, hasher, before_each
         self._end = 0  # bytes that were sent
@@ -102,7 +108,9 @@ class _Writing:
         self._made, self._unused = 0, deque[memoryview]()  # chunks of our own, page-aligned
 
     def go_direct(self, threads: int) -> None:
-        """Write whole pages past the page cache from here on; if there are no threads, one request after the other."""
+        """Write whole pages past the page cache from here on;
+        if there are no threads, one request after the other.
+        """
         self._direct = True
         _set_direct(self._descriptor, wanted=True)
         pool = WorkerPool[memoryview](threads)
@@ -113,7 +121,9 @@ class _Writing:
             self._pool.close()
 
     def add(self, run: Extent | Data) -> None:
-        """Write the next pieces: directly from their memory if it starts at a page, else through a chunk of our own."""
+        """Write the next pieces: directly from their memory if it starts at a page, else through
+        a chunk of our own.
+        """
         if not isinstance(run, Extent):
             if 0 < run.nbytes < CHUNK_BYTES:
                 self._gather(run, 0)
@@ -127,7 +137,8 @@ class _Writing:
         for start in range(0, whole, CHUNK_BYTES):
             busy = run.await_first(start + CHUNK_BYTES)
             self._hand_out(as_it_lies[start : start + CHUNK_BYTES])
-            for _ in islice(digesting, 0 if busy else 2):  # two for each request, until no digest is owed
+            # two for each request, until no digest is owed
+            for _ in islice(digesting, 0 if busy else 2):
                 pass
         for _ in digesting:
             pass
@@ -153,14 +164,18 @@ class _Writing:
                 yield
 
     def _is_laid_out(self, data: Data) -> TypeGuard[memoryview]:
-        """Whether the disk can read these bytes from where they are: whole pages, at a page boundary of the file."""
+        """Whether the disk can read these bytes from where they are: whole pages, at a page
+        boundary of the file.
+        """
         at_page = self._direct and not self._filled and self._end % PAGE == 0
         if not at_page or not isinstance(data, memoryview) or data.nbytes < CHUNK_BYTES:
             return False
         return not data.readonly and address(data) % PAGE == 0
 
     def _gather(self, piece: Data, sent: int) -> None:
-        """Copy a piece, except its first `sent` bytes, into our chunk; send the chunk whenever it is full."""
+        """Copy a piece, except its first `sent` bytes,
+        into our chunk; send the chunk whenever it is full.
+        """
         room = len(self._chunk) - self._filled
         if not sent and piece.nbytes <= room:
             self.digests.append(self._hasher(self._copied(piece)).hexdigest())
@@ -224,13 +239,16 @@ class _Writing:
             except OSError as error:
                 if refused or error.errno != errno.EINVAL:
                     raise
-                refused = True  # the file system refuses O_DIRECT after all, or after a short write: use the cache
+                # the file system refuses O_DIRECT after all, or after a short write: use the cache
+                refused = True
                 _set_direct(self._descriptor, wanted=False)
                 continue
             data, offset = data[done:], offset + done
 
     def finish(self) -> None:
-        """Write the last chunk. Its end, which does not fill a page, is written through the page cache."""
+        """Write the last chunk. Its end, which does not fill a page,
+        is written through the page cache.
+        """
         aligned = self._filled // PAGE * PAGE if self._direct else 0
         tail = self._chunk[aligned : self._filled]
         if aligned:
@@ -239,7 +257,8 @@ class _Writing:
         _set_direct(self._descriptor, wanted=False)
         if tail:
             self._hand_out_last(tail)
-        _idle.extend(chunk for chunk in (*self._unused, self._chunk) if chunk)  # after an error some may be in use
+        # after an error some may be in use
+        _idle.extend(chunk for chunk in (*self._unused, self._chunk) if chunk)
 
     def _hand_out_last(self, tail: memoryview) -> None:
         self._before_each()
@@ -247,8 +266,13 @@ class _Writing:
 
 
 def _preallocate(descriptor: int, size: int, path: Path) -> None:
-    """Reserve the file's bytes: a full disk is found now, and requests need not wait to extend the file."""
-    while _fallocate is not None and _fallocate(descriptor, 0, ctypes.c_int64(0), ctypes.c_int64(size)) != 0:
+    """Reserve the file's bytes: a full disk is found now,
+    and requests need not wait to extend the file.
+    """
+    while (
+        _fallocate is not None
+        and _fallocate(descriptor, 0, ctypes.c_int64(0), ctypes.c_int64(size)) != 0
+    ):
         code = ctypes.get_errno()
         if code in _REFUSED:
             return

@@ -57,7 +57,8 @@ class NoChannel:
 def send(channel: Channel, key: str, message: Message) -> None:
     """Store `message` under `key` in pieces.
 
-    The first piece holds the number of the others and is written last, so that readers see all or nothing.
+    The first piece holds the number of the others and is written last, so that readers see all or
+    nothing.
     """
     data = msgspec.msgpack.encode(message)
     rest = range(MOST_BYTES, len(data), MOST_BYTES)
@@ -69,7 +70,8 @@ def send(channel: Channel, key: str, message: Message) -> None:
 def received(channel: Channel, key: str, first: bytes) -> Message:
     """Return the message under `key`, whose first piece is `first`."""
     more = range(1, int.from_bytes(first[:4], "little") + 1)
-    rest = [channel.get(f"{key}+{number}") or b"" for number in more]  # stored before the first piece
+    # stored before the first piece
+    rest = [channel.get(f"{key}+{number}") or b"" for number in more]
     return _MESSAGES.decode(b"".join([first[4:], *rest]))
 
 
@@ -82,11 +84,12 @@ def discard(channel: Channel, key: str) -> None:
 
 
 def looks(until: float, world: int = 1) -> Iterator[float]:
-    """Sleep between looks for a message of another of `world` ranks, until the time limit; yield the seconds so far.
+    """Sleep between looks for a message of another of `world` ranks, until the time limit; yield
+    the seconds so far.
 
-    The pause between two looks is at most a twentieth of the wait so far. It is also at most half a second, or one
-    second for each 2,000 ranks. So long waits do not overload the store, which all ranks query. Signals are handled
-    meanwhile; a wait in the store's own client would block them.
+    The pause between two looks is at most a twentieth of the wait so far. It is also at most half a
+    second, or one second for each 2,000 ranks. So long waits do not overload the store, which all
+    ranks query. Signals are handled meanwhile; a wait in the store's own client would block them.
     """
     began, nap_s, waited_s = time.monotonic(), 0.0002, 0.0
     yield waited_s

@@ -1,7 +1,8 @@
 """Durable file operations: the only module that changes the file system.
 
-Each call is one small step, so that a test can simulate a crash before, during and after it. After `write` and
-`append(sync=True)` the bytes survive a power loss; a *name* survives it only after `sync_dir` on its directory.
+Each call is one small step, so that a test can simulate a crash before, during and after it. After
+`write` and `append(sync=True)` the bytes survive a power loss; a *name* survives it only after
+`sync_dir` on its directory.
 """
 
 from __future__ import annotations
@@ -25,18 +26,23 @@ FILE_MODE, DIRECTORY_MODE = 0o666, 0o777  # less the process's umask
 
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
-_NO_SUCH_FLAG = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)  # on NFS, some FUSE file systems and old kernels
+# on NFS, some FUSE file systems and old kernels
+_NO_SUCH_FLAG = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
 _renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
 
 
 class NotPlain(OSError):
-    """The name belongs to something other than a plain file: a directory, a link, a pipe or a device."""
+    """The name belongs to something other than a plain file:
+    a directory, a link, a pipe or a device.
+    """
 
 
 def open_plain(path: Path, *, follow: bool = False, direct: bool = False) -> int:
-    """Return a descriptor that reads the plain file `path`. Other kinds are refused at once; a pipe would block.
+    """Return a descriptor that reads the plain file `path`. Other kinds are refused at once; a pipe
+    would block.
 
-    With `direct` it reads whole pages into whole pages, past the page cache; not every file system supports that.
+    With `direct` it reads whole pages into whole pages, past the page cache; not every file system
+    supports that.
 
     Raises:
         NotPlain: it is not a plain file. A link is refused, too, unless `follow`.
@@ -60,13 +66,16 @@ def open_plain(path: Path, *, follow: bool = False, direct: bool = False) -> int
 
 
 def write(path: Path, chunks: Iterable[Chunk], mode: int = FILE_MODE) -> None:
-    """Create `path` with the concatenated chunks, flushed to the device. Its name is not: see `sync_dir`.
+    """Create `path` with the concatenated chunks, flushed to the device. Its name is not: see
+    `sync_dir`.
 
     Raises:
         FileExistsError: the name is in use.
         OSError: the file may exist, incomplete.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, modes.own(path, mode))
+    descriptor = os.open(
+        path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, modes.own(path, mode)
+    )
     try:
         for chunk in chunks:
             _write_all(descriptor, chunk)
@@ -135,7 +144,9 @@ def symlink(text: str, path: Path) -> None:
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a file a second name, which must not be in use. Neither its bytes nor the name are synced."""
+    """Give a file a second name, which must not be in use.
+    Neither its bytes nor the name are synced.
+    """
     os.link(source, target, follow_symlinks=False)
 
 
@@ -185,7 +196,9 @@ def sync_dir(path: Path) -> None:
 
 
 def make_dirs(path: Path) -> None:
-    """Create `path` and its missing ancestors, durably. Existing names are synced, too: their maker may have died."""
+    """Create `path` and its missing ancestors, durably. Existing names are synced, too: their
+    maker may have died.
+    """
     missing = [*takewhile(lambda each: not scan.is_dir(each), (path, *path.parents))]
     if missing:
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -225,15 +238,17 @@ def replace_with(path: Path, chunks: Iterable[Chunk], mode: int = FILE_MODE) -> 
 
 @contextmanager
 def replacing(path: Path, mode: int = FILE_MODE) -> Iterator[Callable[[Chunk], None]]:
-    """Yield a function that writes. At the end of the block all that it wrote replaces `path` in one step, durably.
+    """Yield a function that writes. At the end of the block all that it wrote replaces `path` in
+    one step, durably.
 
-    Any number of processes may replace the same file: the last one wins. Files that a killed process left
-    beside it are removed.
+    Any number of processes may replace the same file: the last one wins. Files that a killed
+    process left beside it are removed.
     """
     for name in os.listdir(path.parent):
         if name.startswith(f".{path.name}.") and name.endswith(".new"):
             _remove_abandoned(path.parent / name)
-    fresh = path.with_name(f".{path.name}.{os.urandom(8).hex()}.new")  # a pid would not be unique among containers
+    # a pid would not be unique among containers
+    fresh = path.with_name(f".{path.name}.{os.urandom(8).hex()}.new")
     descriptor = _create_locked(fresh, mode)
     try:
         yield lambda chunk: _write_all(descriptor, chunk)
@@ -248,9 +263,13 @@ def replacing(path: Path, mode: int = FILE_MODE) -> Iterator[Callable[[Chunk], N
 
 
 def _create_locked(path: Path, mode: int) -> int:
-    """Create a file and lock it; the kernel drops the lock when this process ends, however it ends."""
+    """Create a file and lock it;
+    the kernel drops the lock when this process ends, however it ends.
+    """
     while True:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, modes.own(path, mode))
+        descriptor = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, modes.own(path, mode)
+        )
         with suppress(OSError):  # without locks, no file is ever treated as abandoned
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
@@ -259,7 +278,9 @@ def _create_locked(path: Path, mode: int) -> int:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether the process that was writing this file of `replacing` is gone. If locks do not work here: no."""
+    """Whether the process that was writing this file of `replacing` is gone.
+    If locks do not work here: no.
+    """
     return _if_abandoned(path, lambda: None)
 
 
@@ -284,7 +305,8 @@ def _if_abandoned(path: Path, act: Callable[[], None]) -> bool:
 
 
 def make_private(directory: Path) -> None:
-    """Keep all other users out of `directory`, which is created if need be, and of all that is in it.
+    """Keep all other users out of `directory`, which is created if need be, and of all that is in
+    it.
 
     Raises:
         PermissionError: it is another user's.
@@ -299,13 +321,16 @@ def make_private(directory: Path) -> None:
         return
     for folder, folders, files in scan.walk(directory):
         for name in (*folders, *files):
-            with suppress(PermissionError, FileNotFoundError, NotPlain):  # another user's; a link; gone meanwhile
+            # another user's; a link; gone meanwhile
+            with suppress(PermissionError, FileNotFoundError, NotPlain):
                 close_to_others(Path(folder, name))
     close_to_others(directory)  # last: if this is cut short, the next call begins again
 
 
 def close_if_private(path: Path) -> None:
-    """Take other users' rights from a file that another program wrote in a private directory (`modes`)."""
+    """Take other users' rights from a file that another program wrote in a private directory
+    (`modes`).
+    """
     if not modes.own(path, modes.OTHERS):
         close_to_others(path)
 
@@ -326,7 +351,8 @@ def close_to_others(path: Path) -> None:
 
 
 def create_shared(name: str, size_bytes: int) -> int:
-    """Return a descriptor of memory that other processes open through /proc; it is freed with its last user.
+    """Return a descriptor of memory that other processes open through /proc; it is freed with its
+    last user.
 
     Raises:
         OSError: there is no such memory, as on macOS.
@@ -382,9 +408,11 @@ def free_bytes(path: Path) -> int:
 
 
 def forget_cached(path: Path) -> None:
-    """Ask the kernel to drop its cached pages of `path`, so that the next read comes from the medium.
+    """Ask the kernel to drop its cached pages of `path`, so that the next read comes from the
+    medium.
 
-    This is only a hint: tmpfs has no medium, pages that another process has mapped stay, and macOS has no such call.
+    This is only a hint: tmpfs has no medium, pages that another process has mapped stay, and macOS
+    has no such call.
     """
     if not hasattr(os, "posix_fadvise"):
         return

@@ -1,4 +1,6 @@
-"""When the next save is due, and when a deadline leaves no time for another step. Pure: the caller gives the time."""
+"""When the next save is due, and when a deadline leaves no time for another step.
+Pure: the caller gives the time.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ def due(every: Every | None, *, last: Mark, now: Mark) -> bool:
 def must_stop(now_s: float, deadline_s: float, save_s: float, step_s: float) -> bool:
     """Whether one more step would leave too little time before the deadline to save and leave.
 
-    `save_s` and `step_s` are the times that a save and a step have taken so far. Both times use one clock.
+    `save_s` and `step_s` are the times that a save and a step have taken so far. Both times use one
+    clock.
     """
     return deadline_s - now_s < needed_s(save_s) + step_s
 
@@ -51,10 +54,14 @@ def _epochs_done(mark: Mark) -> int:
 
 
 def needed_s(save_s: float) -> float:
-    """Return the seconds that a save and the exit after it may take. The last save took `save_s`."""
+    """Return the seconds that a save and the exit after it may take.
+    The last save took `save_s`.
+    """
     return SAVE_MARGIN * save_s + LEAVE_S
 
 
 def enough_s(save_s: float) -> int:
-    """Return how many seconds before the end of a job to request a notice. A save takes `save_s`."""
+    """Return how many seconds before the end of a job to request a notice.
+    A save takes `save_s`.
+    """
     return math.ceil(needed_s(save_s)) + LATE_S

@@ -1,4 +1,6 @@
-"""Job: reads from the environment which scheduler's job this process belongs to. It runs no commands."""
+"""Job: reads from the environment which scheduler's job this process belongs to.
+It runs no commands.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +40,11 @@ class _Names(NamedTuple):
     element: str = "{array}_{task}"  # a task's id, as the scheduler's commands accept it
 
 
-# Sources: sbatch(1), OUTPUT ENVIRONMENT VARIABLES. IBM Spectrum LSF 10.1, "Environment variables set for job
-# execution". qsub(1B) of OpenPBS, ENVIRONMENT VARIABLES. submit(1) of Grid Engine, ENVIRONMENTAL VARIABLES.
-# flux-environment(7). Kubernetes, "Indexed Job" and "Accessing the Kubernetes API from a Pod". If several are set, as
-# by a Flux instance inside a Slurm job, the first one here is used: it is the outermost, which can requeue the job.
+# Sources: sbatch(1), OUTPUT ENVIRONMENT VARIABLES. IBM Spectrum LSF 10.1, "Environment variables
+# set for job execution". qsub(1B) of OpenPBS, ENVIRONMENT VARIABLES. submit(1) of Grid Engine,
+# ENVIRONMENTAL VARIABLES. flux-environment(7). Kubernetes, "Indexed Job" and "Accessing the
+# Kubernetes API from a Pod". If several are set, as by a Flux instance inside a Slurm job, the
+# first one here is used: it is the outermost, which can requeue the job.
 SCHEDULERS: Mapping[str, _Names] = {
     "slurm": _Names(
         "SLURM_JOB_ID",
@@ -107,7 +110,9 @@ def job(environment: Mapping[str, str] = os.environ) -> Job | None:
             leader = environment.get("SLURM_HET_JOB_ID") if scheduler == "slurm" else None
             return Job(
                 scheduler,
-                names.element.format(array=array, task=task) if array and task else leader or number,
+                names.element.format(array=array, task=task)
+                if array and task
+                else leader or number,
                 _count(environment, names.restart_count, 0),
                 array if task else None,
                 task,
@@ -119,15 +124,23 @@ def job(environment: Mapping[str, str] = os.environ) -> Job | None:
 
 
 def cpus() -> int:
-    """Return the number of CPUs for this process: the job's for one task, else those it may be scheduled on."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of CPUs for this process:
+    the job's for one task, else those it may be scheduled on.
+    """
+    allowed = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     here = job()
-    given = [_count(os.environ, name, 0) for name in SCHEDULERS[here.scheduler].cpus] if here else []
+    given = (
+        [_count(os.environ, name, 0) for name in SCHEDULERS[here.scheduler].cpus] if here else []
+    )
     return min([allowed, *filter(None, given)])
 
 
 def tmpdir() -> Path:
-    """Return a folder on this node that belongs to the job; the system's temporary one outside a job."""
+    """Return a folder on this node that belongs to the job;
+    the system's temporary one outside a job.
+    """
     import tempfile  # which imports every compressor there is
 
     here = job()

@@ -1,7 +1,8 @@
 """Journal: what happened to a run, one JSON object a line, one file per attempt.
 
-The current attempt writes `attempts/<n>/attempt-<n>.jsonl`; the next attempt moves the file to `history/`. Readers
-merge them. A torn line (the process died, the disk was full) is dropped by readers and never truncated.
+The current attempt writes `attempts/<n>/attempt-<n>.jsonl`; the next attempt moves the file to
+`history/`. Readers merge them. A torn line (the process died, the disk was full) is dropped by
+readers and never truncated.
 """
 
 from __future__ import annotations
@@ -65,13 +66,15 @@ for _kind in (
 
 
 class Lines(Sequence[Event]):
-    """The events of one journal. It is read when the first event is asked for; each line is parsed once, when it is.
+    """The events of one journal. It is read when the first event is asked for; each line is parsed
+    once, when it is.
 
     A start asks for the first and the last few of what may be millions of lines.
     """
 
     def __init__(self, *places: Path) -> None:
-        self._places = places  # the first that exists is read: a journal may be moved to history/ meanwhile
+        # the first that exists is read: a journal may be moved to history/ meanwhile
+        self._places = places
         self._events: dict[int, Event | None] = {}
         self._with: dict[bytes, list[int]] = {}  # a word -> the lines that hold it
 
@@ -101,7 +104,9 @@ class Lines(Sequence[Event]):
         self.__dict__.pop("_lines", None)
 
     def backwards(self, word: bytes) -> Iterator[Event]:
-        """Return the events whose lines have this word, the newest first; no other line is parsed."""
+        """Return the events whose lines have this word,
+        the newest first; no other line is parsed.
+        """
         if word not in self._with:
             self._with[word] = [at for at, line in enumerate(self._lines) if word in line]
         return self._parsed(reversed(self._with[word]))
@@ -132,7 +137,9 @@ class Log(NamedTuple):
     @property
     def last(self) -> Event:
         """The attempt's last event before it stopped; empty if there is none."""
-        return next((event for event in reversed(self.events) if event["event"] not in AFTERWARDS), {})
+        return next(
+            (event for event in reversed(self.events) if event["event"] not in AFTERWARDS), {}
+        )
 
     @property
     def closed(self) -> bool:
@@ -152,7 +159,9 @@ class Log(NamedTuple):
 
     @property
     def restored(self) -> tuple[int, int] | None:
-        """(step, phase order) from the attempt's last `restored` event; None if it died before that."""
+        """(step, phase order) from the attempt's last `restored` event;
+        None if it died before that.
+        """
         found = next(self.newest("restored"), None)
         return None if found is None else position(found)
 
@@ -160,8 +169,8 @@ class Log(NamedTuple):
 def lines(events: Iterable[Event]) -> bytes:
     """Return the lines that record `events`. An event without a time gets the current one.
 
-    Text that is not Unicode is made `legible`. The bytes begin with a newline, so that they start a new line even
-    after a torn append.
+    Text that is not Unicode is made `legible`. The bytes begin with a newline, so that they start a
+    new line even after a torn append.
     """
     now = time.time()
     return b"".join(b"\n" + legible.json_bytes({"time": now} | event) for event in events) + b"\n"
@@ -173,9 +182,11 @@ def append(path: Path, events: Iterable[Event], *, sync: bool = False) -> None:
 
 
 def read(path: Path) -> list[Event]:
-    """Return every whole line of one journal. A line that was appended twice, because the disk was full, counts once.
+    """Return every whole line of one journal. A line that was appended twice, because the disk was
+    full, counts once.
 
-    Lines that Holdfast did not write are ignored; so is a directory or a pipe in the journal's place.
+    Lines that Holdfast did not write are ignored; so is a directory or a pipe in the journal's
+    place.
     """
     return parse(_content(path))
 
@@ -195,7 +206,9 @@ def _content(path: Path) -> bytes:
 
 
 def _written(file: FileIO) -> bytes:
-    """Return the content of a file without its holes, which may have any size; a hole ends a line."""
+    """Return the content of a file without its holes,
+    which may have any size; a hole ends a line.
+    """
     parts, at = [], 0
     with suppress(OSError):  # ENXIO: there is nothing more
         while True:
@@ -214,7 +227,12 @@ def _event(line: bytes) -> Event | None:
     try:
         event = msgspec.json.decode(line)
         msgspec.convert(event, _KINDS.get(event["event"], _Any))
-    except (*legible.UNREADABLE, OverflowError, TypeError, LookupError):  # torn, or not written by Holdfast
+    except (
+        *legible.UNREADABLE,
+        OverflowError,
+        TypeError,
+        LookupError,
+    ):  # torn, or not written by Holdfast
         return None
     found: Event = event
     return found
@@ -223,14 +241,18 @@ def _event(line: bytes) -> Event | None:
 def logs(root: Path) -> list[Log]:
     """Return the journals of all attempts of the run at `root`, oldest first."""
     places = {}
-    for path in [*scan.glob(root, "attempts/*/attempt-*.jsonl"), *scan.glob(root, "history/attempt-*.jsonl")]:
+    for path in [
+        *scan.glob(root, "attempts/*/attempt-*.jsonl"),
+        *scan.glob(root, "history/attempt-*.jsonl"),
+    ]:
         number = path.stem.removeprefix("attempt-")
         ours = number.isdecimal() and path.parent.name in ("history", number)
         # something other than a file must not hide a journal
         if ours and (int(number) not in places or scan.is_file(path)):
             places[int(number)] = path
     return [
-        Log(attempt, place, Lines(place, root / "history" / place.name)) for attempt, place in sorted(places.items())
+        Log(attempt, place, Lines(place, root / "history" / place.name))
+        for attempt, place in sorted(places.items())
     ]
 
 
@@ -243,8 +265,8 @@ def position(event: Event) -> tuple[int, int]:
 def lineage(logs: Sequence[Log], kind: str) -> list[Event]:
     """Return the events of one kind that led to the present state.
 
-    When a later attempt resumed from an earlier point, it undid the events after that point. So an event counts only if
-    every later attempt began at or after it.
+    When a later attempt resumed from an earlier point, it undid the events after that point. So an
+    event counts only if every later attempt began at or after it.
     """
     kept: list[Event] = []
     ceiling: tuple[int, int] | None = None
@@ -257,7 +279,9 @@ def lineage(logs: Sequence[Log], kind: str) -> list[Event]:
 
 
 def unaccounted(logs: Sequence[Log]) -> list[str]:
-    """Return the names of the checkpoints that were saved, and neither pruned nor set aside; the oldest first."""
+    """Return the names of the checkpoints that were saved,
+    and neither pruned nor set aside; the oldest first.
+    """
     names: dict[str, None] = {}
     for event in (event for log in logs for event in log.events):
         name, pruned = event.get("checkpoint"), event.get("names")
@@ -272,7 +296,9 @@ def unaccounted(logs: Sequence[Log]) -> list[str]:
 
 
 def metrics(root: Path) -> list[Event]:
-    """Return the metrics of the run at `root`, merged over its attempts: no step twice, none missing."""
+    """Return the metrics of the run at `root`,
+    merged over its attempts: no step twice, none missing.
+    """
     return merged(logs(root))
 
 

@@ -1,8 +1,9 @@
-r"""Legible: text as JSON can hold it. JSON has no lone surrogates, which stand for bytes that are not UTF-8.
+r"""Legible: text as JSON can hold it. JSON has no lone surrogates, which stand for bytes that are
+not UTF-8.
 
-The rule: byte ff of an argument, a path or a variable becomes the four characters `\xff`; any other lone surrogate
-becomes `\ud800`, for example. All other text stays as it is. This is for text that people read; a tree and the path of
-a file have separate encodings that keep their exact bytes.
+The rule: byte ff of an argument, a path or a variable becomes the four characters `\xff`; any other
+lone surrogate becomes `\ud800`, for example. All other text stays as it is. This is for text that
+people read; a tree and the path of a file have separate encodings that keep their exact bytes.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# What decoders raise at JSON that Holdfast did not write, deep JSON included. The SystemError is msgspec's until 0.22,
-# at an integer that no float can hold.
+# What decoders raise at JSON that Holdfast did not write, deep JSON included. The SystemError is
+# msgspec's until 0.22, at an integer that no float can hold.
 UNREADABLE = (ValueError, RecursionError, SystemError)
 
 
@@ -38,21 +39,27 @@ def _spelled(letter: str) -> str:
 def printable(text: str, kept: str = "") -> str:
     """Return `text` on one line: what could break it, or command the terminal, becomes an escape.
 
-    These are control, formatting and unpaired characters, and all that Python does not call printable, but for those
-    in `kept`.
+    These are control, formatting and unpaired characters, and all that Python does not call
+    printable, but for those in `kept`.
     """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)
+    return "".join(
+        c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """Return `1 leaf` or `2 leaves`: a number with its noun, whose plural is `many`, or else has an s."""
+    """Return `1 leaf` or `2 leaves`: a number with its noun,
+    whose plural is `many`, or else has an s.
+    """
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
 def duration(seconds: float | None) -> str:
-    """Return a time in the largest unit of which it has two: 0.4 s, 95 s, 7.5 min, 3 h. Of None: nothing."""
+    """Return a time in the largest unit of which it has two:
+    0.4 s, 95 s, 7.5 min, 3 h. Of None: nothing.
+    """
     if seconds is None or seconds < 0:
         return ""
     units = ((86400, "days"), (3600, "h"), (60, "min"))
@@ -80,7 +87,9 @@ def json_bytes(value: Any) -> bytes:
 
 
 def _within(value: Any) -> Any:
-    """Return `value` with every text and key legible. If two keys are spelled alike then, one gets a `~`."""
+    """Return `value` with every text and key legible.
+    If two keys are spelled alike then, one gets a `~`.
+    """
     if isinstance(value, str):
         return legible(value)
     if isinstance(value, list | tuple):

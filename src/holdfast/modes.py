@@ -1,4 +1,6 @@
-"""Modes: whether what is created in a directory is for this user alone. This module changes nothing."""
+"""Modes: whether what is created in a directory is for this user alone.
+This module changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,13 @@ from pathlib import Path
 
 OTHERS = 0o077  # all rights of the group and of other users
 
-_mode_sources: dict[str, Path] = {}  # a directory -> the path whose mode says whether others may see what is made in it
+# a directory -> the path whose mode says whether others may see what is made in it
+_mode_sources: dict[str, Path] = {}
 
 
 def inherit_mode(directory: Path, of: Path | None = None) -> None:
-    """From now on create everything in `directory` without rights for other users, while its own mode, or that `of` a
-    file, denies them.
+    """From now on create everything in `directory` without rights for other users, while its own
+    mode, or that `of` a file, denies them.
 
     That mode may change at any time; other processes need not be told.
     """
@@ -20,7 +23,9 @@ def inherit_mode(directory: Path, of: Path | None = None) -> None:
 
 
 def is_private(path: Path) -> bool:
-    """Whether the mode of `path` denies other users everything; also if that cannot be found out."""
+    """Whether the mode of `path` denies other users everything;
+    also if that cannot be found out.
+    """
     try:
         return not os.stat(path).st_mode & OTHERS
     except FileNotFoundError:
@@ -30,7 +35,11 @@ def is_private(path: Path) -> bool:
 
 
 def own(path: Path, mode: int) -> int:
-    """Return `mode`, without the rights of other users inside a private directory of `inherit_mode`."""
+    """Return `mode`,
+    without the rights of other users inside a private directory of `inherit_mode`.
+    """
     here = Path(os.path.abspath(path))
-    around = [_mode_sources[place] for place in map(str, (here, *here.parents)) if place in _mode_sources]
+    around = [
+        _mode_sources[place] for place in map(str, (here, *here.parents)) if place in _mode_sources
+    ]
     return mode & ~OTHERS if any(map(is_private, around)) else mode

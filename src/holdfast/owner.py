@@ -1,4 +1,6 @@
-"""Owner: which process runs an attempt, and the evidence that it has ended. Sources: /proc, Slurm's environment."""
+"""Owner: which process runs an attempt, and the evidence that it has ended. Sources: /proc,
+Slurm's environment.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ _DEAD_STATES = ("Z", "X", "x")  # proc(5): a zombie does not run any more
 
 
 def me() -> dict[str, Any]:
-    """Return facts that identify this process to others: host, boot, pid and its start, pid namespace, user, Slurm job.
+    """Return facts that identify this process to others: host, boot, pid and its start, pid
+    namespace, user, Slurm job.
 
     The environment is never included as a whole; the job's ids are read one by one.
     """
@@ -37,7 +40,9 @@ def me() -> dict[str, Any]:
 
 
 def process(pid: int) -> dict[str, Any]:
-    """Return facts that distinguish a process of this machine from every other one, in other boots, too."""
+    """Return facts that distinguish a process of this machine from every other one,
+    in other boots, too.
+    """
     boot, started = _text("/proc/sys/kernel/random/boot_id"), (_process(pid) or ("", ""))[1]
     return {"boot": boot, "pid_space": _pid_space(), "pid": pid, "pid_started": started}
 
@@ -49,19 +54,23 @@ def parent(pid: int) -> int | None:
 
 
 def age_s() -> float:
-    """Return for how long this process has run; 0.0 if the system does not report it. Source: proc(5), field 22."""
+    """Return for how long this process has run; 0.0 if the system does not report it. Source:
+    proc(5), field 22.
+    """
     found = _process(os.getpid())
     if found is None:
         return 0.0
-    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(found[1]) / os.sysconf("SC_CLK_TCK"))
+    return max(
+        0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(found[1]) / os.sysconf("SC_CLK_TCK")
+    )
 
 
 def proven_gone(owner: Facts, last_seen: Callable[[], float]) -> bool:
     """Whether it is certain that the owner has ended.
 
-    In the same boot and pid namespace: no process has its pid *and* start time. On the same machine (name, id and
-    network hardware agree): this is a later boot, which began after the owner's last sign of life. `last_seen` gives
-    that time, in Unix seconds. Other evidence is not sufficient.
+    In the same boot and pid namespace: no process has its pid *and* start time. On the same machine
+    (name, id and network hardware agree): this is a later boot, which began after the owner's last
+    sign of life. `last_seen` gives that time, in Unix seconds. Other evidence is not sufficient.
     """
     here = me()
     if owner.get("boot") and owner.get("boot") == here["boot"]:
@@ -71,13 +80,18 @@ def proven_gone(owner: Facts, last_seen: Callable[[], float]) -> bool:
         if found is None:
             return not _is_hidden(owner.get("pid"))
         return found[1] != owner.get("pid_started") or found[0] in _DEAD_STATES
-    same_machine = all(here[fact] and owner.get(fact) == here[fact] for fact in ("host", "machine", "hardware"))
+    same_machine = all(
+        here[fact] and owner.get(fact) == here[fact] for fact in ("host", "machine", "hardware")
+    )
     return same_machine and bool(owner.get("boot")) and _boot_time() > last_seen()
 
 
 def is_me(owner: Facts) -> bool:
     here = me()
-    return all(owner.get(fact) == here[fact] for fact in ("host", "boot", "pid", "pid_started", "pid_space"))
+    return all(
+        owner.get(fact) == here[fact]
+        for fact in ("host", "boot", "pid", "pid_started", "pid_space")
+    )
 
 
 def precedes(owner: Facts) -> bool:
@@ -91,19 +105,26 @@ def precedes(owner: Facts) -> bool:
 
 
 def job_of(owner: Facts) -> tuple[str | None, int]:
-    """Return the owner's job, as the scheduler's commands take it, and how often it had been started before."""
+    """Return the owner's job, as the scheduler's commands take it,
+    and how often it had been started before.
+    """
     job = owner.get("job")
     if not isinstance(job, Mapping) or not job.get("id"):
         return None, 0
     task, restart = job.get("array_task"), job.get("restart_count")
-    return f"{job['id']}_{task}" if task else str(job["id"]), restart if isinstance(restart, int) else 0
+    return f"{job['id']}_{task}" if task else str(job["id"]), restart if isinstance(
+        restart, int
+    ) else 0
 
 
 def describe(owner: Facts) -> str:
     """Describe the owner in a few words, for messages."""
     job = owner.get("job")
     of_job = f", job {job.get('id')}" if isinstance(job, Mapping) else ""
-    return f"pid {owner.get('pid', '?')} on {owner.get('host', '?')}, user {owner.get('user', '?')}{of_job}"
+    return (
+        f"pid {owner.get('pid', '?')} on {owner.get('host', '?')}, "
+        f"user {owner.get('user', '?')}{of_job}"
+    )
 
 
 def _job() -> dict[str, Any] | None:
@@ -116,19 +137,24 @@ def _job() -> dict[str, Any] | None:
 
 
 def _process(pid: object) -> tuple[str, str] | None:
-    """Return the state and start time (in clock ticks since boot) of a process. Source: proc(5), fields 3 and 22."""
+    """Return the state and start time (in clock ticks since boot) of a process.
+    Source: proc(5), fields 3 and 22.
+    """
     if not isinstance(pid, int):  # from a journal that another program may have written
         return None
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    fields = text[text.rindex(")") + 2 :].split()  # the name before it may contain spaces and brackets
+    # the name before it may contain spaces and brackets
+    fields = text[text.rindex(")") + 2 :].split()
     return fields[0], fields[19]
 
 
 def _is_hidden(pid: object) -> bool:
-    """Whether a process has this pid although /proc does not show it: with hidepid /proc shows only the user's own."""
+    """Whether a process has this pid although /proc does not show it: with hidepid /proc shows
+    only the user's own.
+    """
     try:
         return isinstance(pid, int) and pid > 0 and os.getpgid(pid) >= 0
     except (OSError, OverflowError) as error:

@@ -1,4 +1,6 @@
-"""Pages: page-aligned memory for bulk data, copies into it that let other threads run, and `Distant` bytes."""
+"""Pages: page-aligned memory for bulk data,
+copies into it that let other threads run, and `Distant` bytes.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,17 @@ from typing import Any, Protocol
 
 Wait = Callable[[], object]  # waits until a copy that was begun is complete
 
-PAGE = 4096  # O_DIRECT needs this alignment of addresses, lengths and offsets; no disk that we have seen needs more
+# O_DIRECT needs this alignment of addresses, lengths and offsets; no disk that we have seen needs
+# more
+PAGE = 4096
 _HUGE = 2 << 20  # the size of a huge page
 _WIPE_ON_FORK = 18  # madvise(2); Python's mmap has no name for it
 _USE_HUGE = getattr(mmap, "MADV_HUGEPAGE", None)  # Linux
 _FREEING_BYTES = 256 << 10  # a smaller copy is over before another thread could use the time
-_MOVE_BYTES = 384 << 10  # glibc copies more than a core's L2 cache at once by another way, which is slower
-_CROWDED_S = 0.002  # a small move that takes longer waited for other threads: each may hold the interpreter for 5 ms
+# glibc copies more than a core's L2 cache at once by another way, which is slower
+_MOVE_BYTES = 384 << 10
+# a small move that takes longer waited for other threads: each may hold the interpreter for 5 ms
+_CROWDED_S = 0.002
 _CROWD_S = 1.0  # how long small moves are not tried again
 _crowded = {"until": 0.0}  # on time.monotonic
 PIECE_BYTES = 4 << 20  # size of a copy of distant bytes on the host
@@ -27,14 +33,22 @@ _TORN = threading.Lock()  # two threads may write the two halves of one item
 
 
 def pages(size: int) -> memoryview:
-    """Return `size` bytes of zeros, rounded up to whole pages; the first write to each page costs a page fault.
+    """Return `size` bytes of zeros, rounded up to whole pages; the first write to each page costs a
+    page fault.
 
-    A forked child sees zeros instead, so that writes during a save copy no pages for it. With MADV_DONTFORK a child
-    might map other memory at this address, and unmapping `whole` would destroy it.
+    A forked child sees zeros instead, so that writes during a save copy no pages for it. With
+    MADV_DONTFORK a child might map other memory at this address, and unmapping `whole` would
+    destroy it.
     """
-    unit = _HUGE if size >= _HUGE else PAGE  # only a map of whole huge pages is sure to begin at one
-    whole = mmap.mmap(-1, max(unit, -(-size // unit) * unit), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    for advice in (_WIPE_ON_FORK, *([_USE_HUGE] if _USE_HUGE is not None and size >= _HUGE else [])):
+    # only a map of whole huge pages is sure to begin at one
+    unit = _HUGE if size >= _HUGE else PAGE
+    whole = mmap.mmap(
+        -1, max(unit, -(-size // unit) * unit), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    )
+    for advice in (
+        _WIPE_ON_FORK,
+        *([_USE_HUGE] if _USE_HUGE is not None and size >= _HUGE else []),
+    ):
         with suppress(OSError):  # an old kernel refuses it
             whole.madvise(advice)
     return memoryview(whole)[: max(PAGE, rounded(size))]
@@ -46,7 +60,9 @@ def rounded(size: int) -> int:
 
 
 def address(data: Data) -> int:
-    """Address of writable, non-empty memory. TypeError for distant bytes: they have no host address."""
+    """Address of writable, non-empty memory.
+    TypeError for distant bytes: they have no host address.
+    """
     return ctypes.addressof(ctypes.c_char.from_buffer(data))  # type: ignore[arg-type]
 
 
@@ -56,19 +72,29 @@ class Items(Protocol):
     @property
     def itemsize(self) -> int: ...
     def gather(self, start: int, target: memoryview) -> Wait | None:
-        """Copy whole items from byte `start` on into `target`, in C order. Return None if that is done, else a wait."""
+        """Copy whole items from byte `start` on into `target`, in C order. Return None if that
+        is done, else a wait.
+        """
 
     def scatter(self, start: int, source: memoryview) -> Wait | None:
-        """Copy `source` over the bytes from `start` on. Return None if that is done, else a wait."""
+        """Copy `source` over the bytes from `start` on.
+        Return None if that is done, else a wait.
+        """
 
 
 class Distant:
-    """Bytes that are not on the host in C order. A slice is `Distant`, too; only copying gathers the bytes."""
+    """Bytes that are not on the host in C order.
+    A slice is `Distant`, too; only copying gathers the bytes.
+    """
 
     __slots__ = ("_items", "_start", "nbytes", "pin")
 
     def __init__(
-        self, items: Items, nbytes: int, start: int = 0, pin: Callable[[memoryview], Wait | None] | None = None
+        self,
+        items: Items,
+        nbytes: int,
+        start: int = 0,
+        pin: Callable[[memoryview], Wait | None] | None = None,
     ) -> None:
         self._items, self._start, self.nbytes = items, start, nbytes
         self.pin = pin  # makes copies into some memory faster; returns a function that undoes that
@@ -83,13 +109,17 @@ class Distant:
         return bytes(whole)
 
     def gather(self, target: memoryview) -> Wait | None:
-        """Copy all bytes into `target`, which has the same length. Return None if that is done, else a wait."""
+        """Copy all bytes into `target`, which has the same length.
+        Return None if that is done, else a wait.
+        """
         lead, whole = self._split()
         if lead:
             self._item(self._start, target[:lead])
         if lead + whole < self.nbytes:
             self._item(self._start + lead + whole, target[lead + whole :])
-        return self._items.gather(self._start + lead, target[lead : lead + whole]) if whole else None
+        return (
+            self._items.gather(self._start + lead, target[lead : lead + whole]) if whole else None
+        )
 
     def scatter(self, source: memoryview) -> Wait | None:
         """Overwrite these bytes with `source`, which has the same length."""
@@ -98,10 +128,14 @@ class Distant:
             self._patch(self._start, source[:lead])
         if lead + whole < self.nbytes:
             self._patch(self._start + lead + whole, source[lead + whole :])
-        return self._items.scatter(self._start + lead, source[lead : lead + whole]) if whole else None
+        return (
+            self._items.scatter(self._start + lead, source[lead : lead + whole]) if whole else None
+        )
 
     def _split(self) -> tuple[int, int]:
-        """Return two sizes: of the rest of an item that begins before these bytes, and of the whole items after it."""
+        """Return two sizes: of the rest of an item that begins before these bytes, and of the
+        whole items after it.
+        """
         size = self._items.itemsize
         lead = min(-self._start % size, self.nbytes)
         return lead, (self.nbytes - lead) // size * size
@@ -126,7 +160,9 @@ Data = memoryview | Distant
 
 
 def slabs(array: Any, start: int, stop: int) -> Iterator[Any]:
-    """Yield views of a tensor or an array that are, one after another, its items `start` to `stop` in C order."""
+    """Yield views of a tensor or an array that are,
+    one after another, its items `start` to `stop` in C order.
+    """
     if start >= stop:
         return
     each = math.prod(array.shape[1:])
@@ -144,14 +180,18 @@ def slabs(array: Any, start: int, stop: int) -> Iterator[Any]:
 
 
 def copy(target: memoryview, source: Data) -> None:
-    """Copy `source` over `target`, which has the same length. Other threads run meanwhile if the copy is big enough."""
+    """Copy `source` over `target`, which has the same length. Other threads run meanwhile if the
+    copy is big enough.
+    """
     wait = begin_copy(target, source)
     if wait is not None:
         wait()
 
 
 def begin_copy(target: memoryview, source: Data) -> Wait | None:
-    """Begin to copy `source` over `target`. Return None if that is done, else a function that waits for the end."""
+    """Begin to copy `source` over `target`. Return None if that is done, else a function that
+    waits for the end.
+    """
     if isinstance(source, Distant):
         return source.gather(target)
     if source.nbytes < _FREEING_BYTES or source.readonly:
@@ -162,7 +202,9 @@ def begin_copy(target: memoryview, source: Data) -> Wait | None:
 
 
 def _move(to: int, whence: int, size: int) -> None:
-    """Copy in small moves; but in one while threads compute in Python: after each move, one of them goes first."""
+    """Copy in small moves; but in one while threads compute in Python:
+    after each move, one of them goes first.
+    """
     start = 0
     while start < size:
         began = time.monotonic()
@@ -188,7 +230,9 @@ def settle(wait: Wait | None) -> None:
 
 
 def pieces(data: Data) -> Iterator[memoryview]:
-    """Yield its bytes in order: memory as it is, distant bytes `PIECE_BYTES` at a time, each valid until the next."""
+    """Yield its bytes in order: memory as it is,
+    distant bytes `PIECE_BYTES` at a time, each valid until the next.
+    """
     if isinstance(data, memoryview):
         yield data
         return
@@ -200,7 +244,9 @@ def pieces(data: Data) -> Iterator[memoryview]:
 
 
 def same(one: Data, other: Data) -> bool:
-    """Whether two writable buffers of one length hold the same bytes; other threads run meanwhile."""
+    """Whether two writable buffers of one length hold the same bytes;
+    other threads run meanwhile.
+    """
     for start in range(0, one.nbytes, PIECE_BYTES):
         part = slice(start, start + PIECE_BYTES)
         for mine, its in zip(pieces(one[part]), pieces(other[part]), strict=True):

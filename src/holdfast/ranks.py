@@ -1,7 +1,8 @@
 """Ranks: the processes that make one attempt of a run together, and the messages between them.
 
-No collective of a framework is used here. Messages go through a store of keys and values, such as torch's. A thread
-needs a `twin` of its own. Every wait has a deadline, and its error names the missing rank.
+No collective of a framework is used here. Messages go through a store of keys and values, such as
+torch's. A thread needs a `twin` of its own. Every wait has a deadline, and its error names the
+missing rank.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class _Outcome(NamedTuple):
 
 
 class Ranks:
-    """All ranks call the same methods in the same order. If one does not, all get an error that says where each is.
+    """All ranks call the same methods in the same order. If one does not, all get an error that
+    says where each is.
 
     ranks.announce("checkpoint", name)      # from rank 0 to all
     ranks.gather("digests", mine)           # from all to rank 0
@@ -71,7 +73,8 @@ class Ranks:
         place: Callable[[], str] = str,
     ) -> None:
         self.rank, self.world, self.timeout_s = rank, world, timeout_s
-        self._channel, self._under = channel or NoChannel(), under  # a prefix of all keys of this conversation
+        # a prefix of all keys of this conversation
+        self._channel, self._under = channel or NoChannel(), under
         self.place = place  # returns where this rank's program is, for messages; empty: unknown
         self._sent, self._twins = 0, Counter[str]()
         self._old: list[str] = []  # rank 0's announcements; droppable after the next `gather`
@@ -86,7 +89,9 @@ class Ranks:
         return self.rank == 0
 
     def twin(self, name: str) -> Ranks:
-        """Return the same ranks in a new conversation, for another thread; each call makes a new one."""
+        """Return the same ranks in a new conversation,
+        for another thread; each call makes a new one.
+        """
         self._twins[name] += 1
         return self._conversation(f"{name}-{self._twins[name]}", self._channel.twin())
 
@@ -98,10 +103,14 @@ class Ranks:
         if self.alone:
             return self
         under = f"{self._under}{name}/"
-        return Ranks(self.rank, self.world, channel, timeout_s=self.timeout_s, under=under, place=self.place)
+        return Ranks(
+            self.rank, self.world, channel, timeout_s=self.timeout_s, under=under, place=self.place
+        )
 
     def wish(self, text: str) -> None:
-        """Leave a text for rank 0, which calls `wished`. It replaces the text of any rank before."""
+        """Leave a text for rank 0, which calls `wished`.
+        It replaces the text of any rank before.
+        """
         self._channel.put(_WISH, legible(text).encode())
 
     def wished(self) -> str | None:
@@ -119,7 +128,9 @@ class Ranks:
         return all(self._channel.get(key) is not None for key in keys)
 
     def report_error(self, error: BaseException) -> None:
-        """Before this rank ends with `error`: leave its kind and first line for `reported_errors`."""
+        """Before this rank ends with `error`: leave its kind and first line for
+        `reported_errors`.
+        """
         failure = _failure(self.rank, error)
         short = msgspec.structs.replace(failure, text=failure.text.partition("\n")[0][:500])
         with suppress(RanksError):
@@ -165,11 +176,14 @@ class Ranks:
         self._old.append(key)
         return value
 
-    def gather(self, topic: str, value: bytes = b"", patience_s: float = float("inf")) -> list[bytes]:
+    def gather(
+        self, topic: str, value: bytes = b"", patience_s: float = float("inf")
+    ) -> list[bytes]:
         """Return every rank's `value` on rank 0, by rank; elsewhere nothing.
 
         Raises:
-            RanksError: a rank did not send it in time (nor within `patience_s`, if less), or sent another topic.
+            RanksError: a rank did not send it in time (nor within `patience_s`, if less), or sent
+                another topic.
         """
         key = self._next()
         if self.rank:
@@ -186,14 +200,17 @@ class Ranks:
     def agree(self, topic: str, value: bytes = b"") -> list[bytes]:
         """Return every rank's `value` on every rank, by rank."""
         found = self.gather(topic, value)
-        return msgspec.msgpack.decode(self.announce(topic, msgspec.msgpack.encode(found)), type=list[bytes])
+        return msgspec.msgpack.decode(
+            self.announce(topic, msgspec.msgpack.encode(found)), type=list[bytes]
+        )
 
     @contextmanager
     def together(self, topic: str, known: Sequence[type[Exception]] = ()) -> Iterator[None]:
-        """At the end of the block, raise an error of one rank on all: elsewhere as an error of the same kind.
+        """At the end of the block, raise an error of one rank on all: elsewhere as an error of the
+        same kind.
 
-        `known`: kinds that are passed on besides our own errors. Exits that are not errors (Ctrl-C, a stop) are not
-        passed on, so the other ranks keep waiting.
+        `known`: kinds that are passed on besides our own errors. Exits that are not errors (Ctrl-C,
+        a stop) are not passed on, so the other ranks keep waiting.
         """
         failure = None
         try:
@@ -202,7 +219,9 @@ class Ranks:
             failure = error
         self.report(topic, failure, known)
 
-    def report(self, topic: str, error: Exception | None = None, known: Sequence[type[Exception]] = ()) -> None:
+    def report(
+        self, topic: str, error: Exception | None = None, known: Sequence[type[Exception]] = ()
+    ) -> None:
         """Return when every rank has reached this call without an error.
 
         Raises:
@@ -211,7 +230,9 @@ class Ranks:
         """
         self.collect(topic, giving(error=error), known=known)
 
-    def lead(self, topic: str, work: Callable[[], bytes], known: Sequence[type[Exception]] = ()) -> bytes:
+    def lead(
+        self, topic: str, work: Callable[[], bytes], known: Sequence[type[Exception]] = ()
+    ) -> bytes:
         """Do `work` on rank 0 alone. Return its result, or raise its error, on every rank."""
         if self.alone:
             return work()
@@ -224,10 +245,12 @@ class Ranks:
         then: Callable[[list[bytes]], bytes] = lambda _: b"",
         known: Sequence[type[Exception]] = (),
     ) -> bytes:
-        """Do `work` on every rank, then `then` on rank 0 with all results, by rank; return its result on every rank.
+        """Do `work` on every rank, then `then` on rank 0 with all results, by rank; return its
+        result on every rank.
 
-        An error of one rank, or of `then`, is raised on all: its own error there, elsewhere one of the same kind. Of
-        several errors the first counts. Each rank sends one message and receives one.
+        An error of one rank, or of `then`, is raised on all: its own error there, elsewhere one of
+        the same kind. Of several errors the first counts. Each rank sends one message and receives
+        one.
         """
         if self.alone:
             return then([work()])
@@ -253,9 +276,15 @@ class Ranks:
                 raise told from mine.error
         raise mine.error  # here, so that its own cause stays its cause
 
-    def _verdict(self, topic: str, mine: _Outcome | None, known: Sequence[type[Exception]]) -> bytes:
-        """Return or raise rank 0's outcome on every rank. `mine`: rank 0's, or an outcome that replaces it here."""
-        answer = self.announce(topic, msgspec.msgpack.encode(_Result() if mine is None else mine.result))
+    def _verdict(
+        self, topic: str, mine: _Outcome | None, known: Sequence[type[Exception]]
+    ) -> bytes:
+        """Return or raise rank 0's outcome on every rank. `mine`: rank 0's, or an outcome that
+        replaces it here.
+        """
+        answer = self.announce(
+            topic, msgspec.msgpack.encode(_Result() if mine is None else mine.result)
+        )
         if mine is not None and mine.error is not None:
             raise mine.error
         result = _RESULTS.decode(answer)
@@ -267,7 +296,9 @@ class Ranks:
         self._sent += 1
         return f"{self._under}{self._sent}"
 
-    def _received_from(self, key: str, topic: str, rank: int, began: float, most_s: float = float("inf")) -> bytes:
+    def _received_from(
+        self, key: str, topic: str, rank: int, began: float, most_s: float = float("inf")
+    ) -> bytes:
         timeout_s = min(self.timeout_s, most_s)
         # rank 0 waits less, so that it can tell the others which rank did not answer
         patience_s = timeout_s * (1.1 if self.rank else 1.0)
@@ -276,11 +307,13 @@ class Ranks:
             raise self._part(
                 f"rank {rank} did not come to {topic!r} within {timeout_s:.3g} s "
                 f"(rank {self.rank} waited, of {self.world}{_at(self.place(), ', at {}')}): "
-                "it has died, hangs, or went another way. HOLDFAST_RANKS_TIMEOUT_S sets the longest wait"
+                "it has died, hangs, or went another way. "
+                "HOLDFAST_RANKS_TIMEOUT_S sets the longest wait"
             )
         if message.topic != topic:
             raise self._part(
-                f"rank {rank} is at {message.topic!r}{_at(message.place)} and rank {self.rank} at {topic!r}"
+                f"rank {rank} is at {message.topic!r}{_at(message.place)} "
+                f"and rank {self.rank} at {topic!r}"
                 f"{_at(self.place())}: every rank must run the same loop and the same saves"
             )
         return message.value
@@ -295,7 +328,8 @@ class Ranks:
         for waited_s in looks(until, self.world):
             if waited_s - asked_s >= LEFT_S:
                 asked_s, left = waited_s, self._channel.get(_LEFT)
-            first = self._channel.get(key)  # after checking who left: a rank may leave right after its last message
+            # after checking who left: a rank may leave right after its last message
+            first = self._channel.get(key)
             if first is not None:
                 return received(self._channel, key, first)
             if left is not None:

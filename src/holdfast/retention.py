@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from .rules import AnyOf, Best, Every, Last, Rule, Within
 
-PHASES = {"step": 0, "end": 1}  # a step's own checkpoint sorts before the one after the epoch's body
+# a step's own checkpoint sorts before the one after the epoch's body
+PHASES = {"step": 0, "end": 1}
 
 
 class CheckpointFacts(NamedTuple):
@@ -29,7 +30,8 @@ class CheckpointFacts(NamedTuple):
 def keep(checkpoints: Sequence[CheckpointFacts], rule: Rule) -> set[str]:
     """Return the names of `checkpoints` to keep.
 
-    They are those of the rule, the pinned, and always the newest, and the newest whose weights are finite.
+    They are those of the rule, the pinned, and always the newest, and the newest whose weights are
+    finite.
     """
     ordered = sorted(checkpoints, key=_age)
     finite = newest_finite(ordered)
@@ -51,7 +53,9 @@ def beats(value: float, rule: Best, checkpoints: Iterable[CheckpointFacts]) -> b
     if not math.isfinite(value):
         return False
     others = ranked(rule, checkpoints)
-    return len(others) < rule.n or _better(rule, value) < _better(rule, others[rule.n - 1].metrics[rule.metric])
+    return len(others) < rule.n or _better(rule, value) < _better(
+        rule, others[rule.n - 1].metrics[rule.metric]
+    )
 
 
 def _age(facts: CheckpointFacts) -> tuple[int, int]:
@@ -73,9 +77,15 @@ def _kept_by(rule: Rule, ordered: Sequence[CheckpointFacts]) -> Iterable[Checkpo
 
 
 def ranked(rule: Best, checkpoints: Iterable[CheckpointFacts]) -> list[CheckpointFacts]:
-    """Return the checkpoints with a finite `rule.metric`, best first; of equals the older one is first."""
-    measured = [facts for facts in checkpoints if math.isfinite(facts.metrics.get(rule.metric, math.nan))]
-    return sorted(measured, key=lambda facts: (_better(rule, facts.metrics[rule.metric]), _age(facts)))
+    """Return the checkpoints with a finite `rule.metric`,
+    best first; of equals the older one is first.
+    """
+    measured = [
+        facts for facts in checkpoints if math.isfinite(facts.metrics.get(rule.metric, math.nan))
+    ]
+    return sorted(
+        measured, key=lambda facts: (_better(rule, facts.metrics[rule.metric]), _age(facts))
+    )
 
 
 def _better(rule: Best, value: float) -> float:
@@ -83,8 +93,12 @@ def _better(rule: Best, value: float) -> float:
     return -value if rule.direction is builtins.max else value
 
 
-def _first_of_each_group(rule: Every, ordered: Sequence[CheckpointFacts]) -> Iterable[CheckpointFacts]:
-    """The first of each group. Pruning the others does not change it, so the rule may be applied after every save."""
+def _first_of_each_group(
+    rule: Every, ordered: Sequence[CheckpointFacts]
+) -> Iterable[CheckpointFacts]:
+    """The first of each group. Pruning the others does not change it, so the rule may be applied
+    after every save.
+    """
     firsts: dict[int, CheckpointFacts] = {}
     for facts in ordered:
         group = _group(rule, facts)
@@ -101,10 +115,13 @@ def _group(rule: Every, facts: CheckpointFacts) -> int | None:
         return int(facts.created // (60 * rule.minutes))
     if rule.epochs is None or facts.epoch is None:
         return None
-    return (facts.epoch + PHASES[facts.phase]) // rule.epochs  # completed epochs: its own one counts after its end
+    # completed epochs: its own one counts after its end
+    return (facts.epoch + PHASES[facts.phase]) // rule.epochs
 
 
-def _newest_within(size_bytes: float, ordered: Sequence[CheckpointFacts]) -> Iterable[CheckpointFacts]:
+def _newest_within(
+    size_bytes: float, ordered: Sequence[CheckpointFacts]
+) -> Iterable[CheckpointFacts]:
     total = 0
     for facts in reversed(ordered):
         total += facts.size_bytes

@@ -21,7 +21,8 @@ from .errors import UsageError
 from .legible import legible
 
 
-class _Joins(msgspec.Struct, frozen=True):  # each dataclass would cost half a millisecond of every start
+# each dataclass would cost half a millisecond of every start
+class _Joins(msgspec.Struct, frozen=True):
     """Base of all rules: `a | b` keeps what `a` keeps and what `b` keeps."""
 
     def __or__(self, other: object) -> AnyOf:
@@ -48,15 +49,22 @@ class Best(_Joins, frozen=True):
 
     def __post_init__(self) -> None:
         if self.direction not in (builtins.max, builtins.min):
-            raise UsageError(f'Best("{self.metric}", ...) needs its direction: the builtin max or min')
+            raise UsageError(
+                f'Best("{self.metric}", ...) needs its direction: the builtin max or min'
+            )
         if not (isinstance(self.metric, str) and self.metric):
-            raise UsageError(f'Best takes the name of a metric, as in Best("val_acc", max), not {self.metric!r}')
-        msgspec.structs.force_setattr(self, "metric", legible(self.metric))  # spelled as in checkpoints and the log
+            raise UsageError(
+                f'Best takes the name of a metric, as in Best("val_acc", max), not {self.metric!r}'
+            )
+        # spelled as in checkpoints and the log
+        msgspec.structs.force_setattr(self, "metric", legible(self.metric))
         _whole("Best", self.n)
 
 
 class Every(_Joins, frozen=True):
-    """An interval in steps, minutes or epochs (one of the three): when to save, or which checkpoints to keep."""
+    """An interval in steps, minutes or epochs (one of the three): when to save, or which
+    checkpoints to keep.
+    """
 
     steps: int | None = None
     minutes: float | None = None
@@ -71,10 +79,11 @@ class Every(_Joins, frozen=True):
 
 
 class Auto(msgspec.Struct, frozen=True):
-    """Save as often as loses the least, as measured: what saves cost, and how often the run is interrupted.
+    """Save as often as loses the least, as measured: what saves cost, and how often the run is
+    interrupted.
 
-    `interrupted_hours`: the time between interruptions without notice that you expect; what is seen corrects it. It is
-    24 hours unless given.
+    `interrupted_hours`: the time between interruptions without notice that you expect; what is seen
+    corrects it. It is 24 hours unless given.
     """
 
     interrupted_hours: float | None = None
@@ -103,7 +112,9 @@ Rule = Last | Best | Every | Within | AnyOf
 
 
 class Whole(msgspec.Struct, frozen=True):
-    """How often unchanged bytes are written anew: at most so many checkpoints share one file, and damage to it."""
+    """How often unchanged bytes are written anew:
+    at most so many checkpoints share one file, and damage to it.
+    """
 
     checkpoints: int = 20
     hours: float = 24

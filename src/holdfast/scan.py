@@ -1,8 +1,8 @@
 """What lies at a path: the only module that lists directories and looks whether a name is in use.
 
-An answer of `Path.glob` or `os.walk` is also "nothing" if the disk fails, and that of `exists` on some versions of
-Python "no". Whoever trusts it deletes a pinned checkpoint, or begins from scratch. Here only a name that is not there
-is absent; all other errors are raised.
+An answer of `Path.glob` or `os.walk` is also "nothing" if the disk fails, and that of `exists` on
+some versions of Python "no". Whoever trusts it deletes a pinned checkpoint, or begins from scratch.
+Here only a name that is not there is absent; all other errors are raised.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def is_symlink(path: AnyPath) -> bool:
 
 
 def names(path: AnyPath) -> list[str]:
-    """Return what the directory `path` holds, sorted; nothing if it is no directory, or none any more."""
+    """Return what the directory `path` holds, sorted;
+    nothing if it is no directory, or none any more.
+    """
     try:
         return sorted(os.listdir(path))
     except OSError as error:
@@ -53,7 +55,9 @@ def names(path: AnyPath) -> list[str]:
 
 
 def glob(root: Path, pattern: str) -> list[Path]:
-    """Return the paths below `root` that match, sorted: `*` also matches hidden names, `**` any folders but links."""
+    """Return the paths below `root` that match, sorted: `*` also matches hidden names, `**` any
+    folders but links.
+    """
     found = [root]
     for part in Path(pattern).parts:
         if part == "**":
@@ -61,7 +65,12 @@ def glob(root: Path, pattern: str) -> list[Path]:
         elif _WILD.isdisjoint(part):
             found = [each / part for each in found if lexists(each / part)]
         else:
-            found = [each / name for each in found for name in names(each) if fnmatch.fnmatchcase(name, part)]
+            found = [
+                each / name
+                for each in found
+                for name in names(each)
+                if fnmatch.fnmatchcase(name, part)
+            ]
     return sorted({*found})
 
 

@@ -1,4 +1,6 @@
-"""The terminal: lines that report what Holdfast did, and a progress line. Nothing here raises into a training loop."""
+"""The terminal: lines that report what Holdfast did,
+and a progress line. Nothing here raises into a training loop.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def speak_for(rank: int) -> None:
 
 
 def say(line: str) -> None:
-    """Write `holdfast: <line>` to stderr. Does nothing when stderr is closed, and on ranks above 0."""
+    """Write `holdfast: <line>` to stderr.
+    Does nothing when stderr is closed, and on ranks above 0.
+    """
     if _rank == 0:
         _write(sys.stderr, f"holdfast: {printable(line)}\n")
 
@@ -46,7 +50,9 @@ def tell(line: str) -> None:
 
 
 def mark(line: str) -> None:
-    """Write to the process's original stdout, even if sys.stdout was replaced, after everything printed so far."""
+    """Write to the process's original stdout,
+    even if sys.stdout was replaced, after everything printed so far.
+    """
     for stream in (sys.stdout, sys.__stdout__):
         if stream is not None:
             with suppress(OSError, ValueError):
@@ -61,7 +67,9 @@ def flush() -> None:
 
 
 def relay(number: int, data: bytes) -> bool:
-    """Write another process's output, byte for byte, to our descriptor 1 or 2; False when its reader is gone."""
+    """Write another process's output, byte for byte,
+    to our descriptor 1 or 2; False when its reader is gone.
+    """
     stream = sys.stdout if number == 1 else sys.stderr
     raw = getattr(stream.buffer, "raw", stream.buffer)  # past Python's own buffer, if it has one
     rest = memoryview(data)
@@ -74,11 +82,13 @@ def relay(number: int, data: bytes) -> bool:
 
 
 class ProgressLine:
-    """A progress line at the bottom of the terminal; silent when stderr is not one, in CI, and in a notebook.
+    """A progress line at the bottom of the terminal; silent when stderr is not one, in CI, and in a
+    notebook.
 
-    The line has no thread and hides no cursor: a process killed at any instant leaves the terminal usable, and
-    a worker forked at any instant inherits no lock. It is wiped before anything is written through `sys.stdout`
-    or `sys.stderr`, and not drawn while such a write has left a line unfinished.
+    The line has no thread and hides no cursor: a process killed at any instant leaves the terminal
+    usable, and a worker forked at any instant inherits no lock. It is wiped before anything is
+    written through `sys.stdout` or `sys.stderr`, and not drawn while such a write has left a line
+    unfinished.
     """
 
     def __init__(self) -> None:
@@ -94,7 +104,11 @@ class ProgressLine:
             from rich.console import Console
 
             self._console = Console(file=sys.stderr, force_terminal=True)
-            terminals = {name: stream for name in ("stdout", "stderr") if _is_terminal(stream := getattr(sys, name))}
+            terminals = {
+                name: stream
+                for name in ("stdout", "stderr")
+                if _is_terminal(stream := getattr(sys, name))
+            }
             self._wiping = {name: _Wiping(stream, self) for name, stream in terminals.items()}
             vars(sys).update(self._wiping)
         return self
@@ -130,13 +144,16 @@ class ProgressLine:
         """Wipe the line and restore the streams. A second call does nothing."""
         self.wipe_before("\n")
         for name, stream in self._wiping.items():
-            if getattr(sys, name) is stream:  # otherwise other code has replaced it since, and restores it
+            # otherwise other code has replaced it since, and restores it
+            if getattr(sys, name) is stream:
                 setattr(sys, name, stream.stream)
         self._wiping, self._console = {}, None
 
 
 class _Wiping:
-    """Replaces sys.stdout or sys.stderr: wipes the progress line before the program's own output."""
+    """Replaces sys.stdout or sys.stderr:
+    wipes the progress line before the program's own output.
+    """
 
     def __init__(self, stream: TextIO, progress: ProgressLine) -> None:
         self.stream = stream
@@ -168,7 +185,8 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 def _write(stream: IO[str] | None, text: str) -> None:
     if stream is not None:
-        with suppress(OSError, ValueError):  # closed, hung up, or of an encoding that lacks the character
+        # closed, hung up, or of an encoding that lacks the character
+        with suppress(OSError, ValueError):
             stream.write(text)
             stream.flush()
 
@@ -182,9 +200,16 @@ def _line(console: Console, facts: Mapping[str, Any]) -> str:
         done = min(BAR_COLUMNS, BAR_COLUMNS * facts["step"] // facts["total"])
         cells.insert(0, Text.assemble(("━" * done, "green"), ("━" * (BAR_COLUMNS - done), "dim")))
     if "step" in facts:
-        cells.insert(0, Text(f"step {facts['step']}" + (f"/{facts['total']}" if "total" in facts else "")))
+        cells.insert(
+            0, Text(f"step {facts['step']}" + (f"/{facts['total']}" if "total" in facts else ""))
+        )
     if "epoch" in facts:
-        cells.insert(0, Text(f"epoch {facts['epoch'] + 1}" + (f"/{facts['epochs']}" if "epochs" in facts else "")))
+        cells.insert(
+            0,
+            Text(
+                f"epoch {facts['epoch'] + 1}" + (f"/{facts['epochs']}" if "epochs" in facts else "")
+            ),
+        )
     line = Text("  ").join(cells)
     line.truncate(max(console.width - 1, 1), overflow="ellipsis")  # the last column would wrap
     with console.capture() as captured:

@@ -1,13 +1,13 @@
 """Threads, and waits for them that end although a KeyboardInterrupt may come at any instruction.
 
-Python runs signal handlers in the main thread, between any two instructions. A KeyboardInterrupt inside `threading`'s
-own code (Event, Condition, `Thread.start`, and the pools and Futures built on them) can leave an inner lock taken.
-Every later call then waits forever. `Thread.join` and `is_alive` may also report a live thread as dead
-(bpo-45274).
+Python runs signal handlers in the main thread, between any two instructions. A KeyboardInterrupt
+inside `threading`'s own code (Event, Condition, `Thread.start`, and the pools and Futures built on
+them) can leave an inner lock taken. Every later call then waits forever. `Thread.join` and
+`is_alive` may also report a live thread as dead (bpo-45274).
 
-The classes here store each fact in a plain value that one instruction changes. Locks only wake sleeping threads, and
-setting a fact never waits. A waiting thread also polls the fact every `LOOK_S` seconds: an interrupted notification
-is late, not lost.
+The classes here store each fact in a plain value that one instruction changes. Locks only wake
+sleeping threads, and setting a fact never waits. A waiting thread also polls the fact every
+`LOOK_S` seconds: an interrupted notification is late, not lost.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from typing import Generic, TypeVar, cast
 T = TypeVar("T")
 R = TypeVar("R")
 
-Hook = Callable[[], None]  # called before each piece of some work; an exception from it ends the work
+# called before each piece of some work; an exception from it ends the work
+Hook = Callable[[], None]
 
 LOOK_S = 0.1  # between two polls of a waiting thread
-SEEN_S = 1.0  # how long a new thread waits at most for `start` to return in the thread that started it
+# how long a new thread waits at most for `start` to return in the thread that started it
+SEEN_S = 1.0
 GONE_S = 1.0  # a thread whose work is done may need so long to end
 
 
@@ -66,7 +68,9 @@ class Condition:
 
 
 class Latch:
-    """A one-time event, like threading.Event. A KeyboardInterrupt in one thread does not break it for the others."""
+    """A one-time event, like threading.Event.
+    A KeyboardInterrupt in one thread does not break it for the others.
+    """
 
     def __init__(self) -> None:
         self._happened = False
@@ -86,9 +90,11 @@ class Latch:
 
 
 class Worker:
-    """Work that a thread of its own does once, unless it is withdrawn before it begins. The first of the two wins.
+    """Work that a thread of its own does once, unless it is withdrawn before it begins. The first
+    of the two wins.
 
-    If Ctrl-C interrupts `Thread.start`, the thread may run now, later or never, and `Thread` does not report which.
+    If Ctrl-C interrupts `Thread.start`, the thread may run now, later or never, and `Thread` does
+    not report which.
     """
 
     def __init__(self, work: Callable[[], object], name: str) -> None:
@@ -111,7 +117,8 @@ class Worker:
         except BaseException as error:
             self.withdraw()
             if isinstance(error, RuntimeError) and isinstance(error.__context__, KeyboardInterrupt):
-                raise error.__context__ from None  # a Condition replaced the KeyboardInterrupt by this RuntimeError
+                # a Condition replaced the KeyboardInterrupt by this RuntimeError
+                raise error.__context__ from None
             raise
         finally:
             self._seen.set()
@@ -129,7 +136,9 @@ class Worker:
 
     @property
     def over(self) -> bool:
-        """Whether no thread does the work, now or later. A forked child has none of its parent's threads."""
+        """Whether no thread does the work, now or later.
+        A forked child has none of its parent's threads.
+        """
         return self.ended.is_set() or self.withdrawn or os.getpid() != self._process
 
     def wait(self) -> None:
@@ -145,7 +154,8 @@ class Worker:
         self.wait()
 
     def _run(self) -> None:
-        self._seen.wait(SEEN_S)  # otherwise it holds the GIL for 5 ms while its starter waits for the GIL
+        # otherwise it holds the GIL for 5 ms while its starter waits for the GIL
+        self._seen.wait(SEEN_S)
         work = self._work
         del self._work  # so that the objects it refers to are freed when it ends
         if self._decision.setdefault("begun", True):
@@ -191,7 +201,9 @@ class WorkerGroup:
 
 
 class WorkerPool(Generic[R]):
-    """Runs pieces of work in order, in up to `threads` threads. Starts a thread only when all others are busy."""
+    """Runs pieces of work in order, in up to `threads` threads.
+    Starts a thread only when all others are busy.
+    """
 
     def __init__(self, threads: int) -> None:
         self.under_way = 0  # pieces that were given and whose results were not taken yet
@@ -202,7 +214,9 @@ class WorkerPool(Generic[R]):
         self._given, self._came = Condition(), Condition()
 
     def begin(self) -> bool:
-        """Start one more thread. Return False if the limit is reached or the system gives no more threads."""
+        """Start one more thread.
+        Return False if the limit is reached or the system gives no more threads.
+        """
         if self._begun >= self._most or not self._crew.begin(self._work, "holdfast-pool"):
             self._most = self._begun
             return False
@@ -218,7 +232,9 @@ class WorkerPool(Generic[R]):
         self._given.ring()
 
     def take(self, *, everything: bool = False) -> Iterator[R]:
-        """Wait until one piece is done (with `everything`, all); yield the results. Raises what a piece raised."""
+        """Wait until one piece is done (with `everything`,
+        all); yield the results. Raises what a piece raised.
+        """
         count = self.under_way if everything else min(1, self.under_way)
         self._came.wait_for(lambda: len(self._done) >= count)
         while self._done:
@@ -251,10 +267,11 @@ class WorkerPool(Generic[R]):
 def map_in_threads(
     function: Callable[[T], R], items: Sequence[T], threads: int, crew: WorkerGroup | None = None
 ) -> list[R]:
-    """Return `[function(item) for item in items]`, computed in several threads if the system gives any.
+    """Return `[function(item) for item in items]`, computed in several threads if the system gives
+    any.
 
-    After an error no more items are begun. No thread is at work when this returns or raises. After an interrupt some
-    may be: `crew` can wait for them.
+    After an error no more items are begun. No thread is at work when this returns or raises. After
+    an interrupt some may be: `crew` can wait for them.
     """
     crew = WorkerGroup() if crew is None else crew
     todo = deque(enumerate(items))

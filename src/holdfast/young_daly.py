@@ -1,15 +1,19 @@
-"""Young and Daly: how often to save, given the costs of saves and interruptions. Pure: the caller measures.
+"""Young and Daly: how often to save, given the costs of saves and interruptions. Pure: the caller
+measures.
 
-A save costs the loop `cost_s` (its stall, and what it slows the steps beside it), and its state is safe `save_s` after
-the save began. An interruption loses what came after the last state that was safe: on average `save_s` and half an
-interval. So a run that is interrupted every M seconds and saves every T loses the part
+A save costs the loop `cost_s` (its stall, and what it slows the steps beside it), and its state is
+safe `save_s` after the save began. An interruption loses what came after the last state that was
+safe: on average `save_s` and half an interval. So a run that is interrupted every M seconds and
+saves every T loses the part
 
     cost_s / T  +  (save_s + T / 2) / M  +  restart_s / M
 
-of its time. It is least at T = sqrt(2 cost_s M) (Young); Daly's series holds also where T is not small beside M.
+of its time. It is least at T = sqrt(2 cost_s M) (Young); Daly's series holds also where T is not
+small beside M.
 
-Sources: J. W. Young, A first order approximation to the optimum checkpoint interval, CACM 17(9), 1974.
-J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps, FGCS 22(3), 2006, eq. 37.
+Sources: J. W. Young, A first order approximation to the optimum checkpoint interval, CACM 17(9),
+1974. J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps, FGCS
+22(3), 2006, eq. 37.
 """
 
 from __future__ import annotations
@@ -85,7 +89,9 @@ def choose(costs: Costs, seen: Seen, around: Limits) -> Choice:
 
 
 def daly(cost_s: float, mean_s: float) -> float:
-    """Return the best time from one save's beginning to the next one's, if interruptions come at random."""
+    """Return the best time from one save's beginning to the next one's,
+    if interruptions come at random.
+    """
     if cost_s >= 2 * mean_s:
         return mean_s + cost_s
     part = math.sqrt(cost_s / (2 * mean_s))
@@ -95,7 +101,8 @@ def daly(cost_s: float, mean_s: float) -> float:
 def expected_s(seen: Seen, assumed_hours: float | None) -> float:
     """Return the expected time between interruptions: the assumption, corrected by observations.
 
-    It is the mean of a gamma distribution of the rate, so that one early interruption does not change it much.
+    It is the mean of a gamma distribution of the rate, so that one early interruption does not
+    change it much.
     """
     weight = UNKNOWN_WEIGHT if assumed_hours is None else GIVEN_WEIGHT
     before_s = 3600 * (UNKNOWN_HOURS if assumed_hours is None else assumed_hours)
@@ -113,7 +120,8 @@ def _bounded(wanted_s: float, costs: Costs, around: Limits) -> tuple[float, str]
 def _limits(costs: Costs, around: Limits) -> tuple[float, float, str]:
     """Return the shortest and the longest interval, and what limits the longest."""
     least_s = max(LEAST_S, costs.save_s)  # one save is in flight at a time
-    if around.left_s is not None and around.left_s / 2 < MOST_S:  # one save is durable before the deadline's own
+    # one save is durable before the deadline's own
+    if around.left_s is not None and around.left_s / 2 < MOST_S:
         return least_s, max(least_s, around.left_s / 2), "deadline"
     return least_s, max(least_s, MOST_S), "longest"
 
@@ -123,7 +131,9 @@ def explain(chosen: Chosen) -> str:
     choice, costs, seen = chosen.choice, chosen.costs, chosen.seen
     often = f"interrupted every {duration(choice.interrupted_s)}"
     if not seen.interruptions:
-        often += f" ({'assumed' if chosen.around.assumed_hours is None else 'as given'}: none was seen)"
+        often += (
+            f" ({'assumed' if chosen.around.assumed_hours is None else 'as given'}: none was seen)"
+        )
     limits = {
         "save": " (no sooner: a save takes that long)",
         "shortest": " (no sooner)",
@@ -131,7 +141,8 @@ def explain(chosen: Chosen) -> str:
         "longest": " (at the latest)",
     }
     return (
-        f"a save costs {duration(costs.stall_s + costs.slow_s)}, a restart {duration(costs.restart_s)}, {often}: "
+        f"a save costs {duration(costs.stall_s + costs.slow_s)}, "
+        f"a restart {duration(costs.restart_s)}, {often}: "
         f"save every {duration(choice.interval_s)}{limits.get(choice.bound, '')}; "
         f"you lose {choice.lost:.1%}, {choice.lost_restarting:.1%} of it to restarts"
     )

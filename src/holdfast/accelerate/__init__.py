@@ -1,4 +1,5 @@
-"""Hugging Face accelerate without a Trainer: its prepared loaders in `run.batches`, its Accelerator in the state.
+"""Hugging Face accelerate without a Trainer: its prepared loaders in `run.batches`, its Accelerator
+in the state.
 
     with Run("runs/x", dict(accelerator=accelerator)) as run:
         for epoch in run.epochs(3):
@@ -6,7 +7,7 @@
                 with accelerator.accumulate(model):
                     ...
 
-loader        walks a prepared loader by accelerate's own iteration, over batches that can begin anywhere
-accelerator   what an Accelerator is made of, for the state
-live          prepared optimizers and schedulers: those inside them
+loader        walks a prepared loader by accelerate's own iteration, over batches that can begin
+anywhere accelerator   what an Accelerator is made of, for the state live          prepared
+optimizers and schedulers: those inside them
 """

@@ -1,7 +1,8 @@
 """Accelerator: what it is made of, as members of the state.
 
-That is what `accelerator.save_state` saves, but without pickle and each object by its own adapter; besides, pending
-gradients, and what its prepared loaders count. `prepare` may add to it until the run is entered.
+That is what `accelerator.save_state` saves, but without pickle and each object by its own adapter;
+besides, pending gradients, and what its prepared loaders count. `prepare` may add to it until the
+run is entered.
 """
 
 from __future__ import annotations
@@ -31,12 +32,18 @@ def members(target: object) -> Attributes | None:
         return None
     if target.distributed_type not in _TRIED:
         raise UsageError(
-            f"an Accelerator with {target.distributed_type.value} was not tried with Holdfast: its processes do not "
+            f"an Accelerator with {target.distributed_type.value} "
+            "was not tried with Holdfast: its processes do not "
             "have the whole model; it knows one process, and several with DDP"
         )
     own: Any = target
-    if not any((own._models, own._optimizers, own._schedulers, own._custom_objects, own._dataloaders)):  # noqa: SLF001
-        raise UsageError("the Accelerator has prepared nothing yet: enter the run behind accelerator.prepare(...)")
+    if not any(
+        (own._models, own._optimizers, own._schedulers, own._custom_objects, own._dataloaders)  # noqa: SLF001
+    ):
+        raise UsageError(
+            "the Accelerator has prepared nothing yet: "
+            "enter the run behind accelerator.prepare(...)"
+        )
     return Members(target)
 
 
@@ -46,7 +53,9 @@ class Members(Attributes):
     keeps_gradients = True
 
     def __init__(self, accelerator: Any) -> None:
-        super().__init__(accelerator, ("models", "optimizers", "schedulers", "scalers", "objects", "rest"))
+        super().__init__(
+            accelerator, ("models", "optimizers", "schedulers", "scalers", "objects", "rest")
+        )
         self._rest = Rest(accelerator)
 
     def values(self) -> dict[str, Any]:
@@ -71,9 +80,11 @@ class Members(Attributes):
 
 
 class Rest:
-    """What an Accelerator remembers besides its objects: where it is in a group of batches, with the gradients.
+    """What an Accelerator remembers besides its objects: where it is in a group of batches, with
+    the gradients.
 
-    Gradients that a loop leaves until its next `zero_grad` look like pending ones, and are saved with them.
+    Gradients that a loop leaves until its next `zero_grad` look like pending ones, and are saved
+    with them.
     """
 
     def __init__(self, accelerator: Any) -> None:
@@ -107,7 +118,11 @@ class Rest:
 
 def _gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Return the gradients by the number of the parameter: wrappers change names."""
-    return {str(number): each.grad for number, each in enumerate(model.parameters()) if each.grad is not None}
+    return {
+        str(number): each.grad
+        for number, each in enumerate(model.parameters())
+        if each.grad is not None
+    }
 
 
 def _counts(loader: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Prepared optimizers and schedulers: each is captured and restored as the one inside it.
 
-AcceleratedOptimizer is no subclass of the optimizer that it wraps. Its own load_state_dict would cast the fp32 moments
-of bf16 parameters.
+AcceleratedOptimizer is no subclass of the optimizer that it wraps. Its own load_state_dict would
+cast the fp32 moments of bf16 parameters.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """How a loop walks a loader that `Accelerator.prepare` has returned.
 
-accelerate's own iteration walks it: device placement, `end_of_dataloader`, `remainder`, synchronised random numbers,
-batches that process 0 dispatches. Only the torch loader inside is replaced by its feed, which can begin anywhere.
+accelerate's own iteration walks it: device placement, `end_of_dataloader`, `remainder`,
+synchronised random numbers, batches that process 0 dispatches. Only the torch loader inside is
+replaced by its feed, which can begin anywhere.
 
-accelerate fetches ahead of what it hands out, to know which batch is the last. The random numbers before each fetch are
-noted, and a resume fetches the same batches again under the same numbers.
+accelerate fetches ahead of what it hands out, to know which batch is the last. The random numbers
+before each fetch are noted, and a resume fetches the same batches again under the same numbers.
 """
 
 from __future__ import annotations
@@ -40,26 +41,42 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
     """The feed of a prepared loader; None for others.
 
     Raises:
-        UsageError: it begins in the middle, keeps a position of its own, differs in length between processes, or fills
-            its last batch up from the first one.
+        UsageError: it begins in the middle, keeps a position of its own, differs in length between
+            processes, or fills its last batch up from the first one.
     """
     if not isinstance(loader, DataLoaderShard | DataLoaderDispatcher | SkipDataLoader):
         return None
     if getattr(loader, "skip_batches", 0) or isinstance(loader.batch_sampler, SkipBatchSampler):
         raise UsageError(
-            "run.batches() goes on where the run was: give it the prepared loader itself, without skip_first_batches"
+            "run.batches() goes on where the run was: "
+            "give it the prepared loader itself, without skip_first_batches"
         )
     if loader.use_stateful_dataloader:
-        raise UsageError("run.batches() keeps the position of a prepared loader: remove use_stateful_dataloader=True")
-    shards = [each for each in (loader.batch_sampler, loader.sampler) if isinstance(each, BatchSamplerShard)]
-    if any(not each.even_batches and not each.drop_last and each.num_processes > 1 for each in shards):
         raise UsageError(
-            "even_batches=False: the processes may have different numbers of batches, and a safe point is one of all "
+            "run.batches() keeps the position of a prepared loader: "
+            "remove use_stateful_dataloader=True"
+        )
+    shards = [
+        each
+        for each in (loader.batch_sampler, loader.sampler)
+        if isinstance(each, BatchSamplerShard)
+    ]
+    if any(
+        not each.even_batches and not each.drop_last and each.num_processes > 1 for each in shards
+    ):
+        raise UsageError(
+            "even_batches=False: the processes may have different "
+            "numbers of batches, and a safe point is one of all "
             "of them. Remove it, or give the loader drop_last=True"
         )
-    if isinstance(loader, DataLoaderDispatcher) and loader.state.num_processes > 1 and not loader._drop_last:  # noqa: SLF001
+    if (
+        isinstance(loader, DataLoaderDispatcher)
+        and loader.state.num_processes > 1
+        and not loader._drop_last  # noqa: SLF001
+    ):
         raise UsageError(
-            "process 0 dispatches this loader's batches, and fills a short last one up from the first one that it has "
+            "process 0 dispatches this loader's batches, "
+            "and fills a short last one up from the first one that it has "
             "dispatched: after a resume that is another one. Give the loader drop_last=True"
         )
     return PreparedFeed(loader, seed, _untried())
@@ -79,7 +96,9 @@ class _FetchState(NamedTuple):
 
 
 class PreparedFeed(Feed):
-    """The feed of a prepared loader. Its epochs are those of the run, and `loader.iteration` follows them."""
+    """The feed of a prepared loader. Its epochs are those of the run,
+    and `loader.iteration` follows them.
+    """
 
     def __init__(self, loader: Any, seed: int, untried: Unproven | None) -> None:
         super().__init__(loader)
@@ -89,12 +108,14 @@ class PreparedFeed(Feed):
         if untried is not None and inside is not None:  # one drill proves both
             self.unknown = untried._replace(code=untried.code[:16] + digest_of(inside)[:16])
         dispatches = isinstance(loader, DataLoaderDispatcher) and not loader.split_batches
-        self._each = loader.state.num_processes if dispatches else 1  # batches of the loader inside for one outside
+        # batches of the loader inside for one outside
+        self._each = loader.state.num_processes if dispatches else 1
         self._batches: Iterator[Any] = iter(())
         self._notes: deque[_FetchState] = deque()
         self._again: deque[Any] = deque()  # fetched again, and not yet taken by accelerate
         self._given = self._fetched = 0
-        self._began: Any = None  # the state of the samplers' generator before it drew this epoch's order
+        # the state of the samplers' generator before it drew this epoch's order
+        self._began: Any = None
         self._end: FeedPosition | None = None  # where this epoch was resumed, if that was its end
 
     @property
@@ -110,8 +131,10 @@ class PreparedFeed(Feed):
         """
         if not any(isinstance(each, Members) for each in objects):
             raise UsageError(
-                "run.batches() of a prepared loader wants the Accelerator in the state, which keeps the gradients of a "
-                "group that has not ended: Run(..., dict(accelerator=accelerator)). Its models, optimizers and "
+                "run.batches() of a prepared loader wants the Accelerator in the state, "
+                "which keeps the gradients of a "
+                "group that has not ended: Run(..., "
+                "dict(accelerator=accelerator)). Its models, optimizers and "
                 "schedulers come with it"
             )
 
@@ -157,9 +180,16 @@ class PreparedFeed(Feed):
     def describe(self) -> LoaderFacts:
         loader = self._loader
         sampler = loader.batch_sampler
-        many = getattr(sampler, "num_processes", self._each), getattr(sampler, "split_batches", False)
+        many = (
+            getattr(sampler, "num_processes", self._each),
+            getattr(sampler, "split_batches", False),
+        )
         own = {"loader": type(loader).__name__, "accumulation": loader.gradient_state.num_steps}
-        return {**self._inner.describe(), **own, "shards": [*many, getattr(sampler, "even_batches", True)]}
+        return {
+            **self._inner.describe(),
+            **own,
+            "shards": [*many, getattr(sampler, "even_batches", True)],
+        }
 
     def _walk(self) -> Iterator[Any]:
         batches: Any = iter(self._loader)
@@ -172,14 +202,18 @@ class PreparedFeed(Feed):
                     self._notes.popleft()
                 yield batch
                 batch = next(batches, _END)
-        except GeneratorExit:  # the loop was left: accelerate would go on counting this loader as the active one
+        except (
+            GeneratorExit
+        ):  # the loop was left: accelerate would go on counting this loader as the active one
             batches.close()
             self._loader.end()
             raise
 
     @contextmanager
     def _begins_here(self) -> Iterator[None]:
-        """Within this block accelerate begins its iteration. It takes our batches, and does not synchronise again."""
+        """Within this block accelerate begins its iteration. It takes our batches, and does not
+        synchronise again.
+        """
         loader, inside = self._loader, vars(self._loader.base_dataloader)
         kinds = getattr(loader, "rng_types", None)
         inside["__iter__"] = self._taken
@@ -197,27 +231,35 @@ class PreparedFeed(Feed):
 
     def _fetch(self, random: dict[str, Any] | None = None) -> Any:
         before = rng.capture() if random is None else random
-        self._notes.append(_FetchState(self._fetched, dict(self._inner.position(self._fetched)), before))
+        self._notes.append(
+            _FetchState(self._fetched, dict(self._inner.position(self._fetched)), before)
+        )
         batch = next(self._batches, _END)
         self._fetched += batch is not _END
         return batch
 
     def _ended(self) -> Iterator[Any]:
-        """End an epoch of which no batch remains; accelerate's own iteration would begin it once more.
+        """End an epoch of which no batch remains; accelerate's own iteration would begin it once
+        more.
 
-        Its counts change only when the loop asks for a batch: until then the state must be the restored one.
+        Its counts change only when the loop asks for a batch: until then the state must be the
+        restored one.
         """
         yield from ()
         self._loader.iteration, self._loader.end_of_dataloader = self._epoch + 1, True
 
     def _synchronize(self) -> None:
-        """Do what accelerate does as it begins: all processes have the random numbers of process 0."""
+        """Do what accelerate does as it begins:
+        all processes have the random numbers of process 0.
+        """
         kinds = getattr(self._loader, "rng_types", None)
         if kinds is not None:
             synchronize_rng_states(kinds, self._loader.synchronized_generator)
 
     def _generator(self) -> Any:
-        """Return the state of the generator that the samplers of all processes share, if there is one."""
+        """Return the state of the generator that the samplers of all processes share,
+        if there is one.
+        """
         generator = getattr(self._loader, "synchronized_generator", None)
         return None if generator is None else generator.get_state()
 

@@ -1,4 +1,6 @@
-"""Back: puts a checkpoint's files where the program itself looks for them. What lay there is moved aside, and kept."""
+"""Back: puts a checkpoint's files where the program itself looks for them.
+What lay there is moved aside, and kept.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +17,30 @@ from .take import FileState, blocks, mode
 
 
 def put_back(
-    checkpoint: Path | None, work: Path, present: Mapping[Path, FileState], aside: Path, *, keep_older: bool
+    checkpoint: Path | None,
+    work: Path,
+    present: Mapping[Path, FileState],
+    aside: Path,
+    *,
+    keep_older: bool,
 ) -> list[str]:
-    """Make the files `present` in `work` those of the checkpoint, byte for byte; None: make them disappear.
+    """Make the files `present` in `work` those of the checkpoint, byte for byte; None: make them
+    disappear.
 
-    A file that differs, or that the checkpoint does not have, is moved to `aside`. What lay there before is removed.
-    With `keep_older`, files older than all of the checkpoint's stay. Returns the names of those that were moved.
+    A file that differs, or that the checkpoint does not have, is moved to `aside`. What lay there
+    before is removed. With `keep_older`, files older than all of the checkpoint's stay. Returns the
+    names of those that were moved.
     """
     kept = _kept(checkpoint, work) if checkpoint is not None else {}
     filecmp.clear_cache()
-    same = {path for path in present if path in kept and filecmp.cmp(path, kept[path], shallow=False)}
+    same = {
+        path for path in present if path in kept and filecmp.cmp(path, kept[path], shallow=False)
+    }
     others = present.keys() - same
     if keep_older and kept:
-        written_ns = min(_written_ns(path, kept[path], present if path in same else {}) for path in kept)
+        written_ns = min(
+            _written_ns(path, kept[path], present if path in same else {}) for path in kept
+        )
         others = {path for path in others if path in kept or present[path].mtime_ns >= written_ns}
     changing = {os.path.realpath(path) for path in others}
     others |= {path for path in same if os.path.realpath(path) in changing}  # links to what changes
@@ -44,7 +57,9 @@ def put_back(
 
 
 def _places(work: Path, paths: Iterable[Path]) -> dict[Path, Path]:
-    """Return where each file lies. A link out of `work`, to another disk, stays one; one inside is itself the file."""
+    """Return where each file lies. A link out of `work`,
+    to another disk, stays one; one inside is itself the file.
+    """
     here, places = os.path.realpath(work), dict[Path, Path]()
     for path in sorted(paths):
         real = Path(os.path.realpath(path))
@@ -53,13 +68,19 @@ def _places(work: Path, paths: Iterable[Path]) -> dict[Path, Path]:
 
 
 def _written_ns(path: Path, copy: Path, present: Mapping[Path, FileState]) -> int:
-    """Return when the file was written; if it is gone, when it was copied into the store, a moment later."""
+    """Return when the file was written; if it is gone,
+    when it was copied into the store, a moment later.
+    """
     return present[path].mtime_ns if path in present else copy.stat().st_mtime_ns
 
 
 def _kept(checkpoint: Path, work: Path) -> dict[Path, Path]:
     """Return the checkpoint's files: {where each is put: where it lies in the store}."""
-    found = [path for path in scan.glob(checkpoint, "**/*") if scan.is_file(path) and path != checkpoint / MANIFEST]
+    found = [
+        path
+        for path in scan.glob(checkpoint, "**/*")
+        if scan.is_file(path) and path != checkpoint / MANIFEST
+    ]
     return {work / path.relative_to(checkpoint): path for path in found}
 
 

@@ -14,7 +14,9 @@ RUN_ME_AGAIN: int = Stopped("").code  # type: ignore[assignment]  # SystemExit's
 class Command:
     """A script that uses `Run`, or one that exits with 75 itself when it wants to resume later."""
 
-    def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
+    def begin(
+        self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None
+    ) -> Sequence[str]:
         """Return the command unchanged: it finds its own state."""
         del checkpoint, time_left_s
         return command

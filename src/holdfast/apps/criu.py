@@ -1,8 +1,9 @@
-"""CRIU: a process tree that runs on CPUs, dumped and restored through the kernel. Usually needs root.
+"""CRIU: a process tree that runs on CPUs, dumped and restored through the kernel. Usually needs
+root.
 
-Observed with 4.2. A dump ends the program with SIGKILL. A restore in the foreground exits with 0 whatever the program's
-exit code is, so we run our own parent process above it. A restore does not truncate files to their old size, so we do
-that.
+Observed with 4.2. A dump ends the program with SIGKILL. A restore in the foreground exits with 0
+whatever the program's exit code is, so we run our own parent process above it. A restore does not
+truncate files to their old size, so we do that.
 """
 
 from __future__ import annotations
@@ -27,33 +28,53 @@ from .program import ProgramCheckpoint, ProgramExit, Verdict, emptied
 
 SIZES = "holdfast-sizes.json"
 KILLED = {-signals.SIGKILL, wait.SIGNALLED + signals.SIGKILL}
-REFUSED = ("Unexpected EOF", "Magic doesn't match", "Can't read image", "Unable to open inventory", "No images")
+REFUSED = (
+    "Unexpected EOF",
+    "Magic doesn't match",
+    "Can't read image",
+    "Unable to open inventory",
+    "No images",
+)
 _PROC = Path("/proc")
 
 
 class Criu:
-    """One program. Its output goes to `output.txt` in the supervisor's directory, its dump to `images`."""
+    """One program. Its output goes to `output.txt` in the supervisor's directory,
+    its dump to `images`.
+    """
 
     def __init__(self, _work: Path, room: Path) -> None:
         self._room = room
         self._images = room / "images"
-        self._written: list[Path] | None = None  # files that it had open for writing when it was told to stop
+        # files that it had open for writing when it was told to stop
+        self._written: list[Path] | None = None
         self._found: ProgramCheckpoint | None = None
         self._resumed = False
 
-    def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
-        """Return the command with its output in a file, or `criu restore` after its files were truncated.
+    def begin(
+        self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None
+    ) -> Sequence[str]:
+        """Return the command with its output in a file, or `criu restore` after its files were
+        truncated.
 
         The supervisor enforces the time limit.
         """
         del time_left_s
         if shutil.which("criu") is None:
-            raise UsageError("--app criu: there is no criu on PATH; install CRIU 4.2 or later (docs/apps.md)")
+            raise UsageError(
+                "--app criu: there is no criu on PATH; install CRIU 4.2 or later (docs/apps.md)"
+            )
         emptied(self._images)
         self._written = self._found = None
         self._resumed = checkpoint is not None
         if checkpoint is None:
-            return ["sh", "-c", 'exec "$@" </dev/null >>"$0" 2>&1', str(self._room / "output.txt"), *command]
+            return [
+                "sh",
+                "-c",
+                'exec "$@" </dev/null >>"$0" 2>&1',
+                str(self._room / "output.txt"),
+                *command,
+            ]
         _cut_back(checkpoint)
         parent = [sys.executable, "-m", wait.__name__]
         places = ["-D", str(checkpoint), "-W", str(self._images)]
@@ -74,7 +95,9 @@ class Criu:
         return ["criu", "dump", "-t", str(tree[0]), "-D", str(self._images), "--shell-job"]
 
     def verdict(self, ended: ProgramExit) -> Verdict:
-        """Stopped if a dump is complete and SIGKILL ended the program; else its own exit code decides."""
+        """Stopped if a dump is complete and SIGKILL ended the program;
+        else its own exit code decides.
+        """
         inventory = self._images / "inventory.img"  # CRIU writes it last
         if self._written is not None and ended.code in KILLED and scan.is_file(inventory):
             self._found = self._complete(self._written)
@@ -89,7 +112,9 @@ class Criu:
         """Return the dump, with the sizes of the files to which the program was appending."""
         sizes = {str(path): path.stat().st_size for path in written if scan.is_file(path)}
         disk.replace_with(self._images / SIZES, [msgspec.json.encode(sizes)])
-        return ProgramCheckpoint(sorted(path for path in self._images.iterdir() if scan.is_file(path)), whole=True)
+        return ProgramCheckpoint(
+            sorted(path for path in self._images.iterdir() if scan.is_file(path)), whole=True
+        )
 
 
 def _sizes(checkpoint: Path) -> dict[str, Count]:
@@ -101,7 +126,9 @@ def _sizes(checkpoint: Path) -> dict[str, Count]:
     try:
         data = (checkpoint / SIZES).read_bytes()
     except FileNotFoundError:
-        raise UsageError(f"{checkpoint}: holds no dump of CRIU; another program's? Give another --run") from None
+        raise UsageError(
+            f"{checkpoint}: holds no dump of CRIU; another program's? Give another --run"
+        ) from None
     with sound(f"{checkpoint / SIZES}"):
         return msgspec.json.decode(data, type=dict[str, Count])
 
@@ -116,7 +143,10 @@ def _cut_back(checkpoint: Path) -> None:
         there = os.stat(name).st_size if scan.is_file(name) else -1
         if there < size_bytes:
             had = "is gone" if there < 0 else f"has {there} bytes"
-            raise UsageError(f"{name} {had}, and had {size_bytes} when {checkpoint.name} was made: put it back, whole")
+            raise UsageError(
+                f"{name} {had}, and had {size_bytes} when "
+                f"{checkpoint.name} was made: put it back, whole"
+            )
         disk.truncate(Path(name), size_bytes)
 
 

@@ -23,7 +23,8 @@ CHECKPOINT, COMMAND, PID = "{checkpoint}", "{command}", "{pid}"
 _WILD = re.compile(r"[*?\[]")
 _OURS = ("app", "attempts", "checkpoints", "history", "quarantine")  # folders in a run's directory
 
-Word = Annotated[str, msgspec.Meta(pattern=r"^[^\0]*$")]  # commands and file names cannot contain a zero byte
+# commands and file names cannot contain a zero byte
+Word = Annotated[str, msgspec.Meta(pattern=r"^[^\0]*$")]
 Words = Annotated[list[Word], msgspec.Meta(min_length=1)]
 
 
@@ -48,7 +49,9 @@ class App(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     @property
     def reads_its_own(self) -> bool:
-        """Whether the program looks for its files where it wrote them, and not where `resume` says."""
+        """Whether the program looks for its files where it wrote them,
+        and not where `resume` says.
+        """
         return not any(CHECKPOINT in word for word in self.resume or [])
 
 
@@ -75,9 +78,11 @@ def read(path: Path) -> App:
 
 
 class AppFile:
-    """One program, as an app file describes it. Files from before `begin` belong to another program.
+    """One program, as an app file describes it. Files from before `begin` belong to another
+    program.
 
-    If the program reads its own files, `begin` makes them those of the checkpoint, and all belong to it.
+    If the program reads its own files, `begin` makes them those of the checkpoint, and all belong
+    to it.
     """
 
     def __init__(self, app: App, work: Path, room: Path) -> None:
@@ -88,38 +93,56 @@ class AppFile:
         self._begun = False
         self.lacks = ""  # which part of `finished` did not hold at the last `verdict`
 
-    def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
-        """Return `start`, or `resume` with the checkpoint's directory filled in, or its files put back."""
+    def begin(
+        self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None
+    ) -> Sequence[str]:
+        """Return `start`, or `resume` with the checkpoint's directory filled in,
+        or its files put back.
+        """
         del time_left_s
         words = self._app.start if checkpoint is None else self._app.resume or self._app.start
         if command and COMMAND not in self._app.start:
-            raise UsageError(f"a command is given, and `start` has no {COMMAND} to take it: leave one of them out")
+            raise UsageError(
+                "a command is given, and `start` has no "
+                f"{COMMAND} to take it: leave one of them out"
+            )
         if not command and COMMAND in words:
-            raise UsageError(f"`start` takes the command from behind `--` for {COMMAND}, and there is none")
+            raise UsageError(
+                f"`start` takes the command from behind `--` for {COMMAND}, and there is none"
+            )
         if self._app.reads_its_own and self._ours == self._room:
             raise UsageError(
-                "`resume` has no {checkpoint}, so files are put back here: give a --run DIR inside of it or elsewhere"
+                "`resume` has no {checkpoint}, so files are put back here: "
+                "give a --run DIR inside of it or elsewhere"
             )
         if self._app.reads_its_own:
             self._put_back(checkpoint)
-        self._before = looks([*self._matching(self._app.checkpoint), *self._matching(self._app.finished.files)])
+        self._before = looks(
+            [*self._matching(self._app.checkpoint), *self._matching(self._app.finished.files)]
+        )
         return [each for word in words for each in _filled(word, command, checkpoint)]
 
     def checkpoint(self) -> ProgramCheckpoint | None:
-        """Return the files; complete if unchanged for `settle_s`, or if the program has ended by itself."""
+        """Return the files; complete if unchanged for `settle_s`,
+        or if the program has ended by itself.
+        """
         return self._written(self._files())
 
     def left(self, since_unix_s: float) -> ProgramCheckpoint | None:
-        """Return its files that have changed since `since_unix_s`, complete or not; call this before `begin`.
+        """Return its files that have changed since `since_unix_s`, complete or not; call this
+        before `begin`.
 
-        The end of the start that wrote them was not observed. Of a program that reads its own files, all are returned.
+        The end of the start that wrote them was not observed. Of a program that reads its own
+        files, all are returned.
         """
         files = self._files()
         changed = [path for path, seen in files.items() if seen.mtime_ns > since_unix_s * 1e9]
         return self._written(files if changed and self._app.reads_its_own else changed)
 
     def found(self) -> ProgramCheckpoint | None:
-        """Return the files that a program which reads its own would begin with; call this before the first `begin`."""
+        """Return the files that a program which reads its own would begin with; call this before
+        the first `begin`.
+        """
         return self._written(self._files()) if self._app.reads_its_own else None
 
     def stop(self, signal: int, pid: int) -> int | Sequence[str]:
@@ -134,50 +157,81 @@ class AppFile:
         self.lacks = ", and ".join(self._missing(ended.tail))
         if ended.code == 0 and not self.lacks:
             return "done"
-        if ended.resumed and self._app.damaged is not None and re.search(self._app.damaged, ended.tail):
+        if (
+            ended.resumed
+            and self._app.damaged is not None
+            and re.search(self._app.damaged, ended.tail)
+        ):
             return "damaged"
         return "stopped" if ended.told or ended.code == 0 else "failed"
 
     def _written(self, files: Iterable[Path]) -> ProgramCheckpoint | None:
         found = sorted(files)
-        return ProgramCheckpoint(found, root=self._work, settle_s=self._app.settle_s) if found else None
+        return (
+            ProgramCheckpoint(found, root=self._work, settle_s=self._app.settle_s)
+            if found
+            else None
+        )
 
     def _missing(self, tail: str) -> list[str]:
         finished = self._app.finished
         missing = [
-            f"{name} was not written" for name in finished.files if not fresh(self._matching([name]), self._before)
+            f"{name} was not written"
+            for name in finished.files
+            if not fresh(self._matching([name]), self._before)
         ]
         if finished.output is not None and not re.search(finished.output, tail):
             missing.append(f"its last lines do not match {finished.output!r}")
         return missing
 
     def _put_back(self, checkpoint: Path | None) -> None:
-        # What the first start finds may be a user's: its folder is never emptied. Later starts find the program's own.
+        # What the first start finds may be a user's: its folder is never emptied. Later starts find
+        # the program's own.
         aside = self._room / ("replaced" if self._begun else f"found-{time.time_ns()}")
         self._begun = True
         present = looks(self._matching(self._app.checkpoint))
         moved = put_back(checkpoint, self._work, present, aside, keep_older=self._app.newest)
         if moved:
             names = ", ".join(moved[:3]) + (f" and {len(moved) - 3} more" if moved[3:] else "")
-            instead = f"the program goes on from {checkpoint.name}" if checkpoint is not None else "it starts afresh"
+            instead = (
+                f"the program goes on from {checkpoint.name}"
+                if checkpoint is not None
+                else "it starts afresh"
+            )
             say(f"{names}: not what was kept, and now in {aside}; {instead}")
 
     def _files(self) -> dict[Path, FileState]:
-        """Return the files of a new checkpoint. If the program reads its own, unchanged files belong to it, too."""
+        """Return the files of a new checkpoint. If the program reads its own, unchanged files
+        belong to it, too.
+        """
         others = {} if self._app.reads_its_own else self._before
         chosen: dict[Path, FileState] = {}
         for pattern in self._app.checkpoint:
             found = sorted(fresh(self._matching([pattern]), others).items(), key=_age)
             chosen |= found[-1:] if self._app.newest else found
-        return chosen if any(self._before.get(path) != seen for path, seen in chosen.items()) else {}
+        return (
+            chosen if any(self._before.get(path) != seen for path, seen in chosen.items()) else {}
+        )
 
     def _matching(self, patterns: Sequence[str]) -> list[Path]:
-        found = [path for pattern in patterns for path in scan.glob(self._work, pattern) if scan.is_file(path)]
-        return [path for path in found if not path.is_relative_to(self._ours) and not self._is_of_another_run(path)]
+        found = [
+            path
+            for pattern in patterns
+            for path in scan.glob(self._work, pattern)
+            if scan.is_file(path)
+        ]
+        return [
+            path
+            for path in found
+            if not path.is_relative_to(self._ours) and not self._is_of_another_run(path)
+        ]
 
     def _is_of_another_run(self, path: Path) -> bool:
-        """Whether a pattern like `**/*.rds` has found the checkpoint of a run that lies further down."""
-        between = [*path.relative_to(self._work).parents][:-2]  # without the outermost folder, and without `.`
+        """Whether a pattern like `**/*.rds` has found the checkpoint of a run that lies further
+        down.
+        """
+        # without the outermost folder, and without `.`
+        between = [*path.relative_to(self._work).parents][:-2]
         return any(each.name in _OURS and _is_run(self._work / each.parent) for each in between)
 
 
@@ -213,9 +267,13 @@ def _filled(word: str, command: Sequence[str], checkpoint: Path | None) -> list[
 def _mistakes(app: App) -> Iterator[str]:
     """Yield the mistakes in a file of the right form; the first one is reported."""
     if any(CHECKPOINT in word for word in app.start):
-        yield f"`start` has {CHECKPOINT}, and there is none at the first start: write it in `resume`"
+        yield (
+            f"`start` has {CHECKPOINT}, and there is none at the first start: write it in `resume`"
+        )
     if not app.finished.files and app.finished.output is None:
-        yield "`finished` needs `files`, `output` or both: exit codes do not tell whether it is done"
+        yield (
+            "`finished` needs `files`, `output` or both: exit codes do not tell whether it is done"
+        )
     for key, patterns in (("checkpoint", app.checkpoint), ("finished.files", app.finished.files)):
         for pattern in patterns:
             path = PurePosixPath(pattern)
@@ -229,4 +287,7 @@ def _mistakes(app: App) -> Iterator[str]:
         except (re.error, OverflowError, RecursionError) as error:
             yield f"`{key}`: {text!r} is no regular expression: {error}"
     if isinstance(app.stop, str) and f"SIG{app.stop}" not in signals.Signals.__members__:
-        yield f"`stop`: {app.stop!r} is no signal; write one as TERM or INT, or a command as a list of words"
+        yield (
+            f"`stop`: {app.stop!r} is no signal; "
+            "write one as TERM or INT, or a command as a list of words"
+        )

@@ -1,8 +1,9 @@
 """GROMACS: `gmx mdrun` in one directory.
 
-Observed with 2022.5. SIGTERM makes it write a checkpoint and exit with 1, as a fatal error does. `-maxh` ends it early
-with 0. Only the end of the simulation writes the final structure. With `-reprod`, resuming with `-cpi -append` gives
-the same trajectory, energies and structure, byte for byte, as an uninterrupted simulation.
+Observed with 2022.5. SIGTERM makes it write a checkpoint and exit with 1, as a fatal error does.
+`-maxh` ends it early with 0. Only the end of the simulation writes the final structure. With
+`-reprod`, resuming with `-cpi -append` gives the same trajectory, energies and structure, byte for
+byte, as an uninterrupted simulation.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from . import words
 from .program import ProgramCheckpoint, ProgramExit, Verdict
 from .take import FileState, fresh, looks
 
-EARLY = re.compile(r"Received the \S* ?\w+ signal, stopping|Run time exceeded \S+ hours, will terminate")
+EARLY = re.compile(
+    r"Received the \S* ?\w+ signal, stopping|Run time exceeded \S+ hours, will terminate"
+)
 REFUSED = re.compile(
     r"Checkpoint file corrupted/truncated|checkpoint file is empty/corrupted"
     r"|The file has been\s+replaced or its contents have been modified"
@@ -30,7 +33,9 @@ _OLDEST = 14  # the first version of the format with the header that `step_of` r
 
 
 class Gromacs:
-    """One simulation. Files from before `begin` belong to another: they are no checkpoint and no sign of the end."""
+    """One simulation. Files from before `begin` belong to another:
+    they are no checkpoint and no sign of the end.
+    """
 
     def __init__(self, work: Path, _room: Path) -> None:
         self._work = work
@@ -38,22 +43,31 @@ class Gromacs:
         self._structure: Path | None = work / "confout.gro"
         self._before: dict[Path, FileState] = {}
 
-    def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
+    def begin(
+        self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None
+    ) -> Sequence[str]:
         """Return the command with `-cpi FILE -append` and `-maxh` where these apply."""
         found = words.after(command, "mdrun")
         if found is None:
-            raise UsageError("--app gromacs: the command holds no `mdrun`; write it as in `-- gmx mdrun -deffnm run`")
+            raise UsageError(
+                "--app gromacs: the command holds no `mdrun`; "
+                "write it as in `-- gmx mdrun -deffnm run`"
+            )
         start, options = found
         if "-multidir" in options:
             raise UsageError(
-                "--app gromacs: -multidir runs several simulations; run each under a supervisor of its own"
+                "--app gromacs: -multidir runs several simulations; "
+                "run each under a supervisor of its own"
             )
         self._learn(options)
         self._before = looks([*self._checkpoints(), *self._structures()])
         if checkpoint is not None:
             files = _matching(checkpoint, self._pattern)
             if not files:
-                raise UsageError(f"{checkpoint}: holds no {self._stem.name}.cpt; another run's? Give another --run")
+                raise UsageError(
+                    f"{checkpoint}: holds no {self._stem.name}.cpt; "
+                    "another run's? Give another --run"
+                )
             append = [] if {"-append", "-noappend"} & set(options) else ["-append"]
             options = [*words.without(options, "-cpi"), "-cpi", str(files[0]), *append]
         elif (given := words.value(options, "-cpi")) is not None:
@@ -71,16 +85,22 @@ class Gromacs:
         steps = {path: step for path in found if (step := step_of(path)) is not None}
         if not steps:
             return None
-        newest = max(steps, key=lambda path: (steps[path], len(path.name) == len(self._stem.name) + 4))
+        newest = max(
+            steps, key=lambda path: (steps[path], len(path.name) == len(self._stem.name) + 4)
+        )
         return ProgramCheckpoint([newest], steps[newest], whole=True)
 
     def stop(self, signal: int, pid: int) -> int:
-        """Return SIGTERM: a checkpoint within some steps. SIGUSR1 has no effect, and SIGHUP kills it without one."""
+        """Return SIGTERM: a checkpoint within some steps.
+        SIGUSR1 has no effect, and SIGHUP kills it without one.
+        """
         del signal, pid
         return signals.SIGTERM
 
     def verdict(self, ended: ProgramExit) -> Verdict:
-        """Done when it has written the final structure; with `-noconfout` only its output can tell."""
+        """Done when it has written the final structure;
+        with `-noconfout` only its output can tell.
+        """
         early = EARLY.search(ended.tail) is not None
         finished = self._structure is None or fresh(self._structures(), self._before)
         if ended.code == 0 and not early and finished:
@@ -92,16 +112,26 @@ class Gromacs:
     def _learn(self, options: Sequence[str]) -> None:
         """Note where this command line makes it write."""
         name = words.value(options, "-deffnm")
-        self._stem = self._named(words.value(options, "-cpo") or name, "state", ".cpt").with_suffix("")
+        self._stem = self._named(words.value(options, "-cpo") or name, "state", ".cpt").with_suffix(
+            ""
+        )
         unwritten = {"-noconfout", "-rerun"} & set(options)
-        self._structure = None if unwritten else self._named(words.value(options, "-c") or name, "confout", ".gro")
+        self._structure = (
+            None
+            if unwritten
+            else self._named(words.value(options, "-c") or name, "confout", ".gro")
+        )
 
     def _named(self, given: str | None, otherwise: str, suffix: str) -> Path:
         path = self._work / (given or otherwise)
-        return path if path.suffix in {suffix, ".g96", ".pdb"} else path.with_name(path.name + suffix)
+        return (
+            path if path.suffix in {suffix, ".g96", ".pdb"} else path.with_name(path.name + suffix)
+        )
 
     def _checkpoints(self) -> list[Path]:
-        """Return `run.cpt`, and what `-cpnum` or an interrupted rename leaves: `run_step1234.cpt`."""
+        """Return `run.cpt`, and what `-cpnum` or an interrupted rename leaves:
+        `run_step1234.cpt`.
+        """
         return _matching(self._stem.parent, self._pattern)
 
     @property
@@ -117,7 +147,8 @@ class Gromacs:
 
 
 def step_of(path: Path) -> int | None:
-    """Return the step of a complete checkpoint file; None if it is incomplete or another kind of file.
+    """Return the step of a complete checkpoint file; None if it is incomplete or another kind of
+    file.
 
     Source: GROMACS, src/gromacs/fileio/checkpoint.cpp, do_cpt_header.
     """
@@ -135,7 +166,15 @@ def step_of(path: Path) -> int | None:
                 return None
             _number(file)  # the precision of the build
             _skip_text(file)  # the host
-            for _ in ("atoms", "baths", "chain length", "barostats", "lambdas", "integrator", "part"):
+            for _ in (
+                "atoms",
+                "baths",
+                "chain length",
+                "barostats",
+                "lambdas",
+                "integrator",
+                "part",
+            ):
                 _number(file)
             step = _number(file, ">q")
     except (OSError, struct.error):
@@ -166,4 +205,8 @@ def _limited(options: list[str], time_left_s: float | None) -> list[str]:
         own = float(given) if given else 0.0
     except ValueError:
         return options  # mdrun itself reports the error
-    return options if 0.0 < own <= hours else [*words.without(options, "-maxh"), "-maxh", f"{hours:.5f}"]
+    return (
+        options
+        if 0.0 < own <= hours
+        else [*words.without(options, "-maxh"), "-maxh", f"{hours:.5f}"]
+    )

@@ -37,7 +37,10 @@ def program(app: str | None, work: Path, room: Path) -> Program:
         return APPS[app](work, room)
     if is_file(app):
         return AppFile(read(Path(app)), work, room)
-    raise UsageError(f"--app {app}: there is {', '.join(APPS)}, or a file whose name ends in .toml (docs/apps.md)")
+    raise UsageError(
+        f"--app {app}: there is {', '.join(APPS)}, "
+        "or a file whose name ends in .toml (docs/apps.md)"
+    )
 
 
 def is_file(app: str | None) -> bool:

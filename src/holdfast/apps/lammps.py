@@ -1,8 +1,9 @@
 """LAMMPS: `lmp -in SCRIPT`, whose script reads the restart file that the variable `rst` names.
 
-Observed with 29Sep2021. A signal kills it at once, so its own `restart` files are the checkpoints; `timer timeout` ends
-it early with 0. A resume is exact to the byte if `atom_modify sort 0 0.0` is set and restarts are multiples of the
-steps between two neighbour lists (docs/apps.md has a whole script).
+Observed with 29Sep2021. A signal kills it at once, so its own `restart` files are the checkpoints;
+`timer timeout` ends it early with 0. A resume is exact to the byte if `atom_modify sort 0 0.0` is
+set and restarts are multiples of the steps between two neighbour lists (docs/apps.md has a whole
+script).
 """
 
 from __future__ import annotations
@@ -22,19 +23,24 @@ from .take import FileState, fresh, looks
 OVER = "Total wall time:"
 EARLY = "Wall time limit reached"
 REFUSED = re.compile(
-    r"Cannot open restart file|Invalid LAMMPS restart file|Incomplete or corrupted LAMMPS restart file"
+    r"Cannot open restart file|Invalid LAMMPS restart file|"
+    r"Incomplete or corrupted LAMMPS restart file"
     r"|Unexpected end of file while reading file"
 )
 WITHOUT_RST = """\
 if "$(is_defined(variable,rst))" then "read_restart ${rst}" else "read_data start.data" """.strip()
 _MAGIC = b"LammpS RestartT\0"  # the first and last bytes of a restart file
-_RESTART = re.compile(r"""["']?\s*restart\s+(?!0\b)(\S+)\s+(?P<first>[^\s"']+)(?:\s+(?P<second>[^\s"']+))?""")
+_RESTART = re.compile(
+    r"""["']?\s*restart\s+(?!0\b)(\S+)\s+(?P<first>[^\s"']+)(?:\s+(?P<second>[^\s"']+))?"""
+)
 _INCLUDE = re.compile(r"""["']?\s*include\s+(?P<file>[^\s"'$]+)""")
 _LOG_BYTES = 1 << 16
 
 
 class Lammps:
-    """One input script in one directory. Restart files from before `begin` belong to another run."""
+    """One input script in one directory.
+    Restart files from before `begin` belong to another run.
+    """
 
     def __init__(self, work: Path, room: Path) -> None:
         self._work, self._room = work, room
@@ -43,19 +49,24 @@ class Lammps:
         self._log = work / "log.lammps"
         self._before: dict[Path, FileState] = {}
 
-    def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
+    def begin(
+        self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None
+    ) -> Sequence[str]:
         """Return the command with `-var rst FILE`.
 
         A time limit is passed by an extra script with `timer timeout` that includes the user's.
         """
         found = words.after(command, "lmp", "lammps")
         if found is None:
-            raise UsageError("--app lammps: the command holds no `lmp`; write it as in `-- lmp -in in.melt`")
+            raise UsageError(
+                "--app lammps: the command holds no `lmp`; write it as in `-- lmp -in in.melt`"
+            )
         start, options = found
         script = words.value(options, "-in", "-i", "-input")
         if not script or script == "none":
             raise UsageError(
-                "--app lammps: give the input script with `-in FILE`; from standard input nothing can go on"
+                "--app lammps: give the input script with `-in FILE`; "
+                "from standard input nothing can go on"
             )
         self._learn(script, words.value(options, "-log", "-l"))
         if time_left_s is not None:
@@ -65,13 +76,16 @@ class Lammps:
             whole = [path for path in sorted(checkpoint.iterdir()) if _is_whole(path)]
             if not whole:
                 raise UsageError(
-                    f"{checkpoint}: holds no restart file of LAMMPS; another program's? Give another --run"
+                    f"{checkpoint}: holds no restart file of LAMMPS; "
+                    "another program's? Give another --run"
                 )
             options += ["-var", "rst", str(whole[0])]
         return [*start, *options]
 
     def checkpoint(self) -> ProgramCheckpoint | None:
-        """Return the newest complete restart file. It may alternate between two, and writes the closing bytes last."""
+        """Return the newest complete restart file. It may alternate between two, and writes the
+        closing bytes last.
+        """
         found = fresh(self._restarts(), self._before)
         for path in sorted(found, key=lambda path: found[path].mtime_ns, reverse=True):
             if _is_whole(path):
@@ -97,21 +111,27 @@ class Lammps:
         self._globs = list(_patterns(self._text))
         if not self._globs:
             raise UsageError(
-                f"{script}: writes no checkpoints; add a line such as `restart 1000 ck.a ck.b` before `run`"
+                f"{script}: writes no checkpoints; "
+                "add a line such as `restart 1000 ck.a ck.b` before `run`"
             )
         if any("%" in pattern for pattern in self._globs):
             raise UsageError(
-                f"{script}: restart files in parts (with % in their names) are not kept; name them without"
+                f"{script}: restart files in parts (with % in "
+                "their names) are not kept; name them without"
             )
         if not re.search(r"\bvariable,\s*rst\b|\$\{rst\}", self._text):
-            raise UsageError(f"{script}: cannot go on from a checkpoint; let it begin with: {WITHOUT_RST}")
+            raise UsageError(
+                f"{script}: cannot go on from a checkpoint; let it begin with: {WITHOUT_RST}"
+            )
         self._log = self._work / (log or "log.lammps")
 
     def _limited(self, options: list[str], script: str, time_left_s: float) -> list[str]:
         if re.search(r"^\s*timer\b.*\btimeout\b", self._text, re.MULTILINE):
             return options  # the user's own comes later on the command line, and wins
         limit = self._room / "limit.in"
-        disk.replace_with(limit, [f'timer timeout {max(int(time_left_s), 1)}\ninclude "{script}"\n'.encode()])
+        disk.replace_with(
+            limit, [f'timer timeout {max(int(time_left_s), 1)}\ninclude "{script}"\n'.encode()]
+        )
         return [*(str(limit) if word == script else word for word in options)]
 
     def _restarts(self) -> list[Path]:
@@ -127,7 +147,8 @@ class Lammps:
 
 
 def step_of(path: Path) -> int | None:
-    """Return the step in the header of a restart file; None when the file cannot be read as such a header.
+    """Return the step in the header of a restart file; None when the file cannot be read as such a
+    header.
 
     Source: LAMMPS, src/write_restart.cpp, WriteRestart::header; src/lmprestart.h.
     """
@@ -159,7 +180,9 @@ def _is_whole(path: Path) -> bool:
 
 
 def _text(work: Path, script: str) -> str:
-    """Return the script, lines joined and without comments, and what it includes by a plain name."""
+    """Return the script, lines joined and without comments,
+    and what it includes by a plain name.
+    """
     texts: dict[str, str] = {}
     waiting = [script]
     while waiting:
@@ -183,7 +206,9 @@ def _patterns(text: str) -> Iterator[str]:
         found = _RESTART.match(line)
         if found is None:
             continue
-        first, second = (re.sub(r"\$\{\w+\}|\$\w", "*", name or "") for name in found.group("first", "second"))
+        first, second = (
+            re.sub(r"\$\{\w+\}|\$\w", "*", name or "") for name in found.group("first", "second")
+        )
         if second in ("", "fileper", "nfile"):
             yield first if "*" in first else f"{first}.*"
         else:

@@ -8,7 +8,8 @@ from typing import Literal, NamedTuple, Protocol
 
 from .. import disk
 
-Verdict = Literal["done", "stopped", "failed", "damaged"]  # damaged: it could not resume from `begin`'s files
+# damaged: it could not resume from `begin`'s files
+Verdict = Literal["done", "stopped", "failed", "damaged"]
 
 
 class ProgramExit(NamedTuple):
@@ -24,17 +25,24 @@ class ProgramCheckpoint(NamedTuple):
     """The files that a program needs to resume. `take.take` copies them into the store."""
 
     files: Sequence[Path]  # complete, and not being written any more
-    step: int | None = None  # the program's own count, if it can be read; else the supervisor counts
-    root: Path | None = None  # in the store, file names are relative to it; without it, only last names are used
-    whole: bool = False  # the files themselves show that they are complete: no need to wait until they have settled
-    settle_s: float | None = None  # complete once unchanged for so long; None: the supervisor decides
+    # the program's own count, if it can be read; else the supervisor counts
+    step: int | None = None
+    # in the store, file names are relative to it; without it, only last names are used
+    root: Path | None = None
+    # the files themselves show that they are complete: no need to wait until they have settled
+    whole: bool = False
+    # complete once unchanged for so long; None: the supervisor decides
+    settle_s: float | None = None
 
 
 class Program(Protocol):
     """One program in one working directory."""
 
-    def begin(self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None) -> Sequence[str]:
-        """Return the command line that starts it, or resumes from the files in `checkpoint`, a directory of our store.
+    def begin(
+        self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None
+    ) -> Sequence[str]:
+        """Return the command line that starts it, or resumes from the files in `checkpoint`, a
+        directory of our store.
 
         Raises:
             UsageError: the command does not start this program.
@@ -43,11 +51,13 @@ class Program(Protocol):
     def checkpoint(self) -> ProgramCheckpoint | None:
         """Return its newest complete checkpoint since `begin`; None if there is none yet.
 
-        Called while it runs, and once more after `verdict`. The same one is returned again and again.
+        Called while it runs, and once more after `verdict`. The same one is returned again and
+        again.
         """
 
     def stop(self, signal: int, pid: int) -> int | Sequence[str]:
-        """Return what makes it write a checkpoint and end: a signal for its process group, or a command to run.
+        """Return what makes it write a checkpoint and end: a signal for its process group, or a
+        command to run.
 
         That command's exit code is not reliable; only the program's end counts.
         """
@@ -57,6 +67,8 @@ class Program(Protocol):
 
 
 def emptied(directory: Path) -> None:
-    """Make `directory`, empty. What it holds is lost: never give a directory that may hold a user's file."""
+    """Make `directory`, empty. What it holds is lost:
+    never give a directory that may hold a user's file.
+    """
     disk.remove_tree(directory)
     disk.make_dirs(directory)

@@ -1,4 +1,6 @@
-"""Take: copies a program's checkpoint files, while the program may already be writing the next one."""
+"""Take: copies a program's checkpoint files,
+while the program may already be writing the next one.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,11 @@ def look(path: Path) -> FileState | None:
         facts = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return FileState(facts.st_ino, facts.st_size, facts.st_mtime_ns) if stat.S_ISREG(facts.st_mode) else None
+    return (
+        FileState(facts.st_ino, facts.st_size, facts.st_mtime_ns)
+        if stat.S_ISREG(facts.st_mode)
+        else None
+    )
 
 
 def looks(files: Iterable[Path]) -> dict[Path, FileState]:
@@ -44,7 +50,8 @@ def fresh(files: Iterable[Path], before: Mapping[Path, FileState]) -> dict[Path,
 def take(found: ProgramCheckpoint, into: Path) -> bool:
     """Copy the files of `found` into the directory `into`, durably.
 
-    Returns False if one of them changed or disappeared during the copy: then `into` must be thrown away.
+    Returns False if one of them changed or disappeared during the copy: then `into` must be thrown
+    away.
     """
     before = looks(found.files)
     if len(before) < len(found.files):

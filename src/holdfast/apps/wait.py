@@ -1,4 +1,6 @@
-"""Wait: the parent process of a program that CRIU has restored. It exits with the program's exit code."""
+"""Wait: the parent process of a program that CRIU has restored.
+It exits with the program's exit code.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ from pathlib import PurePath
 
 
 def after(command: Sequence[str], *names: str) -> tuple[list[str], list[str]] | None:
-    """Return the command up to the program of that name, and the program's options; None without the program.
+    """Return the command up to the program of that name, and the program's options; None without
+    the program.
 
     For `lmp` the first part may be `mpirun -np 4 lmp_mpi`.
     """
@@ -19,7 +20,9 @@ def after(command: Sequence[str], *names: str) -> tuple[list[str], list[str]] | 
 
 
 def value(words: Sequence[str], *options: str) -> str | None:
-    """Return the word after the last of `options` in `words`; "" if none follows, None if no option is there."""
+    """Return the word after the last of `options` in `words`;
+    "" if none follows, None if no option is there.
+    """
     found = None
     for word, following in pairwise([*words, ""]):
         if word in options:
@@ -30,7 +33,9 @@ def value(words: Sequence[str], *options: str) -> str | None:
 def without(words: Sequence[str], option: str) -> list[str]:
     """Return `words` without `option` and the word after it."""
     pairs = pairwise(["", *words])
-    return [word for before, word in pairs if word != option and (before != option or _is_option(word))]
+    return [
+        word for before, word in pairs if word != option and (before != option or _is_option(word))
+    ]
 
 
 def _is_option(word: str) -> bool:

@@ -1,1 +1,3 @@
-"""Batch: reads a batch script without running it: its shell commands, its #SBATCH lines, the work that it starts."""
+"""Batch: reads a batch script without running it:
+its shell commands, its #SBATCH lines, the work that it starts.
+"""

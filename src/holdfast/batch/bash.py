@@ -12,7 +12,8 @@ _HEADS = {"then", "elif", "else", "do", "!", "time"}  # another command may begi
 _OPENING = {"if": "if", "while": "loop", "until": "loop", "for": "loop", "select": "loop"}
 _CLOSING = {"fi": "if", "done": "loop", "esac": "case", "}": "{"}
 _BLOCKS = {"for", "select", "case", "function"}  # only the first word of these is a command
-_PART = {"then": 1, "elif": 1, "else": 2, ";;": 1, ";&": 1, ";;&": 1}  # parts of an `if`: odd ones are its branches
+# parts of an `if`: odd ones are its branches
+_PART = {"then": 1, "elif": 1, "else": 2, ";;": 1, ";&": 1, ";;&": 1}
 
 
 class Enclosing(NamedTuple):
@@ -74,7 +75,9 @@ class _Frame(NamedTuple):
 
 
 class _Parser:
-    """Walks the tokens and tracks the surrounding groups, functions, loops, branches, lists and pipelines."""
+    """Walks the tokens and tracks the surrounding groups,
+    functions, loops, branches, lists and pipelines.
+    """
 
     def __init__(self, tokens: list[Token]) -> None:
         self.tokens = tokens
@@ -110,12 +113,21 @@ class _Parser:
                 self._open("(")
             elif not (token.text == "\n" and last in ("|", "|&", "&&", "||")):
                 self._operator(token.text)
-            last = token.text if token.kind == "operator" and token.text != "\n" else last * (token.text == "\n")
+            last = (
+                token.text
+                if token.kind == "operator" and token.text != "\n"
+                else last * (token.text == "\n")
+            )
         self._end()
         return self.found
 
     def _in_test(self, token: Token) -> bool:
-        return bool(self.words) and self.words[0].text == "[[" and self.words[-1].text != "]]" and token.text != "\n"
+        return (
+            bool(self.words)
+            and self.words[0].text == "[["
+            and self.words[-1].text != "]]"
+            and token.text != "\n"
+        )
 
     def _word(self, token: Token) -> None:
         if self.patterns and token.text == "esac":
@@ -146,7 +158,9 @@ class _Parser:
     def _open(self, kind: str, *, keep: bool = False) -> None:
         self.opened += 1
         within = Enclosing(kind, self.opened, 0)
-        self.frames.append(_Frame(within, self.function, self.list_start, self.pipe_start, self.piped))
+        self.frames.append(
+            _Frame(within, self.function, self.list_start, self.pipe_start, self.piped)
+        )
         if kind in ("(", "{"):
             self.function, self.defined = self.defined or self.function, None
         self.list_start = self.pipe_start = len(self.found)
@@ -156,7 +170,9 @@ class _Parser:
     def _part(self, kind: str, further: int) -> None:
         if further and self.frames and self.frames[-1].within.kind == kind:
             frame = self.frames.pop()
-            self.frames.append(frame._replace(within=frame.within._replace(part=frame.within.part + further)))
+            self.frames.append(
+                frame._replace(within=frame.within._replace(part=frame.within.part + further))
+            )
 
     def _close(self, kind: str) -> None:
         self._end()

@@ -1,4 +1,6 @@
-"""sbatch's options: parsed from a command line or from `#SBATCH` lines, always under their long names. Pure."""
+"""sbatch's options: parsed from a command line or from `#SBATCH` lines,
+always under their long names. Pure.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ class Signal(NamedTuple):
 
 
 def parse(words: Sequence[str], *, line: int = 0) -> list[Option]:
-    """Return the options in `words`, in order, under their full names; read as getopt_long reads them.
+    """Return the options in `words`, in order, under their full names; read as getopt_long reads
+    them.
 
     Raises:
         UsageError: a word belongs to no option.
@@ -52,7 +55,11 @@ def parse(words: Sequence[str], *, line: int = 0) -> list[Option]:
         else:
             raise UsageError(f"{word!r} is neither an option nor the value of one")
         takes = kind(found[-1].name)
-        if found[-1].value is None and rest and (takes == "required" or (not takes and rest[0][:1] != "-")):
+        if (
+            found[-1].value is None
+            and rest
+            and (takes == "required" or (not takes and rest[0][:1] != "-"))
+        ):
             found[-1] = found[-1]._replace(value=rest.pop(0))
     return found
 
@@ -104,15 +111,24 @@ def directives(text: str) -> Directives:
 
 
 def with_options(text: str, options: Sequence[Option]) -> str:
-    """Return the script with these options instead of those of the same names, at the end of its directives."""
+    """Return the script with these options instead of those of the same names,
+    at the end of its directives.
+    """
     ours = {option.name for option in options}
     lines = text.removesuffix("\n").split("\n")  # as `directives` counts them
     kept = directives(text).options
     for number in sorted({option.line for option in kept if option.name in ours}, reverse=True):
-        rest = [f"#SBATCH {option}" for option in kept if option.line == number and option.name not in ours]
+        rest = [
+            f"#SBATCH {option}"
+            for option in kept
+            if option.line == number and option.name not in ours
+        ]
         lines[number - 1 : number] = rest
     late = directives("\n".join(lines)).late
-    last = max((at for at, line in enumerate(lines, 1) if line.startswith(DIRECTIVE) and at not in late), default=1)
+    last = max(
+        (at for at, line in enumerate(lines, 1) if line.startswith(DIRECTIVE) and at not in late),
+        default=1,
+    )
     lines[last:last] = [f"#SBATCH {option}" for option in options]
     return "\n".join(lines) + "\n"
 
@@ -157,7 +173,16 @@ def seconds(text: str) -> float | None:
 
 def signal_name(text: str) -> str:
     """Return a signal's name without SIG: "USR1" for "SIGUSR1", "usr1" and "10"."""
-    numbers = {"1": "HUP", "2": "INT", "3": "QUIT", "9": "KILL", "10": "USR1", "12": "USR2", "15": "TERM", "18": "CONT"}
+    numbers = {
+        "1": "HUP",
+        "2": "INT",
+        "3": "QUIT",
+        "9": "KILL",
+        "10": "USR1",
+        "12": "USR2",
+        "15": "TERM",
+        "18": "CONT",
+    }
     return numbers.get(text, text.upper().removeprefix("SIG"))
 
 
@@ -177,11 +202,17 @@ def _short(letters: str, line: int) -> list[Option]:
 def _quoted(value: str) -> str:
     if "\n" in value:
         raise UsageError(f"{value!r}: a line of a batch script cannot hold a line break")
-    return value if re.fullmatch(r"[^\s\"'\\#]+", value) else '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
+    return (
+        value
+        if re.fullmatch(r"[^\s\"'\\#]+", value)
+        else '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
+    )
 
 
 def _words(text: str) -> list[str]:
-    """Split a directive as sbatch does: quotes, and a comment wherever a # stands outside of them."""
+    """Split a directive as sbatch does: quotes,
+    and a comment wherever a # stands outside of them.
+    """
     words: list[str] = []
     for match in re.finditer(r"""(#.*)|((?:\\\S|\\|"(?:\\.|[^"\\])*"|'[^']*'|[^\s\\#])+)""", text):
         if match[1]:

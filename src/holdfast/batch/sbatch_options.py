@@ -1,7 +1,8 @@
 """sbatch's options: their names, which of them take a value, and which values it refuses. Pure.
 
-Source: sbatch of Slurm 22.05, asked with `--test-only` (tests/slow/test_lint_oracle.py); options of later versions.
-Another version may accept options that this table lacks: the sbatch of this machine is asked (`Local`).
+Source: sbatch of Slurm 22.05, asked with `--test-only` (tests/slow/test_lint_oracle.py); options of
+later versions. Another version may accept options that this table lacks: the sbatch of this machine
+is asked (`Local`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ contiguous help hold ignore-pbs no-requeue overcommit oversubscribe parsable qui
 usage use-min-nodes verbose version wait
 """
 _OPTIONAL = "exclusive get-user-env nice no-kill propagate"
-# Options of other versions, and of plugins that many sites have. Whether they take a value is not checked.
+# Options of other versions, and of plugins that many sites have. Whether they take a value is not
+# checked.
 _ELSEWHERE = """
 container-id external extra oom-kill-step resv-ports segment stepmgr tres-bind tres-per-task umask x11
 """
@@ -57,7 +59,9 @@ _TASKS = r"\d+(-\d+(:\d+)?)?"
 
 
 class Local(NamedTuple):
-    """The version and help of this machine's sbatch; empty if there is none, or if it does not answer."""
+    """The version and help of this machine's sbatch;
+    empty if there is none, or if it does not answer.
+    """
 
     version: str = ""  # "25.11.2"
     help: str = ""
@@ -72,7 +76,9 @@ class Local(NamedTuple):
         return tuple(map(int, re.findall(r"\d+", self.version))) >= version
 
     def names(self, name: str, value: str | None) -> bool:
-        """Whether its help names an option that the table does not know with this value, or without one."""
+        """Whether its help names an option that the table does not know with this value,
+        or without one.
+        """
         flag = re.escape(name if name.startswith("-") else f"--{name}")
         found = re.search(rf"^ +(?:-\w,? +)?{flag}(?![\w-])(\[?)(=?)", self.help, re.MULTILINE)
         if found is None or not kind(name):
@@ -83,21 +89,29 @@ class Local(NamedTuple):
 
 
 def canonical(name: str) -> str:
-    """Return the full name of an option that may be an alias or abbreviated; `name` itself if there is no such one."""
+    """Return the full name of an option that may be an alias or abbreviated; `name` itself if
+    there is no such one.
+    """
     if name in NAMES or name in _ALIASES:
         return _ALIASES.get(name, name)
-    meant = {_ALIASES.get(each, each) for each in (*NAMES, *_ALIASES) if name and each.startswith(name)}
+    meant = {
+        _ALIASES.get(each, each) for each in (*NAMES, *_ALIASES) if name and each.startswith(name)
+    }
     return meant.pop() if len(meant) == 1 else name
 
 
 def kind(name: str) -> str:
-    """Return whether the option takes a value: "required", "none", "optional", or "" where that is not known."""
+    """Return whether the option takes a value: "required",
+    "none", "optional", or "" where that is not known.
+    """
     sets = {"required": REQUIRED, "none": NONE, "optional": OPTIONAL}
     return next((each for each, names in sets.items() if name in names), "")
 
 
 def meant(name: str) -> str | None:
-    """Return the option that was probably meant; None: sbatch, or a plugin of many sites (Pyxis), knows `name`."""
+    """Return the option that was probably meant; None:
+    sbatch, or a plugin of many sites (Pyxis), knows `name`.
+    """
     if name in NAMES or name.startswith("container-"):
         return None
     several = sorted(each for each in NAMES if name and each.startswith(name))
@@ -105,13 +119,16 @@ def meant(name: str) -> str | None:
 
 
 def refused(name: str, value: str | None) -> str | None:
-    """Return what is wrong with the option's value; None: sbatch would take it, or only the site can tell."""
+    """Return what is wrong with the option's value; None:
+    sbatch would take it, or only the site can tell.
+    """
     takes = kind(name)
     if takes == "required" and value is None:
         return f"--{name} has no value"
     if takes == "none" and value is not None:
         return f"--{name} takes no value"
-    if value is None or name not in _VALUES or re.search(r"[<>{}\[\]$]|\.\.\.", value):  # to be filled in
+    # to be filled in
+    if value is None or name not in _VALUES or re.search(r"[<>{}\[\]$]|\.\.\.", value):
         return None
     return None if _VALUES[name](value) else f"--{name} cannot be {value}"
 

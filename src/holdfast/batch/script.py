@@ -1,4 +1,6 @@
-"""A Slurm batch script as lint examines it: options, commands, traps, and its main program. Pure."""
+"""A Slurm batch script as lint examines it: options,
+commands, traps, and its main program. Pure.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,20 @@ from .bash import ShellCommand
 from .sbatch_options import Local
 from .work import program
 
-SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh"})  # those with the grammar that is read here
+# those with the grammar that is read here
+SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh"})
 C_SHELLS = frozenset({"csh", "tcsh"})  # of these only simple commands are read
-_C_BLOCK = re.compile(r"^[ \t]*(?:foreach|while|switch|case|else if|if\b.*\bthen|set\b.*\().*$", re.MULTILINE)
+_C_BLOCK = re.compile(
+    r"^[ \t]*(?:foreach|while|switch|case|else if|if\b.*\bthen|set\b.*\().*$", re.MULTILINE
+)
 _DEEPEST = 3  # nesting of functions that call one another
 
 
 class ScriptContext(NamedTuple):
     """Facts besides the script that a rule may use."""
 
-    exists: Callable[[str], bool | None] = lambda _: None  # whether a folder exists, seen from the job; None: unknown
+    # whether a folder exists, seen from the job; None: unknown
+    exists: Callable[[str], bool | None] = lambda _: None
     read: Callable[[str], str | None] = lambda _: None  # the text of a file that the script starts
     save_s: float | None = None  # measured seconds of a save
     user: str = "user"
@@ -64,7 +70,9 @@ class Script:
 
     @cached_property
     def body(self) -> list[ShellCommand]:
-        """The commands in the order in which they run; a function's commands stand where it is called."""
+        """The commands in the order in which they run;
+        a function's commands stand where it is called.
+        """
         outside = self._functions.get(None, ())
         called = [inner for command in outside for inner in _called(command, self._functions)]
         return [variables.resolved(command, self.known) for command in called]
@@ -85,11 +93,15 @@ class Script:
     @cached_property
     def work(self) -> ShellCommand | None:
         """The program that the job is for."""
-        return next((command for command in self.body if is_holdfast(command)), None) or work.chief(self.body)
+        return next((command for command in self.body if is_holdfast(command)), None) or work.chief(
+            self.body
+        )
 
     @property
     def long_work(self) -> ShellCommand | None:
-        """The program that the job is for, if the job may run so long that simply running it again is no answer."""
+        """The program that the job is for,
+        if the job may run so long that simply running it again is no answer.
+        """
         return None if sbatch.limit_s(self.options) <= work.SHORT_S else self.work
 
     @cached_property
@@ -114,7 +126,9 @@ class Script:
 
     def _uses_holdfast(self, command: ShellCommand) -> bool:
         texts = (self.around.read(word) for word in program(command) if word.endswith(".py"))
-        return any(re.search(r"^\s*(from|import) holdfast\b", text or "", re.MULTILINE) for text in texts)
+        return any(
+            re.search(r"^\s*(from|import) holdfast\b", text or "", re.MULTILINE) for text in texts
+        )
 
     @property
     def directory(self) -> str | None:
@@ -123,7 +137,9 @@ class Script:
         own = [word.removeprefix("--run=") for word in words[: [*words, "--"].index("--")]]
         if "--run" in own[:-1]:
             return own[own.index("--run") + 1]
-        return next((word for word, written in zip(own, words, strict=False) if word != written), None)
+        return next(
+            (word for word, written in zip(own, words, strict=False) if word != written), None
+        )
 
     @property
     def chdir(self) -> str | None:
@@ -133,7 +149,9 @@ class Script:
 
     @cached_property
     def requeues(self) -> list[ShellCommand]:
-        return [command for command in self.everything if command.words[:2] == ("scontrol", "requeue")]
+        return [
+            command for command in self.everything if command.words[:2] == ("scontrol", "requeue")
+        ]
 
     @property
     def chained(self) -> sbatch.Option | None:
@@ -154,7 +172,12 @@ class Script:
     def after(self, command: ShellCommand) -> ShellCommand | None:
         """Return the first command that may run after this one; None at the end of the script."""
         return next(
-            (each for each in self.all_after(command) if each.words[0] != "exit" and not exclusive(command, each)), None
+            (
+                each
+                for each in self.all_after(command)
+                if each.words[0] != "exit" and not exclusive(command, each)
+            ),
+            None,
         )
 
 
@@ -171,14 +194,17 @@ def read(text: str, around: ScriptContext) -> Script:
 
 
 def interpreter(text: str) -> str:
-    """Return the name of the program that reads the script: "bash", "python3"; "" if its first line names none.
+    """Return the name of the program that reads the script: "bash", "python3"; "" if its first line
+    names none.
 
     `env` and the options between are skipped: `#!/usr/bin/env -S bash -l`.
     """
     first, *_ = text.split("\n", 1)
     words = first[2:].split() if first.startswith("#!") else []
     if words and os.path.basename(words[0]) == "env":
-        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word] or words
+        words = [
+            word for word in words[1:] if not word.startswith("-") and "=" not in word
+        ] or words
     return os.path.basename(words[0]) if words else ""
 
 
@@ -205,13 +231,17 @@ def exclusive(one: ShellCommand, other: ShellCommand) -> bool:
     parts = {each.number: each.part for each in one.within}
     for each in other.within:
         mine = parts.get(each.number, each.part)
-        if mine != each.part and (each.kind == "case" or (each.kind == "if" and mine % 2 and each.part % 2)):
+        if mine != each.part and (
+            each.kind == "case" or (each.kind == "if" and mine % 2 and each.part % 2)
+        ):
             return True
     return False
 
 
 def _called(
-    command: ShellCommand, functions: Mapping[str | None, list[ShellCommand]], inside: Sequence[str] = ()
+    command: ShellCommand,
+    functions: Mapping[str | None, list[ShellCommand]],
+    inside: Sequence[str] = (),
 ) -> list[ShellCommand]:
     """Return the commands that run when `command` does.
 
@@ -220,7 +250,11 @@ def _called(
     name = command.words[0]
     if name in inside or len(inside) >= _DEEPEST:
         return [command]
-    expanded = [nested for each in functions.get(name, ()) for nested in _called(each, functions, (*inside, name))]
+    expanded = [
+        nested
+        for each in functions.get(name, ())
+        for nested in _called(each, functions, (*inside, name))
+    ]
     return [_as_called(each, command) for each in expanded] or [command]
 
 

@@ -1,4 +1,6 @@
-"""Variables: the values of a batch script's variables, where the script assigns plain text. Pure."""
+"""Variables: the values of a batch script's variables,
+where the script assigns plain text. Pure.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def filled(text: str, known: Mapping[str, str]) -> str:
 
 
 def resolved(command: ShellCommand, known: Mapping[str, str]) -> ShellCommand:
-    """Return `$CMD` and `eval $CMD` with the words that the variable holds. Their place stays that of the variable."""
+    """Return `$CMD` and `eval $CMD` with the words that the variable holds.
+    Their place stays that of the variable.
+    """
     by_eval = command.words[0] == "eval" and len(command.words) == 2
     named = command.words[1] if by_eval else command.words[0]
     if not _NAMED.match(named) or (value := filled(named, known)) == named:

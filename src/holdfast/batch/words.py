@@ -76,16 +76,29 @@ def _word_end(text: str, place: int) -> int:
 
 def _substitutes(text: str, place: int) -> bool:
     """Whether a substitution or array begins here: <(command), >(command), name=(an array)."""
-    return text[place : place + 2] in ("<(", ">(") or (text[place] == "(" and text[place - 1 : place] == "=")
+    return text[place : place + 2] in ("<(", ">(") or (
+        text[place] == "(" and text[place - 1 : place] == "="
+    )
 
 
 def _after(text: str, place: int, depth: int = 0) -> int:
     """Return the position after the character, quoted text or expansion at `place`."""
-    for opening, closing in (("$((", "))"), ("$(", ")"), ("<(", ")"), (">(", ")"), ("(", ")"), ("${", "}")):
+    for opening, closing in (
+        ("$((", "))"),
+        ("$(", ")"),
+        ("<(", ")"),
+        (">(", ")"),
+        ("(", ")"),
+        ("${", "}"),
+    ):
         if depth < _DEEPEST and text.startswith(opening, place):
             place += len(opening)
             while place < len(text) and not text.startswith(closing, place):
-                place = place + 1 if opening == "${" and text[place] in "()" else _after(text, place, depth + 1)
+                place = (
+                    place + 1
+                    if opening == "${" and text[place] in "()"
+                    else _after(text, place, depth + 1)
+                )
             return place + len(closing)
     if text[place] == "\\":
         return place + 2
@@ -94,13 +107,19 @@ def _after(text: str, place: int, depth: int = 0) -> int:
     if text[place] in '"`':
         quote, place = text[place], place + 1
         while place < len(text) and text[place] != quote:
-            place = place + 1 if text[place] in "'(" or depth >= _DEEPEST else _after(text, place, depth + 1)
+            place = (
+                place + 1
+                if text[place] in "'(" or depth >= _DEEPEST
+                else _after(text, place, depth + 1)
+            )
         return place + 1
     return place + 1
 
 
 def plain(raw: str, escaped: str = r'["\\$`]') -> str:
-    """Return a word without its quotes. `escaped`: what a backslash escapes within double quotes."""
+    """Return a word without its quotes. `escaped`:
+    what a backslash escapes within double quotes.
+    """
 
     def unquoted(match: re.Match[str]) -> str:
         return match[1] or match[2] or re.sub(rf"\\\n|\\({escaped})", r"\1", match[3] or "")

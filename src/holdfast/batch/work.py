@@ -1,4 +1,6 @@
-"""Work: which command of a batch script is the job's purpose, and which only prepare or tidy up. Pure."""
+"""Work: which command of a batch script is the job's purpose,
+and which only prepare or tidy up. Pure.
+"""
 
 from __future__ import annotations
 
@@ -36,31 +38,43 @@ SERVERS = frozenset(_SERVERS.split())
 _WRAPPERS = "command env exec ionice nice nohup numactl setsid stdbuf taskset time timeout"
 WRAPPERS = frozenset(_WRAPPERS.split())
 SHORT_S = 3600  # a job that is not longer can simply run again
-INTERPRETERS = re.compile(r"(python|pypy|perl|ruby|julia|Rscript|R|bash|sh|zsh|node|java|matlab|octave)[\d.]*")
+INTERPRETERS = re.compile(
+    r"(python|pypy|perl|ruby|julia|Rscript|R|bash|sh|zsh|node|java|matlab|octave)[\d.]*"
+)
 LAUNCHERS = frozenset({"srun", "mpirun", "mpiexec", "ibrun"})
 _VALUE = re.compile(r"-|\d+[smhd]?$|\w+=")  # what a wrapper takes before the program
 _QUICK_WORDS = re.compile(
-    r"(--version|--help|-V|-version|--dry-run)$|-m (pip|venv|virtualenv|compileall|zipfile|http\.server)\b|"
-    r"^(apptainer|singularity|docker|podman) (pull|build|remote|cache|inspect|run-help)\b|^(uv|poetry|conda) (?!run)|"
+    r"(--version|--help|-V|-version|--dry-run)$|-m (pip|"
+    r"venv|virtualenv|compileall|zipfile|http\.server)\b|"
+    r"^(apptainer|singularity|docker|podman) (pull|build|remote|"
+    r"cache|inspect|run-help)\b|^(uv|poetry|conda) (?!run)|"
     r"^go (build|get|mod|install|vet)\b"
 )
 _LONG = re.compile(
-    r"train|fit\b|finetun|fine_tun|mdrun|namd|\blmp|lammps|gromacs|vasp|\bpw\.x|cp2k|amber|sander|pmemd|openmm|"
-    r"simul|solver|solve\b|torchrun|deepspeed|accelerate|relax|sample|search|optimi[sz]|Foam\b|learn",
+    r"train|fit\b|finetun|fine_tun|mdrun|namd|\blmp|lammps|"
+    r"gromacs|vasp|\bpw\.x|cp2k|amber|sander|pmemd|openmm|"
+    r"simul|solver|solve\b|torchrun|deepspeed|accelerate|"
+    r"relax|sample|search|optimi[sz]|Foam\b|learn",
     re.IGNORECASE,
 )
 _SHORT = re.compile(
-    r"prep|grompp|trjconv|editconf|solvate|genion|pdb2gmx|make_ndx|energy|eval|test|plot|post|analy[sz]|downl|fetch|"
-    r"conver|export|merge|report|summar|upload|setup|set_up|install|collect|clean|compress|visuali|check|valid|extract|"
-    r"stat|metric|inspect|monitor|notify|decompose|reconstruct|mesh|index|split|stage|copy|archive|render|figure|draw|"
-    r"generate|score|aggregat|combine|gather|format|bootstrap_|download|print|show|info|hello|hostname|serve|watch|sync|tokeni[sz]|cache",
+    r"prep|grompp|trjconv|editconf|solvate|genion|pdb2gmx|"
+    r"make_ndx|energy|eval|test|plot|post|analy[sz]|downl|fetch|"
+    r"conver|export|merge|report|summar|upload|setup|set_up|"
+    r"install|collect|clean|compress|visuali|check|valid|extract|"
+    r"stat|metric|inspect|monitor|notify|decompose|reconstruct|"
+    r"mesh|index|split|stage|copy|archive|render|figure|draw|"
+    r"generate|score|aggregat|combine|gather|format|bootstrap_|download|"
+    r"print|show|info|hello|hostname|serve|watch|sync|tokeni[sz]|cache",
     re.IGNORECASE,
 )
 _SCRIPT = re.compile(r"\.(py|R|r|jl|m|sh|bash|pl|rb|lua|ipynb)$")
 
 
 def program(command: ShellCommand) -> tuple[str, ...]:
-    """Return the command's words, from the program on: without assignments, `exec`, `nohup`, `time` and the like."""
+    """Return the command's words, from the program on: without assignments, `exec`, `nohup`,
+    `time` and the like.
+    """
     return command.words[program_at(command) :]
 
 
@@ -80,7 +94,9 @@ def program_at(command: ShellCommand) -> int:
 
 
 def name(command: ShellCommand) -> str:
-    """Return what people call the program: `python train.py`, `gmx mdrun`, `srun torchrun`, `Trinity`."""
+    """Return what people call the program: `python train.py`,
+    `gmx mdrun`, `srun torchrun`, `Trinity`.
+    """
     words = [word for word in program(command) if word and "\n" not in word]
     first = os.path.basename(next(iter(words), ""))
     if first in LAUNCHERS:
@@ -88,14 +104,20 @@ def name(command: ShellCommand) -> str:
     elif INTERPRETERS.fullmatch(first):
         behind = [word for word in words[1:] if not word.startswith("-")][:1]
     else:
-        behind = [word for word in words[1:2] if not re.match(r"-|\w+=|.*\.(?!py|R|r|jl|m|sh)\w+$", word)]
+        behind = [
+            word for word in words[1:2] if not re.match(r"-|\w+=|.*\.(?!py|R|r|jl|m|sh)\w+$", word)
+        ]
     said = [os.path.basename(word) for word in behind if not word.startswith("$")]
     return " ".join([first, *said])[:40] or "the program"
 
 
 def _launched(words: Sequence[str]) -> list[str]:
     """The words behind those of a launcher: without its options, and the values of short ones."""
-    behind = [word for before, word in pairwise(words) if not re.match(r"-\w+$", before) and not word.startswith("-")]
+    behind = [
+        word
+        for before, word in pairwise(words)
+        if not re.match(r"-\w+$", before) and not word.startswith("-")
+    ]
     return [word for word in behind if not re.match(r"\d+$", word)]
 
 
@@ -109,17 +131,24 @@ def is_work(command: ShellCommand) -> bool:
 
 
 def chief(commands: Sequence[ShellCommand]) -> ShellCommand | None:
-    """Return the program that probably runs longest: `train` in `prep; train; eval`. None: there is no program."""
+    """Return the program that probably runs longest:
+    `train` in `prep; train; eval`. None: there is no program.
+    """
     programs = [command for command in commands if is_work(command)]
     waits = any(command.words[0] == "wait" for command in commands)
-    return max(enumerate(programs), key=lambda pair: (*_length(pair[1], waits), pair[0]))[1] if programs else None
+    return (
+        max(enumerate(programs), key=lambda pair: (*_length(pair[1], waits), pair[0]))[1]
+        if programs
+        else None
+    )
 
 
 def stops_itself(command: ShellCommand) -> bool:
     """Whether the program is told to stop after some time."""
     limits = (
         r"-maxh\b|\btimeout\b|--(seconds|hours|duration)\b|"
-        r"--?[\w-]*(max|wall|stop|exit|limit|run)[-_]?[\w-]*(time|hours?|min(ute)?s|sec(ond)?s|limit|clock|duration|after)\b"
+        r"--?[\w-]*(max|wall|stop|exit|limit|run)[-_]?[\w-]*(time|"
+        r"hours?|min(ute)?s|sec(ond)?s|limit|clock|duration|after)\b"
     )
     return bool(re.search(limits, " ".join(command.words)))
 
@@ -156,7 +185,11 @@ def _is_work(words: Sequence[str]) -> bool:
     first, text = os.path.basename(words[0]), " ".join([os.path.basename(words[0]), *words[1:]])
     if first in ("uv", "poetry", "conda") and words[1:2] == ("run",):
         return True
-    if first in QUICK | SERVERS or re.search(_QUICK_WORDS, text) or re.match(r"\w+(\[.*\])?\+?=", words[0]):
+    if (
+        first in QUICK | SERVERS
+        or re.search(_QUICK_WORDS, text)
+        or re.match(r"\w+(\[.*\])?\+?=", words[0])
+    ):
         return False
     if INTERPRETERS.fullmatch(first) and re.match(r"-\w*[ceEVv]$", next(iter(words[1:]), "")):
         return first in ("bash", "sh")  # else a line of code

@@ -16,14 +16,16 @@ _OURS = "events.out.tfevents.*.holdfast.*"
 
 
 class Board:
-    """Writes the metrics log of the run at `run` for TensorBoard; by default beside the run, in `<run>-board`.
+    """Writes the metrics log of the run at `run` for TensorBoard; by default beside the run, in
+    `<run>-board`.
 
         board = Board("runs/digits")
         board.update()  # as often as you like, in one process at a time
 
-    Each attempt of the run gets its own file. The file begins by revoking what earlier files hold of steps that were
-    repeated. It also repeats what a power loss removed from the last file. So TensorBoard shows each step once, and
-    none is missing, whatever happened to the run or to the board.
+    Each attempt of the run gets its own file. The file begins by revoking what earlier files hold
+    of steps that were repeated. It also repeats what a power loss removed from the last file. So
+    TensorBoard shows each step once, and none is missing, whatever happened to the run or to the
+    board.
 
     Args:
         run: the run's directory.
@@ -32,10 +34,16 @@ class Board:
     """
 
     def __init__(
-        self, run: str | os.PathLike[str], directory: str | os.PathLike[str] | None = None, *, only: int | None = None
+        self,
+        run: str | os.PathLike[str],
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        only: int | None = None,
     ) -> None:
         self.run = Path(os.path.abspath(run))
-        self.directory = Path(os.path.abspath(f"{self.run}-board" if directory is None else directory))
+        self.directory = Path(
+            os.path.abspath(f"{self.run}-board" if directory is None else directory)
+        )
         self._shared = directory is not None  # others may have files there
         self._only = only
         self._follow(0)
@@ -52,7 +60,8 @@ class Board:
         if not self._shared:
             disk.make_private(self.directory)
         for file in scan.glob(self.directory, _OURS) if self._shared else ():
-            with suppress(PermissionError, FileNotFoundError, disk.NotPlain):  # another user's; gone; a link
+            # another user's; gone; a link
+            with suppress(PermissionError, FileNotFoundError, disk.NotPlain):
                 disk.close_to_others(file)
 
     def update(self) -> None:
@@ -79,7 +88,9 @@ class Board:
             self._waiting = []
 
     def _begin(self, log: journal.Log) -> None:
-        """Begin this attempt's file at the step up to which the other files are correct and complete."""
+        """Begin this attempt's file at the step up to which the other files are correct and
+        complete.
+        """
         logs = [*(each for each in journal.logs(self.run) if each.attempt < log.attempt), log]
         files = scan.glob(self.directory, _OURS)
         first = _first_step(logs, files)
@@ -92,10 +103,14 @@ class Board:
         disk.make_dirs(self.directory)
         disk.write(file, [events.header(now), events.start(now, first), *map(_scalars, lines)])
         self._file = file
-        self._last = next((event for event in reversed(log.events) if event["event"] == "metrics"), {})
+        self._last = next(
+            (event for event in reversed(log.events) if event["event"] == "metrics"), {}
+        )
 
     def _add(self, found: Iterable[journal.Event]) -> None:
-        """Append what the attempt has logged, once; after a full disk its journal may hold lines twice."""
+        """Append what the attempt has logged, once;
+        after a full disk its journal may hold lines twice.
+        """
         written = []
         for event in found:
             again = journal.position(event) < journal.position(self._last) or event == self._last
@@ -112,15 +127,22 @@ def _first_step(logs: Sequence[journal.Log], files: Sequence[Path]) -> int:
         reached = events.last_step(file.read_bytes())
         if reached is not None:  # lines of that step may be missing
             shown = int(file.name.split(".")[-1])
-            later = [log.restored[0] for log in logs if log.attempt > shown and log.restored is not None]
+            later = [
+                log.restored[0] for log in logs if log.attempt > shown and log.restored is not None
+            ]
             return min([reached, *later])
     return 0
 
 
 def _newest(run: Path) -> tuple[int, Path]:
-    """Return the number of the run's last attempt, and the present path of its journal; 0 if there is none yet."""
+    """Return the number of the run's last attempt,
+    and the present path of its journal; 0 if there is none yet.
+    """
     found = {0: run / "history"}
-    for path in [*scan.glob(run, "history/attempt-*.jsonl"), *scan.glob(run, "attempts/*/attempt-*.jsonl")]:
+    for path in [
+        *scan.glob(run, "history/attempt-*.jsonl"),
+        *scan.glob(run, "attempts/*/attempt-*.jsonl"),
+    ]:
         number = path.stem.removeprefix("attempt-")
         if number.isdecimal() and path.parent.name in ("history", number):
             found.setdefault(int(number), path)

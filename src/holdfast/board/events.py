@@ -1,7 +1,8 @@
 """TensorBoard's event files: writes records of scalars, and finds the end of a file. Pure.
 
-A file is a sequence of records: length, checksum of the length, an Event, checksum of the Event. Four fields of an
-Event are used: time, step, scalars by name, and SessionLog.START, which revokes earlier values from this step on.
+A file is a sequence of records: length, checksum of the length, an Event, checksum of the Event.
+Four fields of an Event are used: time, step, scalars by name, and SessionLog.START, which revokes
+earlier values from this step on.
 
 Sources: tensorflow/core/lib/io/record_writer.h, tensorflow/core/util/event.proto,
 tensorflow/core/framework/summary.proto; RFC 3720, appendix B.4 (CRC-32C).
@@ -13,7 +14,13 @@ import ctypes
 import struct
 from collections.abc import Mapping
 
-_WALL_TIME, _STEP, _FILE_VERSION, _SUMMARY, _SESSION_LOG = b"\x09", b"\x10", b"\x1a", b"\x2a", b"\x3a"
+_WALL_TIME, _STEP, _FILE_VERSION, _SUMMARY, _SESSION_LOG = (
+    b"\x09",
+    b"\x10",
+    b"\x1a",
+    b"\x2a",
+    b"\x3a",
+)
 _VALUE, _TAG, _SIMPLE_VALUE = b"\x0a", b"\x0a", b"\x15"
 _START = b"\x08\x01"
 _HEAD_BYTES, _TAIL_BYTES = 12, 4
@@ -36,7 +43,9 @@ def scalars(time: float, step: int, values: Mapping[str, float]) -> bytes:
 
 
 def last_step(data: bytes) -> int | None:
-    """Return the step of the last complete record; an incomplete one ends the file. None: there is none."""
+    """Return the step of the last complete record;
+    an incomplete one ends the file. None: there is none.
+    """
     at, found = 0, None
     while at + _HEAD_BYTES <= len(data):
         size, checksum = struct.unpack_from("<QI", data, at)

@@ -14,7 +14,14 @@ from ..errors import ChildError, UsageError
 from . import processes, warden
 from .warden import Streams
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP)
+SIGNALS = (
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGTSTP,
+)
 LOST_S = 10.0  # for killing and reaping what a dead warden has left
 
 
@@ -25,11 +32,15 @@ class Child:
         UsageError: the command does not exist, or cannot be executed.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], streams: Streams) -> None:
-        self.code: int | None = None  # set when the command itself has ended; in subprocess's notation
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], streams: Streams
+    ) -> None:
+        # set when the command itself has ended; in subprocess's notation
+        self.code: int | None = None
         self.gone = False  # nothing that it started is left either
         self._heard = b""
-        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # our caller's; the kernel would reap for us
+        # our caller's; the kernel would reap for us
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         ours, theirs = socket.socketpair()
         self._link = ours
@@ -114,10 +125,14 @@ class Child:
         return int(number)
 
     def _part(self) -> None:
-        """Handle the warden's end: nothing is left, or the warden was killed and we kill its orphans."""
+        """Handle the warden's end: nothing is left,
+        or the warden was killed and we kill its orphans.
+        """
         self.gone = True
         _, status = os.waitpid(self._warden, 0)
-        if os.waitstatus_to_exitcode(status) == 0 and (self.code is not None or b"code" in self._heard):
+        if os.waitstatus_to_exitcode(status) == 0 and (
+            self.code is not None or b"code" in self._heard
+        ):
             return
         until, left = time.monotonic() + LOST_S, True
         while left and time.monotonic() < until:

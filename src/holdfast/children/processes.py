@@ -22,9 +22,13 @@ def descendants(ancestor: int) -> list[int]:
 
 
 def workers(ancestor: int, variable: str) -> list[int]:
-    """Return its descendants that were started with that environment variable, by a process without it."""
+    """Return its descendants that were started with that environment variable,
+    by a process without it.
+    """
     given = f"\0{variable}="
-    found = {pid: parent for pid, parent in _born(ancestor) if given in "\0" + _read(f"{pid}/environ")}
+    found = {
+        pid: parent for pid, parent in _born(ancestor) if given in "\0" + _read(f"{pid}/environ")
+    }
     return [pid for pid, parent in found.items() if parent not in found]
 
 
@@ -85,16 +89,25 @@ def command(pid: int) -> list[str]:
 
 
 def shown(pid: int) -> str:
-    """Return for people what the process does: its state, and where in the kernel each thread waits."""
+    """Return for people what the process does: its state,
+    and where in the kernel each thread waits.
+    """
     lines = [f"state: {_field_text(f'{pid}/status', 'State')}"]
     for thread in sorted(_listed(f"/proc/{pid}/task"), key=int):
-        where = " < ".join(line.split()[-1] for line in _read(f"{pid}/task/{thread}/stack").splitlines())
-        lines.append(f"thread {thread}: {_read(f'{pid}/task/{thread}/comm').strip()}: {where or waits_in(pid, thread)}")
+        where = " < ".join(
+            line.split()[-1] for line in _read(f"{pid}/task/{thread}/stack").splitlines()
+        )
+        lines.append(
+            f"thread {thread}: {_read(f'{pid}/task/{thread}/comm').strip()}: "
+            f"{where or waits_in(pid, thread)}"
+        )
     return "\n".join(lines)
 
 
 def waits_in(pid: int, thread: int | str = "") -> str:
-    """Return the name of the kernel's function in which a thread waits; "" if it runs, or the kernel does not say."""
+    """Return the name of the kernel's function in which a thread waits; "" if it runs, or the
+    kernel does not say.
+    """
     found = _read(f"{pid}/task/{thread or pid}/wchan")
     return "" if found == "0" else found
 
@@ -102,7 +115,9 @@ def waits_in(pid: int, thread: int | str = "") -> str:
 def writes(pids: Collection[int], files: Collection[Path]) -> bool:
     """Whether one of the processes has one of the files open for writing."""
     wanted = {found for path in files if (found := _identity(path))}
-    return any(_writes(pid, number, wanted) for pid in pids for number in _listed(f"/proc/{pid}/fd"))
+    return any(
+        _writes(pid, number, wanted) for pid in pids for number in _listed(f"/proc/{pid}/fd")
+    )
 
 
 def _born(ancestor: int) -> list[tuple[int, int]]:
@@ -124,7 +139,8 @@ def _all() -> Iterator[Process]:
     """Yield all processes; none if there is no /proc: then only the command's group is tracked."""
     for name in _listed("/proc"):
         if name.isdecimal() and (text := _read(f"{name}/stat")):
-            _, parent, group = text[text.rindex(")") + 2 :].split()[:3]  # the name before it may contain any text
+            # the name before it may contain any text
+            _, parent, group = text[text.rindex(")") + 2 :].split()[:3]
             yield Process(int(name), int(parent), int(group))
 
 
@@ -150,7 +166,9 @@ def _field_text(path: str, name: str) -> str:
 
 
 def _read(path: str) -> str:
-    """Return the text of a file in /proc; empty if its process has ended, or belongs to another user."""
+    """Return the text of a file in /proc;
+    empty if its process has ended, or belongs to another user.
+    """
     try:
         return Path("/proc", path).read_text(encoding="utf-8", errors="replace")
     except OSError:

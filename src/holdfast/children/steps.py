@@ -1,8 +1,9 @@
-"""Steps: memory in which a run writes how far it is, and its supervisor reads it. Nothing goes through the disk.
+"""Steps: memory in which a run writes how far it is, and its supervisor reads it. Nothing goes
+through the disk.
 
-The memory belongs to the supervisor (memfd). A process of the same user and machine opens it by way of /proc. It claims
-a slot of one page and writes into it at every safe point: some words, and a ring of the moments at which its last
-phases began.
+The memory belongs to the supervisor (memfd). A process of the same user and machine opens it by way
+of /proc. It claims a slot of one page and writes into it at every safe point: some words, and a
+ring of the moments at which its last phases began.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class Claimed:
                 raise OSError(f"{path} is not the memory of a supervisor")
             whole = memoryview(mmap.mmap(descriptor, 0)).cast("Q")
             _lock(descriptor)
-            number = next((number for number in range(SLOTS) if _is_free(whole[number * _WORDS + _PID])), None)
+            number = next(
+                (number for number in range(SLOTS) if _is_free(whole[number * _WORDS + _PID])), None
+            )
             if number is None:
                 raise OSError(f"{path} has no free slot")
             self._words = whole[number * _WORDS : (number + 1) * _WORDS]
@@ -61,7 +64,8 @@ class Claimed:
             self._words[_RANK], self._words[_WORLD] = rank, world
             self._words[_PID] = os.getpid()
         finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # the map keeps the file open, and with it the lock
+            # the map keeps the file open, and with it the lock
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
         self._count = 0
 
@@ -70,7 +74,8 @@ class Claimed:
         words, count = self._words, self._count
         words[_RING + count % _RING_WORDS] = time.monotonic_ns() << 3 | phase
         words[_STEP] = step
-        self._count = words[_COUNT] = count + 1  # last: a reader that sees it finds the others written
+        # last: a reader that sees it finds the others written
+        self._count = words[_COUNT] = count + 1
 
     def listens(self, number: int) -> None:
         """Note the signal at which this process writes its stacks."""
@@ -136,7 +141,8 @@ class StepMemory:
 
     def _seen(self, slot: int, words: memoryview) -> SlotView:
         count, before = words[_COUNT], self._counts.get(slot, 0)
-        first = max(before - 1 if before <= count else 0, count - _RING_WORDS // 2, 0)  # a writer may be at the others
+        # a writer may be at the others
+        first = max(before - 1 if before <= count else 0, count - _RING_WORDS // 2, 0)
         marks = [words[_RING + number % _RING_WORDS] for number in range(first, count)]
         self._counts[slot] = count
         spans = pairwise(marks)

@@ -1,12 +1,14 @@
-"""The warden: a process between its starter (us) and the command, so that no process of the command outlives either.
+"""The warden: a process between its starter (us) and the command, so that no process of the command
+outlives either.
 
-It starts the command, adopts processes that the command abandons, forwards signals, and reaps. When its starter dies,
-however suddenly, the socket between the two closes and the warden kills all that is left. When the warden dies, the
-kernel kills the command. The starter then kills the rest, if it has adopted them (`adopt`).
+It starts the command, adopts processes that the command abandons, forwards signals, and reaps. When
+its starter dies, however suddenly, the socket between the two closes and the warden kills all that
+is left. When the warden dies, the kernel kills the command. The starter then kills the rest, if it
+has adopted them (`adopt`).
 
-It receives single bytes: each is the number of a signal, plus ALONE when only the command itself is meant. It sends
-lines: `pid 17` when the command was started, `error 2` when it could not be, `code -9` when it has ended. It closes the
-socket when no process of the command is left.
+It receives single bytes: each is the number of a signal, plus ALONE when only the command itself is
+meant. It sends lines: `pid 17` when the command was started, `error 2` when it could not be, `code
+-9` when it has ended. It closes the socket when no process of the command is left.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ from . import processes
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 _ROUND_MS = 20
 ALONE = 0x80
-# These signals get their default action again, even if our caller ignores them. A shell ignores Ctrl-C and Ctrl-\ for a
-# command that ends with `&`. The terminal's own signals never reach the command, which is in a separate group. SIGHUP
-# stays ignored: nohup asks for that.
+# These signals get their default action again, even if our caller ignores them. A shell ignores
+# Ctrl-C and Ctrl-\ for a command that ends with `&`. The terminal's own signals never reach the
+# command, which is in a separate group. SIGHUP stays ignored: nohup asks for that.
 STAYS_IGNORED = {signal.SIGHUP}
 _UNCHANGED = {signal.SIGKILL, signal.SIGSTOP}
 _prctl: Any = getattr(ctypes.CDLL(None), "prctl", lambda *_: -1)
@@ -45,7 +47,12 @@ class Streams(NamedTuple):
 
     def close(self, *, sources: bool) -> None:
         """Close the descriptors that this process has of them."""
-        for descriptor in {self.stdin, self.stdout, self.stderr, *(self.sources if sources else ())}:
+        for descriptor in {
+            self.stdin,
+            self.stdout,
+            self.stderr,
+            *(self.sources if sources else ()),
+        }:
             if descriptor is not None:
                 os.close(descriptor)
 
@@ -56,7 +63,9 @@ def adopt(*, orphans: bool) -> None:
 
 
 def kill_all() -> None:
-    """Kill every descendant of this process. All are stopped first: a stopped process cannot fork."""
+    """Kill every descendant of this process.
+    All are stopped first: a stopped process cannot fork.
+    """
     seen: set[int] = set()
     while fresh := set(processes.descendants(os.getpid())) - seen:
         send(fresh, signal.SIGSTOP)
@@ -71,7 +80,9 @@ def serve(
     streams: Streams,
     mask: Sequence[int],
 ) -> None:
-    """Run the warden, in a process forked for it with all signals blocked. `mask`: the command's signal mask."""
+    """Run the warden, in a process forked for it with all signals blocked.
+    `mask`: the command's signal mask.
+    """
     os.setpgid(0, 0)  # a signal to our starter's group does not reach us: we have time to clean up
     adopt(orphans=True)
     ours, theirs = socket.socketpair()
@@ -105,7 +116,8 @@ def _start(
             if callable(signal.getsignal(number)) or number not in STAYS_IGNORED:
                 signal.signal(number, signal.SIG_DFL)
         if streams.terminal:
-            signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a background process may then write to the terminal
+            # a background process may then write to the terminal
+            signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     return subprocess.Popen(
@@ -114,15 +126,16 @@ def _start(
         stdin=streams.stdin,
         stdout=streams.stdout,
         stderr=streams.stderr,
-        close_fds=False,  # the command inherits what the caller's shell opened for it; our own close themselves
+        # the command inherits what the caller's shell opened for it; our own close themselves
+        close_fds=False,
         process_group=0,
         preexec_fn=settle,  # noqa: PLW1509  there is only one thread
     )
 
 
 def _forget(kept: Collection[int]) -> None:
-    """Close the descriptors that belong to our starter: the other ends of its pipes must close when it ends, not when
-    we end.
+    """Close the descriptors that belong to our starter: the other ends of its pipes must close when
+    it ends, not when we end.
     """
     with suppress(OSError):
         for number in map(int, os.listdir("/proc/self/fd")):
@@ -162,7 +175,9 @@ def _attend(link: socket.socket, wakeup: socket.socket, pid: int) -> None:
 
 
 def _orders(link: socket.socket) -> bytes | None:
-    """Return the orders that the starter has sent since the last call; None if the starter is gone."""
+    """Return the orders that the starter has sent since the last call;
+    None if the starter is gone.
+    """
     try:
         return link.recv(4096, socket.MSG_DONTWAIT) or None
     except BlockingIOError:
@@ -172,7 +187,9 @@ def _orders(link: socket.socket) -> bytes | None:
 
 
 def reap(child: int) -> tuple[int | None, bool]:
-    """Return the exit status of `child`, if it has ended, and whether anything is left to wait for."""
+    """Return the exit status of `child`, if it has ended,
+    and whether anything is left to wait for.
+    """
     code = None
     while True:
         try:

@@ -1,4 +1,5 @@
-"""The command line: `holdfast COMMAND`. A command's module is imported when it is called, so that help is quick.
+"""The command line: `holdfast COMMAND`. A command's module is imported when it is called, so that
+help is quick.
 
 Completion for bash (zsh and fish likewise): eval "$(_HOLDFAST_COMPLETE=bash_source holdfast)"
 """
@@ -104,7 +105,8 @@ class Commands(click.Group):
             return None
         module = importlib.import_module(MODULES[cmd_name])
         command: click.Command = getattr(module, cmd_name if cmd_name in HOMES else "command")
-        command.name = cmd_name  # not its function's name: the documentation takes its headings from here
+        # not its function's name: the documentation takes its headings from here
+        command.name = cmd_name
         command.short_help = COMMANDS[cmd_name]
         examples = re.findall(rf"^{cmd_name}(?: .*)?$", EXAMPLES, re.MULTILINE)
         command.epilog = "\b\nExamples:\n" + "\n".join(f"  holdfast {each}" for each in examples)
@@ -121,7 +123,9 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in COMMANDS and not args[0].startswith("-"):
             close = difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.5)
-            ctx.fail(f"there is no command {args[0]!r}{f': did you mean {close[0]}?' if close else ''}")
+            ctx.fail(
+                f"there is no command {args[0]!r}{f': did you mean {close[0]}?' if close else ''}"
+            )
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -133,7 +137,9 @@ class Commands(click.Group):
             sys.stdout = io.StringIO()  # the interpreter flushes once more when it exits
             return BROKEN_PIPE
 
-    def main(self, args: Any = None, prog_name: str | None = None, *_: Any, **extra: Any) -> NoReturn:
+    def main(
+        self, args: Any = None, prog_name: str | None = None, *_: Any, **extra: Any
+    ) -> NoReturn:
         sys.exit(self._code(args, prog_name or "holdfast", extra | {"standalone_mode": False}))
 
     def _code(self, args: Any, prog_name: str, extra: dict[str, Any]) -> int:
@@ -141,7 +147,9 @@ class Commands(click.Group):
             return int(super().main(args, prog_name, **extra) or 0)
         except click.UsageError as error:
             program = error.ctx.command_path if error.ctx else prog_name
-            return told(f"{error.format_message().rstrip('.')}; see {program} --help", error.exit_code)
+            return told(
+                f"{error.format_message().rstrip('.')}; see {program} --help", error.exit_code
+            )
         except click.ClickException as error:
             return told(error.format_message(), error.exit_code)
         except click.Abort:
@@ -151,7 +159,11 @@ class Commands(click.Group):
         except OSError as error:
             return told(spelled(error), 1)
         except MemoryError:
-            return told("this needs more memory than there is; call it on a machine, or in a job, with more", 1)
+            return told(
+                "this needs more memory than there is; "
+                "call it on a machine, or in a job, with more",
+                1,
+            )
 
 
 def told(line: str, code: int) -> int:
@@ -165,12 +177,18 @@ def told(line: str, code: int) -> int:
 def spelled(error: OSError) -> str:
     """Return the system's message and the file that it is about."""
     why = error.strerror or str(error) or type(error).__name__
-    return f"{os.fsdecode(error.filename)}: {why}" if isinstance(error.filename, str | bytes | os.PathLike) else why
+    return (
+        f"{os.fsdecode(error.filename)}: {why}"
+        if isinstance(error.filename, str | bytes | os.PathLike)
+        else why
+    )
 
 
 EXIT_CODES = (
-    "Exit codes: 0 done, 1 failed or different, 2 wrong use, 3 not found, 4 damaged, 6 the scheduler refused, "
-    "7 no space, 8 the command failed for good, 9 superseded, 11 a script loses work, 12 unreadable now, "
+    "Exit codes: 0 done, 1 failed or different, 2 wrong use, "
+    "3 not found, 4 damaged, 6 the scheduler refused, "
+    "7 no space, 8 the command failed for good, "
+    "9 superseded, 11 a script loses work, 12 unreadable now, "
     "75 stopped: run me again."
 )
 
@@ -184,9 +202,9 @@ EXIT_CODES = (
 @click.version_option(package_name="holdfast", message="holdfast %(version)s")
 @click.pass_context
 def commands(ctx: click.Context) -> None:
-    """Look at runs and tend them. RUN is a run's directory, a checkpoint's, or a copy of either. The directory of a
-    submission or a supervisor stands for its run. ls, show, verify, diff and export also read what other programs
-    wrote: .pt, safetensors, Hugging Face, DCP, Orbax, Keras.
+    """Look at runs and tend them. RUN is a run's directory, a checkpoint's, or a copy of either.
+    The directory of a submission or a supervisor stands for its run. ls, show, verify, diff and
+    export also read what other programs wrote: .pt, safetensors, Hugging Face, DCP, Orbax, Keras.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)
@@ -197,5 +215,6 @@ def main() -> NoReturn:
     """The entry point of the `holdfast` script."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character gets its escape instead
+            # a terminal that lacks a character gets its escape instead
+            stream.reconfigure(errors="backslashreplace")
     commands.main()

@@ -21,8 +21,8 @@ def attempts(logs: Iterable[Log]) -> list[dict[str, Any]]:
 
 
 def attempts_at(seen: PlaceState) -> list[dict[str, Any]]:
-    """Return one summary for each attempt that claimed a place, oldest first. A fact that the place does not hold is
-    None.
+    """Return one summary for each attempt that claimed a place, oldest first. A fact that the place
+    does not hold is None.
     """
     saved = Counter(copy.attempt for copy in seen.copies)
     return [_claimed(claim, saved[claim.attempt]) for claim in seen.claims]
@@ -54,7 +54,9 @@ def _summary(log: Log) -> dict[str, Any]:
     steps = [event["step"] for event in log.events if isinstance(event.get("step"), int)]
     times = [event["time"] for event in log.events if isinstance(event.get("time"), int | float)]
     counts = Counter(event["event"] for event in log.events)
-    restored: Event = next((event for event in reversed(log.events) if event["event"] == "restored"), {})
+    restored: Event = next(
+        (event for event in reversed(log.events) if event["event"] == "restored"), {}
+    )
     return {
         "attempt": log.attempt,
         "owner": owner.describe(log.owner),
@@ -65,7 +67,9 @@ def _summary(log: Log) -> dict[str, Any]:
         "restored_step": restored.get("step"),
         "last_step": max(steps, default=0) or None,
         "saved": counts["saved"],
-        "pruned": sum(len(event["names"]) for event in log.events if isinstance(event.get("names"), list)),
+        "pruned": sum(
+            len(event["names"]) for event in log.events if isinstance(event.get("names"), list)
+        ),
         "quarantined": counts["quarantined"],
         "ended": _ended(log, times),
     }

@@ -30,10 +30,12 @@ from .targets import CopyTarget, Item, target
 @click.option("--all", "everything", is_flag=True, help="Copy all checkpoints, oldest first.")
 @options.as_json
 def command(src: str, dst: str, everything: bool, as_json: bool) -> int:
-    """Copy the newest checkpoint of SRC to DST, whole and verified. SRC is a RUN, RUN@STEP, or the address of a place.
+    """Copy the newest checkpoint of SRC to DST, whole and verified. SRC is a RUN, RUN@STEP, or the
+    address of a place.
 
-    DST is a folder, which becomes a run's directory, or the address of a place. Nothing is overwritten: DST is empty,
-    or holds checkpoints of the same run. Repeat an interrupted copy as it was.
+    DST is a folder, which becomes a run's directory, or the address of a place. Nothing is
+    overwritten: DST is empty, or holds checkpoints of the same run. Repeat an interrupted copy as
+    it was.
     """
     path, step = options.parted(src)
     if everything and step is not None:
@@ -59,8 +61,8 @@ def _last_attempt(here: LocalSource, chosen: Sequence[Checkpoint]) -> int:
 
 
 def _run_json(here: LocalSource, known: Elsewhere) -> str:
-    """Return the text of run.json. A copied single checkpoint has no such file; the run's id is then taken from its
-    manifest.
+    """Return the text of run.json. A copied single checkpoint has no such file; the run's id is
+    then taken from its manifest.
     """
     if isinstance(here, RemoteSource):
         return here.seen.run_json
@@ -74,7 +76,10 @@ def _items(here: LocalSource, chosen: Sequence[Checkpoint], known: Elsewhere) ->
     saved = _attempts(here)
     for checkpoint in chosen:
         if checkpoint.head.run != known.run:
-            raise UsageError(f"{checkpoint.path}: of another run than {chosen[-1].path}; copy it to another place")
+            raise UsageError(
+                f"{checkpoint.path}: of another run than "
+                f"{chosen[-1].path}; copy it to another place"
+            )
         number = here.attempt_of(checkpoint)
         yield Item(here, checkpoint, saved.get(number, AttemptFacts(number, None, ended=True)))
 
@@ -82,7 +87,10 @@ def _items(here: LocalSource, chosen: Sequence[Checkpoint], known: Elsewhere) ->
 def _attempts(here: LocalSource) -> dict[int, AttemptFacts]:
     """Return what the source knows of the attempts that saved its checkpoints."""
     if isinstance(here, RemoteSource):
-        return {each.attempt: AttemptFacts(each.attempt, each.origin, each.ended) for each in here.seen.claims}
+        return {
+            each.attempt: AttemptFacts(each.attempt, each.origin, each.ended)
+            for each in here.seen.claims
+        }
     root = here.locate().root
     if root is None:
         return {}
@@ -90,19 +98,29 @@ def _attempts(here: LocalSource) -> dict[int, AttemptFacts]:
     logs = [log for log in journal.logs(root) if log.restored is not None]
     before = dict(zip((log.attempt for log in logs), [None, *logs], strict=False))
     return {
-        log.attempt: AttemptFacts(log.attempt, origin_of(log, before[log.attempt]), log.attempt not in alive)
+        log.attempt: AttemptFacts(
+            log.attempt, origin_of(log, before[log.attempt]), log.attempt not in alive
+        )
         for log in logs
     }
 
 
 def _copied(item: Item, to: CopyTarget, *, damage_is_told: bool) -> dict[str, Any]:
     """Copy a checkpoint unless it is there already; return the result for the user."""
-    facts = {"name": item.name, "size_bytes": item.checkpoint.size_bytes, "verified": None, "damaged": None}
+    facts = {
+        "name": item.name,
+        "size_bytes": item.checkpoint.size_bytes,
+        "verified": None,
+        "damaged": None,
+    }
     there = to.digest(item)
     if there == item.digest:
         return facts
     if there is not None:
-        raise UsageError(f"{to.shown}: another {item.name} lies there, and is not overwritten; copy to another place")
+        raise UsageError(
+            f"{to.shown}: another {item.name} lies there, "
+            "and is not overwritten; copy to another place"
+        )
     try:
         return facts | {"verified": to.add(item)}
     except Damaged as error:
@@ -116,8 +134,13 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
         if each["damaged"]:
             yield f"{each['name']}  DAMAGED, not copied: {each['damaged']}"
         elif each["verified"]:
-            yield f"{each['name']}  copied  {size(each['size_bytes'])}  verified: {each['verified']}"
+            yield (
+                f"{each['name']}  copied  {size(each['size_bytes'])}  verified: {each['verified']}"
+            )
         else:
             yield f"{each['name']}  was there already"
     copied = [each for each in facts["checkpoints"] if each["verified"]]
-    yield f"{facts['target']}: {len(copied)} copied, {size(sum(each['size_bytes'] for each in copied))}"
+    yield (
+        f"{facts['target']}: {len(copied)} copied, "
+        f"{size(sum(each['size_bytes'] for each in copied))}"
+    )

@@ -1,4 +1,5 @@
-"""Defaults: options in `holdfast.toml` or `pyproject.toml` that replace the command line's defaults.
+"""Defaults: options in `holdfast.toml` or `pyproject.toml` that replace the command line's
+defaults.
 
     [submit]                      # [tool.holdfast.submit] in pyproject.toml
     lead = 300
@@ -8,7 +9,8 @@
     partition = "long"
     time = "12:00:00"
 
-Only the folder from which a command is called is searched: a file further up may be another user's, and could run code.
+Only the folder from which a command is called is searched: a file further up may be another user's,
+and could run code.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from typing import Any
 from .. import scan
 from ..errors import UsageError
 
-FILES = {"holdfast.toml": (), "pyproject.toml": ("tool", "holdfast")}  # the first file with such a table is used
+# the first file with such a table is used
+FILES = {"holdfast.toml": (), "pyproject.toml": ("tool", "holdfast")}
 
 
 def defaults(command: str, known: Sequence[str]) -> dict[str, Any]:
@@ -37,7 +40,9 @@ def defaults(command: str, known: Sequence[str]) -> dict[str, Any]:
         strange = sorted(set(found) - set(known))
         if strange:
             options = ", ".join(sorted(name.replace("_", "-") for name in known))
-            raise UsageError(f"{file}: holdfast {command} has no option {strange[0]}; it has {options}")
+            raise UsageError(
+                f"{file}: holdfast {command} has no option {strange[0]}; it has {options}"
+            )
         return found
     return {}
 

@@ -1,4 +1,6 @@
-"""`holdfast demo`: drill a small training of our own, for somebody who has only just installed Holdfast."""
+"""`holdfast demo`: drill a small training of our own,
+for somebody who has only just installed Holdfast.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +20,35 @@ from .drill import drilled
 from .formatting import echo, echo_json
 
 SCRIPT = Path(__file__).with_name("demo_training.py")
-COMMAND = (sys.executable, "-P", "-m", f"{__package__}.{SCRIPT.stem}")  # -P: the directory it is called in stays out
+# -P: the directory it is called in stays out
+COMMAND = (sys.executable, "-P", "-m", f"{__package__}.{SCRIPT.stem}")
 KILLS, SEED = 2, 2
 
 
 @click.command()
-@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Leave the runs in DIR.")
+@click.option(
+    "--keep",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Leave the runs in DIR.",
+)
 @options.as_json
 def command(as_json: bool, keep: Path | None) -> int:
-    """Train a small network, kill it, damage its checkpoints, and compare every bit with undisturbed runs.
+    """Train a small network, kill it, damage its checkpoints, and compare every bit with
+    undisturbed runs.
 
-    This takes about 20 seconds, and needs NumPy. It is `holdfast drill` of a script that is part of Holdfast. The
-    directory in which it is called stays as it is.
+    This takes about 20 seconds, and needs NumPy. It is `holdfast drill` of a script that is part of
+    Holdfast. The directory in which it is called stays as it is.
 
-    Exit 0: identical. 1: different, or not proven. 2: NumPy is not installed. 8: the training failed by itself.
+    Exit 0: identical. 1: different, or not proven. 2: NumPy is not installed. 8: the training
+    failed by itself.
     """
     if find_spec("numpy") is None:
         raise UsageError("the demo trains with NumPy: pip install numpy")
     terminal.say(f"demo: trains a small network again and again, in about 20 s: {SCRIPT}")
-    terminal.say(f"demo: undisturbed, then with {KILLS} kills by SIGKILL, and a flipped bit in a checkpoint")
+    terminal.say(
+        f"demo: undisturbed, then with {KILLS} kills by SIGKILL, and a flipped bit in a checkpoint"
+    )
     found = drilled(COMMAND, drill.DrillOptions(KILLS, ("KILL",), SEED, keep=keep), as_json=as_json)
     if as_json:
         echo_json(msgspec.to_builtins(found))
@@ -52,13 +64,19 @@ def lines(found: drill.DrillReport) -> list[str]:
     aside = [name for each in found.attempts for name in each.quarantined]
     states, metrics = counted(found.states_compared, "state"), counted(found.metric_lines, "line")
     told = [
-        f"killed: {counted(sum(each.signal is not None for each in found.attempts), 'time')} by SIGKILL",
+        (
+            f"killed: {counted(sum(each.signal is not None for each in found.attempts), 'time')} "
+            "by SIGKILL"
+        ),
         *(f"damaged on purpose: {each.damage}" for each in damaged),
         f"set aside as damaged, and not restored: {', '.join(aside) or 'nothing'}",
         f"compared with an undisturbed run: {states}, {metrics} of metrics",
         *([f"the runs: holdfast ls {found.kept}/killed"] if found.kept else []),
         f"the script: {SCRIPT}",
-        "your own script: holdfast drill -- python train.py, or holdfast init train.py if it knows nothing of Holdfast",
+        (
+            "your own script: holdfast drill -- python train.py, "
+            "or holdfast init train.py if it knows nothing of Holdfast"
+        ),
         "read on: docs/tutorial.md and docs/drill.md in the repository; holdfast drill --help",
     ]
     if found.verdict != reports.IDENTICAL:

@@ -1,4 +1,6 @@
-"""Train a small network with NumPy: what `holdfast demo` kills. The lines marked with (*) are Holdfast's."""
+"""Train a small network with NumPy: what `holdfast demo` kills.
+The lines marked with (*) are Holdfast's.
+"""
 
 import numpy as np
 
@@ -13,7 +15,11 @@ def main() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(400, 8))
     y = np.sin(x.sum(axis=1, keepdims=True))
-    model = {"w": rng.normal(size=(8, HIDDEN)) / 3, "b": np.zeros(HIDDEN), "out": rng.normal(size=(HIDDEN, 1)) / 8}
+    model = {
+        "w": rng.normal(size=(8, HIDDEN)) / 3,
+        "b": np.zeros(HIDDEN),
+        "out": rng.normal(size=(HIDDEN, 1)) / 8,
+    }
     speed = {name: np.zeros_like(value) for name, value in model.items()}
 
     state = {"model": model, "speed": speed, "rng": rng}  # (*) everything that training changes
@@ -30,7 +36,8 @@ def main() -> None:
                     speed[name] -= RATE * slope / BATCH
                     model[name] += speed[name]
                 run.log(loss=float((wrong**2).mean()))  # (*)
-            print(f"epoch {epoch + 1}: loss {run.mean('loss'):.4f}", flush=True)  # (*) its mean over the epoch
+            # (*) its mean over the epoch
+            print(f"epoch {epoch + 1}: loss {run.mean('loss'):.4f}", flush=True)
 
 
 if __name__ == "__main__":

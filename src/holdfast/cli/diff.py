@@ -23,12 +23,24 @@ TROUBLE = 2  # as diff(1): 1 means different
 @click.command()
 @click.argument("a", metavar="A", shell_complete=options.directories)
 @click.argument("b", metavar="B", shell_complete=options.directories)
-@click.option("--exempt", metavar="PLACE", multiple=True, help="Leave this leaf or part out; * stands for any text.")
-@click.option("--quick", is_flag=True, help="Trust the recorded digests; read only the leaves whose digests differ.")
+@click.option(
+    "--exempt",
+    metavar="PLACE",
+    multiple=True,
+    help="Leave this leaf or part out; * stands for any text.",
+)
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Trust the recorded digests; read only the leaves whose digests differ.",
+)
 @options.everything
 @options.as_json
-def command(a: str, b: str, exempt: tuple[str, ...], quick: bool, everything: bool, as_json: bool) -> int:
-    """Compare two checkpoints bit for bit. A and B are each a RUN (its newest), RUN@STEP, or a checkpoint's directory.
+def command(
+    a: str, b: str, exempt: tuple[str, ...], quick: bool, everything: bool, as_json: bool
+) -> int:
+    """Compare two checkpoints bit for bit. A and B are each a RUN (its newest), RUN@STEP, or a
+    checkpoint's directory.
 
     Exit 0 when they are identical, 1 when they differ, more when that could not be told.
     """
@@ -49,7 +61,12 @@ def command(a: str, b: str, exempt: tuple[str, ...], quick: bool, everything: bo
             first, second, found = again(compared)
             tell("")
             names = by_name(first, second)
-            facts = {"a": str(first.path), "b": str(second.path), "identical": not found, "exempt": exempt}
+            facts = {
+                "a": str(first.path),
+                "b": str(second.path),
+                "identical": not found,
+                "exempt": exempt,
+            }
             lines = [
                 f"a: {first.path} ({first.name})",
                 f"b: {second.path} ({second.name})",
@@ -59,7 +76,8 @@ def command(a: str, b: str, exempt: tuple[str, ...], quick: bool, everything: bo
                 *_explained(found),
             ]
             report(
-                facts | {"by_name": names and names.pairs, "differences": [*map(_difference, found)]},
+                facts
+                | {"by_name": names and names.pairs, "differences": [*map(_difference, found)]},
                 lines,
                 as_json=as_json,
             )
@@ -83,10 +101,17 @@ def _explained(found: list[Difference]) -> Iterator[str]:
     if found and all(each.kind == "rng" for each in found):
         sources = sorted({each.where.rpartition("/")[2] for each in found})
         words = " ".join(f"--exempt '*rng/{source}'" for source in sources)
-        yield ("everything else is identical. A generator that nobody seeds differs from run to run;")
+        yield (
+            "everything else is identical. A generator that nobody seeds differs from run to run;"
+        )
         yield f"to leave it out: {words}"
 
 
 def _difference(each: Difference) -> dict[str, Any]:
-    facts: dict[str, Any] = {"where": each.where, "area": each.area, "kind": each.kind, "what": each.what}
+    facts: dict[str, Any] = {
+        "where": each.where,
+        "area": each.area,
+        "kind": each.kind,
+        "what": each.what,
+    }
     return facts | (each.distance._asdict() if each.distance else {})

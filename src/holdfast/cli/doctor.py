@@ -23,8 +23,18 @@ from .formatting import echo, echo_json
 
 
 @click.command()
-@click.argument("run", metavar="[RUN]", required=False, callback=options.no_address, shell_complete=options.directories)
-@click.option("--partition", metavar="NAME", help="Ask about this partition. Default: RUN's, else the cluster's own.")
+@click.argument(
+    "run",
+    metavar="[RUN]",
+    required=False,
+    callback=options.no_address,
+    shell_complete=options.directories,
+)
+@click.option(
+    "--partition",
+    metavar="NAME",
+    help="Ask about this partition. Default: RUN's, else the cluster's own.",
+)
 @click.option(
     "--purge-days",
     metavar="N",
@@ -33,18 +43,24 @@ from .formatting import echo, echo_json
 )
 @options.as_json
 def command(run: str | None, partition: str | None, purge_days: float | None, as_json: bool) -> int:
-    """Look at the file system (of RUN, else of this folder), the scheduler, versions, and at what RUN's saves take.
+    """Look at the file system (of RUN, else of this folder), the scheduler, versions, and at what
+    RUN's saves take.
 
-    A line for each check: ok, warning or problem, and what to do. Nothing is left behind. Exit 1 if there is a problem.
-    RUN may also be a folder that is a mirror.
+    A line for each check: ok, warning or problem, and what to do. Nothing is left behind. Exit 1 if
+    there is a problem. RUN may also be a folder that is a mirror.
     """
     if run is not None and not scan.is_dir(run):
         raise NotFound(f"{run}: no such directory; expected a run's")
     checks = []
-    for check in examine(run, partition, settings.purge_days() if purge_days is None else purge_days):
+    for check in examine(
+        run, partition, settings.purge_days() if purge_days is None else purge_days
+    ):
         checks.append(check)
         if not as_json:
-            echo(f"{check.level:<9}{check.name}: {check.what}" + (f"; {check.todo}" if check.todo else ""))
+            echo(
+                f"{check.level:<9}{check.name}: {check.what}"
+                + (f"; {check.todo}" if check.todo else "")
+            )
     if as_json:
         echo_json({"run": run, "checks": [check._asdict() for check in checks]})
     return 1 if any(check.level == "problem" for check in checks) else 0
@@ -63,7 +79,9 @@ def examine(run: str | None, partition: str | None, days: float | None = None) -
         yield from runs.rights(known.run)
         yield from runs.ageing(known.run, days)
         for each in _stale_files(known.directory):
-            yield (problem if each.stops else warning)("mess", f"{each.path}: {each.what}", each.todo)
+            yield (problem if each.stops else warning)(
+                "mess", f"{each.path}: {each.what}", each.todo
+            )
 
 
 def _stale_files(directory: Path) -> list[StaleFile]:
@@ -72,7 +90,11 @@ def _stale_files(directory: Path) -> list[StaleFile]:
         return copies.find(directory)
     found = [_left(path) for path in leftovers.find(directory)]
     root = _root(directory)
-    return [] if root is not None and strangers(root) else [*(stale_files.find(root) if root else ()), *found]
+    return (
+        []
+        if root is not None and strangers(root)
+        else [*(stale_files.find(root) if root else ()), *found]
+    )
 
 
 def _root(directory: Path) -> Path | None:

@@ -21,7 +21,9 @@ from .init import mended
 class _Signals(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
     name = "SIGNALS"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
         names = [name.strip().upper().removeprefix("SIG") for name in str(value).split(",")]
         for name in names:
             if name not in SIGNALS:
@@ -32,10 +34,25 @@ class _Signals(click.ParamType):  # type: ignore[type-arg]  # generic in the new
 @click.command(
     context_settings={"allow_interspersed_args": False},
 )
-@options.option("--kills", type=click.IntRange(1), metavar="N", default=5, help="Places from which to resume the run.")
-@options.option("--signals", type=_Signals(), default="KILL,TERM", help=f"Taken in turn: {','.join(SIGNALS)}.")
-@options.option("--seed", type=int, metavar="N", default=0, help="Decides when and what is killed and damaged.")
-@click.option("--steps", type=click.IntRange(2), metavar="N", help="Stop after N steps: makes long runs drillable.")
+@options.option(
+    "--kills",
+    type=click.IntRange(1),
+    metavar="N",
+    default=5,
+    help="Places from which to resume the run.",
+)
+@options.option(
+    "--signals", type=_Signals(), default="KILL,TERM", help=f"Taken in turn: {','.join(SIGNALS)}."
+)
+@options.option(
+    "--seed", type=int, metavar="N", default=0, help="Decides when and what is killed and damaged."
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(2),
+    metavar="N",
+    help="Stop after N steps: makes long runs drillable.",
+)
 @click.option(
     "--save-every",
     "save_every_steps",
@@ -49,18 +66,31 @@ class _Signals(click.ParamType):  # type: ignore[type-arg]  # generic in the new
     metavar="PATTERN",
     help="Metrics and printed lines not to compare, besides timings. May be repeated.",
 )
-@options.option("--flip/--no-flip", "damage", default=True, help="Damage checkpoints between attempts.")
-@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Leave the runs in DIR.")
-@click.option("--fix", is_flag=True, help="Add to a copy of the script what is missing, and print the diff.")
-@click.option("--write", is_flag=True, help="With --fix: write the script if the last drill says identical.")
+@options.option(
+    "--flip/--no-flip", "damage", default=True, help="Damage checkpoints between attempts."
+)
+@click.option(
+    "--keep",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Leave the runs in DIR.",
+)
+@click.option(
+    "--fix", is_flag=True, help="Add to a copy of the script what is missing, and print the diff."
+)
+@click.option(
+    "--write", is_flag=True, help="With --fix: write the script if the last drill says identical."
+)
 @options.as_json
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(as_json: bool, fix: bool, write: bool, command: tuple[str, ...], **chosen: Any) -> None:
-    """Run COMMAND, a script that uses holdfast.Run, twice undisturbed and once with kills; compare every bit.
+    """Run COMMAND, a script that uses holdfast.Run, twice undisturbed and once with kills; compare
+    every bit.
 
-    COMMAND itself is left as it is. HOLDFAST_RUN_DIR moves its run into a directory of the drill's. HOLDFAST_DRILL
-    makes it note the digests of its state at each step, and save where the drill wants to resume it. That is in the
-    first epoch, in a later one, after an epoch's last batch, at its end, and soon after a resume.
+    COMMAND itself is left as it is. HOLDFAST_RUN_DIR moves its run into a directory of the drill's.
+    HOLDFAST_DRILL makes it note the digests of its state at each step, and save where the drill
+    wants to resume it. That is in the first epoch, in a later one, after an epoch's last batch, at
+    its end, and soon after a resume.
 
         holdfast drill --kills 20 -- python train.py --lr 0.1
 
@@ -68,10 +98,12 @@ def command(as_json: bool, fix: bool, write: bool, command: tuple[str, ...], **c
 
         holdfast drill --fix -- python train.py
 
-    KILL strikes every process that COMMAND has started, RANK one of its ranks only, the others COMMAND itself.
+    KILL strikes every process that COMMAND has started, RANK one of its ranks only, the others
+    COMMAND itself.
 
-    Exit 0: identical at as many distinct places as kills were asked for, or at all that COMMAND has. 1: different, or
-    state identical but output differs, not proven, or not deterministic by itself. 8: COMMAND failed by itself.
+    Exit 0: identical at as many distinct places as kills were asked for, or at all that COMMAND
+    has. 1: different, or state identical but output differs, not proven, or not deterministic by
+    itself. 8: COMMAND failed by itself.
     """
     if write and not fix:
         raise UsageError("--write goes with --fix")
@@ -91,7 +123,9 @@ def command(as_json: bool, fix: bool, write: bool, command: tuple[str, ...], **c
         raise click.exceptions.Exit(report.exit_code)
 
 
-def drilled(command: Sequence[str], options: drill.DrillOptions, *, as_json: bool) -> drill.DrillReport:
+def drilled(
+    command: Sequence[str], options: drill.DrillOptions, *, as_json: bool
+) -> drill.DrillReport:
     """Drill the command, show its progress, and return the findings.
 
     Raises:

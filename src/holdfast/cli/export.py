@@ -27,9 +27,21 @@ from .sources import open_source
 @options.run_at
 @options.step
 @options.rank
-@click.option("-o", "--output", metavar="FILE", required=True, help="Where to; the ending chooses the format.")
-@options.option("--part", metavar="NAME", show_default="the model's weights", help="The part of the state to write.")
-@click.option("--all", "everything", is_flag=True, help="Write the tensors of every part, named by their whole paths.")
+@click.option(
+    "-o", "--output", metavar="FILE", required=True, help="Where to; the ending chooses the format."
+)
+@options.option(
+    "--part",
+    metavar="NAME",
+    show_default="the model's weights",
+    help="The part of the state to write.",
+)
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Write the tensors of every part, named by their whole paths.",
+)
 @click.option("--force", is_flag=True, help="Replace FILE when it exists.")
 @options.as_json
 def command(
@@ -42,7 +54,8 @@ def command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Write tensors of a checkpoint of RUN to FILE (.safetensors, .npz or .pt), every byte checked on the way.
+    """Write tensors of a checkpoint of RUN to FILE (.safetensors, .npz or .pt), every byte checked
+    on the way.
 
     What several ranks hold in pieces is written whole. Tied tensors are written once: .pt ties
     them again, and so does safetensors.torch.load_model. In .npz each name has its own.
@@ -60,7 +73,9 @@ def command(
             checkpoint = options.as_rank(found, rank)
             if isinstance(checkpoint, ForeignCheckpoint):
                 checkpoint.require_whole()
-            chosen = tensors.chosen(checkpoint, None if everything else part or checkpoint.main_part)
+            chosen = tensors.chosen(
+                checkpoint, None if everything else part or checkpoint.main_part
+            )
             tensors.require_known(chosen.tensors)
             here.bring(found, chosen.files)
             _require_space(target, chosen.tensors)
@@ -91,19 +106,26 @@ def _require_free(target: Path, *, force: bool) -> None:
     if scan.is_dir(target):
         raise UsageError(f"{target} is a directory; name a file")
     if scan.exists(target.absolute().parent / MANIFEST):
-        raise UsageError(f"{target}: its directory is a checkpoint, and those are immutable; choose another place")
+        raise UsageError(
+            f"{target}: its directory is a checkpoint, "
+            "and those are immutable; choose another place"
+        )
 
 
 def _require_space(target: Path, found: Sequence[Tensor]) -> None:
     """Require free space for the exported tensors.
 
     Raises:
-        NoSpace: what would be written does not fit. A view that repeats a few bytes without end is found out here.
+        NoSpace: what would be written does not fit. A view that repeats a few bytes without end is
+            found out here.
     """
     need = sum({tensor.identity: tensor.size_bytes for tensor in found}.values())
     free = disk.free_bytes(target.absolute().parent)
     if need > free:
-        raise NoSpace(f"{target}: {size(need)} would be written, and {size(free)} are free there; name another place")
+        raise NoSpace(
+            f"{target}: {size(need)} would be written, "
+            f"and {size(free)} are free there; name another place"
+        )
 
 
 # file ending -> function that makes the file's chunks from tensors and metadata

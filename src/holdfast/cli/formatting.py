@@ -1,4 +1,6 @@
-"""Formatting: formats text, tables, sizes and times for the terminal. Text from a file cannot control the terminal."""
+"""Formatting: formats text, tables, sizes and times for the terminal. Text from a file cannot
+control the terminal.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,15 @@ from ..store.format import seconds
 
 MOST_LETTERS = 10_000  # of a line
 _BETWEEN = "  "  # columns
-_ADDRESSES: dict[str, str] = {}  # a path of this process's own -> the address of what was brought there
+# a path of this process's own -> the address of what was brought there
+_ADDRESSES: dict[str, str] = {}
 
 
 @contextmanager
 def showing(addresses: Mapping[str, str]) -> Iterator[None]:
-    """Let everything that is printed, and the errors that leave the block, name addresses in the place of paths."""
+    """Let everything that is printed, and the errors that leave the block,
+    name addresses in the place of paths.
+    """
     _ADDRESSES.update(addresses)
     try:
         yield
@@ -51,17 +56,21 @@ def addressed(text: object) -> str:
 
 
 def without_passwords(line: str) -> str:
-    """Return `line` without the passwords of addresses in it, such as the words of a command have them."""
+    """Return `line` without the passwords of addresses in it,
+    such as the words of a command have them.
+    """
 
     def hidden(match: re.Match[str]) -> str:
         before, user = line[: match.start()], match[0].partition(":")[0]
-        return user if before.endswith(("sftp://", "ssh://")) else REDACTED  # elsewhere the user is a token
+        # elsewhere the user is a token
+        return user if before.endswith(("sftp://", "ssh://")) else REDACTED
 
     return USER_INFO.sub(hidden, line)
 
 
 def safe(text: object, most: int | None = MOST_LETTERS) -> str:
-    """Return `text` on one line, with control, formatting and unpaired characters written as escapes.
+    """Return `text` on one line, with control, formatting and unpaired characters written as
+    escapes.
 
     Of more than `most` characters, only the first ones are shown.
     """
@@ -76,11 +85,15 @@ def echo(text: object = "", *, err: bool = False, most: int | None = MOST_LETTER
 
 
 def echo_json(value: Any) -> None:
-    """Print `value` as JSON, in ASCII: numbers that JSON lacks become strings, text is passed through `legible`."""
+    """Print `value` as JSON, in ASCII: numbers that JSON lacks become strings, text is passed
+    through `legible`.
+    """
     click.echo(_escaped(msgspec.json.format(_encoded(value), indent=1)))
 
 
-def report(facts: Any, lines: Iterable[object], *, as_json: bool, most: int | None = MOST_LETTERS) -> None:
+def report(
+    facts: Any, lines: Iterable[object], *, as_json: bool, most: int | None = MOST_LETTERS
+) -> None:
     """Print the facts as JSON, or the lines as text; of a line at most that many characters."""
     if as_json:
         echo_json(facts)
@@ -115,7 +128,9 @@ def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {legible(str(key)): _finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [each if type(each) is int and -_WIDE < each < _WIDE else _finite(each) for each in value]
+        return [
+            each if type(each) is int and -_WIDE < each < _WIDE else _finite(each) for each in value
+        ]
     if type(value) is int and not -_WIDE < value < _WIDE:
         return msgspec.Raw(str(value).encode())
     return value
@@ -124,9 +139,11 @@ def _finite(value: Any) -> Any:
 _WIDE = 1 << 63  # msgspec encodes shorter integers only
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
-    """Print rows under their columns, without empty columns. No cell is folded or cut: where a terminal is too narrow,
-    columns are left out from the right, and a last line names them.
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()
+) -> None:
+    """Print rows under their columns, without empty columns. No cell is folded or cut: where a
+    terminal is too narrow, columns are left out from the right, and a last line names them.
     """
     cells = [[safe(cell) for cell in row] for row in rows]
     kept = [index for index, _ in enumerate(columns) if any(row[index] for row in cells)]
@@ -205,5 +222,6 @@ def age_s(created: str) -> float | None:
 def numbers(metrics: Mapping[str, Any]) -> str:
     """Return metrics on one line: "loss=0.123 val_acc=0.98"."""
     return " ".join(
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in metrics.items()
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in metrics.items()
     )

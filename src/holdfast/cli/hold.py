@@ -21,7 +21,8 @@ from .formatting import report
 @options.run_here
 @options.as_json
 def command(run: str, as_json: bool) -> None:
-    """Do not restart or requeue RUN until `holdfast release`. A process that runs now is not stopped.
+    """Do not restart or requeue RUN until `holdfast release`. A process that runs now is not
+    stopped.
 
     A job of it that waits in the queue, or is put there by hand, ends as soon as it begins.
 
@@ -34,7 +35,9 @@ def command(run: str, as_json: bool) -> None:
 @options.run_here
 @options.as_json
 def release(run: str, as_json: bool) -> None:
-    """Allow RUN to be restarted and requeued again. If it has stopped meanwhile, start or submit it yourself."""
+    """Allow RUN to be restarted and requeued again.
+    If it has stopped meanwhile, start or submit it yourself.
+    """
     _change(run, held=False, as_json=as_json)
 
 
@@ -46,9 +49,16 @@ def _change(run: str, *, held: bool, as_json: bool) -> None:
     if held != there:
         disk.write(root / HOLD, []) if held else disk.remove_file(root / HOLD)
         disk.sync_dir(root)
-    told = "released: from now on it is started again and requeued as it asks" if there else "was not held"
+    told = (
+        "released: from now on it is started again and requeued as it asks"
+        if there
+        else "was not held"
+    )
     if held:
-        told = f"held: once it stops it is neither started again nor requeued, until `holdfast release {run}`"
+        told = (
+            "held: once it stops it is neither started again nor requeued, "
+            f"until `holdfast release {run}`"
+        )
     facts = {"run": run, "directory": str(root), "held": held, "changed": held != there}
     report(facts, [f"{run}: {told}"], as_json=as_json)
 

@@ -1,4 +1,6 @@
-"""`holdfast init`, and `holdfast drill --fix`: add to a script what its resume needs, and prove each line."""
+"""`holdfast init`, and `holdfast drill --fix`:
+add to a script what its resume needs, and prove each line.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +23,26 @@ if TYPE_CHECKING:
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @options.option(
-    "--kills", type=click.IntRange(1), metavar="N", default=5, help="Places from which each drill resumes the run."
+    "--kills",
+    type=click.IntRange(1),
+    metavar="N",
+    default=5,
+    help="Places from which each drill resumes the run.",
 )
 @click.option("--steps", type=click.IntRange(2), metavar="N", help="Drill the first N steps only.")
-@options.option("--seed", type=int, metavar="N", default=0, help="Decides when and what is killed and damaged.")
+@options.option(
+    "--seed", type=int, metavar="N", default=0, help="Decides when and what is killed and damaged."
+)
 @click.option("--write", is_flag=True, help="Write the script if the last drill says identical.")
 @options.as_json
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(as_json: bool, write: bool, command: tuple[str, ...], **chosen: Any) -> int:
-    """Give a script that knows nothing of Holdfast its Run, its loops and its state, and prove them by drills.
+    """Give a script that knows nothing of Holdfast its Run, its loops and its state, and prove them
+    by drills.
 
-    COMMAND is a script, or the command that starts one. The script itself is left as it is without --write: each drill
-    runs a copy beside it. What the drills find missing is added line by line, each with its evidence.
+    COMMAND is a script, or the command that starts one. The script itself is left as it is without
+    --write: each drill runs a copy beside it. What the drills find missing is added line by line,
+    each with its evidence.
 
         holdfast init train.py
 
@@ -44,7 +54,9 @@ def command(as_json: bool, write: bool, command: tuple[str, ...], **chosen: Any)
     return mended(words, drill.DrillOptions(**chosen), as_json=as_json, new=True, write=write)
 
 
-def mended(command: Sequence[str], chosen: drill.DrillOptions, *, as_json: bool, new: bool, write: bool) -> int:
+def mended(
+    command: Sequence[str], chosen: drill.DrillOptions, *, as_json: bool, new: bool, write: bool
+) -> int:
     """Repair the command's script, and print the result; return the exit code.
 
     Raises:

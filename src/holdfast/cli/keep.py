@@ -1,4 +1,6 @@
-"""`--keep`: a retention rule, as a list that no shell changes, or as in Python; read without running it."""
+"""`--keep`: a retention rule, as a list that no shell changes,
+or as in Python; read without running it.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,17 @@ from ..errors import UsageError
 from ..rules import Best, Every, Last, Rule, Within
 
 GRAMMAR = (
-    "last=3,best=val_acc:max,best=loss:min:2,every=1000steps,every=30minutes,every=5epochs,within=5e9, or as in "
-    "Python: \"Last(3) | Best('val_acc', max)\""
+    "last=3,best=val_acc:max,best=loss:min:2,every=1000steps,every=30minutes,every=5epochs,"
+    "within=5e9, or as in Python: \"Last(3) | Best('val_acc', max)\""
 )
 _PLAIN = re.compile(r"(last|best|every|within)=([^,=]+)")
 _INTERVAL = re.compile(r"([\d.]+)(steps|minutes|epochs)")
-RULES: dict[str, Callable[..., Rule]] = {"Last": Last, "Best": Best, "Every": Every, "Within": Within}
+RULES: dict[str, Callable[..., Rule]] = {
+    "Last": Last,
+    "Best": Best,
+    "Every": Every,
+    "Within": Within,
+}
 DIRECTIONS = {"max": max, "min": min}
 LONGEST = 1000  # characters; the parser's stack is limited
 
@@ -36,9 +43,18 @@ def parse_keep(text: str) -> Rule:
         if all(plain):
             return reduce(or_, (_plain(*found.groups()) for found in plain if found))
         return _rule(ast.parse(text.strip(), mode="eval").body)
-    except (_NotARuleError, SyntaxError, TypeError, ValueError, RecursionError, UsageError) as problem:
+    except (
+        _NotARuleError,
+        SyntaxError,
+        TypeError,
+        ValueError,
+        RecursionError,
+        UsageError,
+    ) as problem:
         why = problem.msg if isinstance(problem, SyntaxError) else problem
-        raise UsageError(f"--keep {text[:LONGEST]!r}: {why}; write one or several of {GRAMMAR}") from None
+        raise UsageError(
+            f"--keep {text[:LONGEST]!r}: {why}; write one or several of {GRAMMAR}"
+        ) from None
 
 
 class _NotARuleError(Exception):
@@ -64,7 +80,11 @@ def _rule(node: ast.expr) -> Rule:
         case ast.BinOp(left, ast.BitOr(), right):
             return _rule(left) | _rule(right)
         case ast.Call(ast.Name(name), args, keywords) if name in RULES:
-            named = {keyword.arg: _value(keyword.value) for keyword in keywords if keyword.arg is not None}
+            named = {
+                keyword.arg: _value(keyword.value)
+                for keyword in keywords
+                if keyword.arg is not None
+            }
             if len(named) < len(keywords):
                 raise _NotARuleError("** is not understood here")
             return RULES[name](*map(_value, args), **named)
@@ -79,4 +99,6 @@ def _value(node: ast.expr) -> Any:
         case ast.Name(name) if name in DIRECTIONS:
             return DIRECTIONS[name]
         case _:
-            raise _NotARuleError(f"{ast.unparse(node)} is neither a number, a quoted name, max nor min")
+            raise _NotARuleError(
+                f"{ast.unparse(node)} is neither a number, a quoted name, max nor min"
+            )

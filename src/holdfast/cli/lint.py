@@ -28,16 +28,23 @@ _UNREAD = 2
 
 @click.command()
 @click.argument("scripts", metavar="SCRIPT...", nargs=-1, required=True, type=click.Path())
-@click.option("--run", metavar="RUN", shell_complete=options.directories, help="Judge by what RUN's saves took.")
+@click.option(
+    "--run",
+    metavar="RUN",
+    shell_complete=options.directories,
+    help="Judge by what RUN's saves took.",
+)
 @click.option("--fix", is_flag=True, help="Write the fixes that need no decision into the scripts.")
 @options.as_json
 def command(scripts: tuple[str, ...], run: str | None, fix: bool, as_json: bool) -> int:
-    """Find, in Slurm batch scripts, signals that reach nobody, output that is lost, requeues that do not come.
+    """Find, in Slurm batch scripts, signals that reach nobody, output that is lost, requeues that
+    do not come.
 
-    Each finding says what is lost, and its fix; nothing of a script is run. Folders are looked for where you are, as
-    sbatch would. Options that Slurm 22.05 does not know are looked for in the help of this machine's sbatch.
-    A comment "# holdfast: allow RULE" in a script switches a rule off. Exit 0: nothing but style, 1: work may be lost,
-    11: work is lost, 2: a file could not be read. With --fix, that of what is left to do.
+    Each finding says what is lost, and its fix; nothing of a script is run. Folders are looked for
+    where you are, as sbatch would. Options that Slurm 22.05 does not know are looked for in the
+    help of this machine's sbatch. A comment "# holdfast: allow RULE" in a script switches a rule
+    off. Exit 0: nothing but style, 1: work may be lost, 11: work is lost, 2: a file could not be
+    read. With --fix, that of what is left to do.
     """
     if run is not None and not scan.is_dir(run):
         raise NotFound(f"{run}: no such directory; expected a run's")
@@ -50,13 +57,20 @@ def command(scripts: tuple[str, ...], run: str | None, fix: bool, as_json: bool)
             text, around = read(Path(script), run, local)
             if fix and (better := lint.fixed(text, around)) != text:
                 mode = stat.S_IMODE(os.stat(script).st_mode)
-                disk.replace_with(Path(os.path.realpath(script)), [better.encode("utf-8", "surrogateescape")], mode)
+                disk.replace_with(
+                    Path(os.path.realpath(script)),
+                    [better.encode("utf-8", "surrogateescape")],
+                    mode,
+                )
                 mended.append(script)
                 text = better
             found += [{"file": script, **_as_json(each)} for each in lint.lint(text, around)]
         except (OSError, UsageError) as error:
             unread.append({"file": script, "why": getattr(error, "strerror", None) or str(error)})
-    shown = [*(f"{script}: fixed" for script in mended), *(text for each in found for text in lines(each))]
+    shown = [
+        *(f"{script}: fixed" for script in mended),
+        *(text for each in found for text in lines(each)),
+    ]
     report({"findings": found, "unread": unread, "fixed": mended}, shown, as_json=as_json)
     for each in unread:
         echo(f"holdfast: {each['file']}: {each['why']}", err=True)
@@ -66,19 +80,24 @@ def command(scripts: tuple[str, ...], run: str | None, fix: bool, as_json: bool)
 
 def lines(finding: dict[str, Any]) -> list[str]:
     """Return one finding: in the format of compilers, and its fix below."""
-    return ["{file}:{line}: {severity}: {what} [{rule}]".format(**finding), f"    fix: {finding['fix']}"]
+    return [
+        "{file}:{line}: {severity}: {what} [{rule}]".format(**finding),
+        f"    fix: {finding['fix']}",
+    ]
 
 
 def read(script: Path, run: str | None, local: Callable[[], Local]) -> tuple[str, ScriptContext]:
-    """Return the script in this file, and what is around it if it is submitted from here; `local` asks this machine's
-    sbatch.
+    """Return the script in this file, and what is around it if it is submitted from here; `local`
+    asks this machine's sbatch.
 
     Raises:
         OSError: the file cannot be read.
         UsageError: it is no batch script.
     """
     text = script.read_bytes().decode("utf-8", errors="surrogateescape")
-    if "\0" in text or ("#SBATCH" not in text and batch.interpreter(text) not in batch.SHELLS | batch.C_SHELLS):
+    if "\0" in text or (
+        "#SBATCH" not in text and batch.interpreter(text) not in batch.SHELLS | batch.C_SHELLS
+    ):
         raise UsageError("not a batch script; its first line should be #!/bin/bash")
     parsed = batch.read(text, ScriptContext())
     place = Path(parsed.chdir or ".")
@@ -97,7 +116,9 @@ def _as_json(finding: lint.Finding) -> dict[str, Any]:
 
 
 def _exists(folder: Path) -> bool | None:
-    """Whether a folder exists; None: it lies on a file system that this machine does not have, like /scratch."""
+    """Whether a folder exists; None:
+    it lies on a file system that this machine does not have, like /scratch.
+    """
     elsewhere = folder.is_absolute() and not scan.is_dir(Path(*folder.parts[:2]))
     return None if elsewhere else scan.is_dir(folder)
 

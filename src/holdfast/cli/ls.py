@@ -26,7 +26,19 @@ from .formatting import age_s, echo, echo_json, moment, numbers, progress, secti
 from .sources import LocalSource, RemoteSource, open_source
 
 COLUMNS = (  # where a terminal is narrow, the last ones are left out
-    *("NAME", "STEP", "EPOCH", "AGE", "SIZE", "MARKS", "METRICS", "ON DISK", "TIME (UTC)", "PARENT", "SHARES FILES OF"),
+    *(
+        "NAME",
+        "STEP",
+        "EPOCH",
+        "AGE",
+        "SIZE",
+        "MARKS",
+        "METRICS",
+        "ON DISK",
+        "TIME (UTC)",
+        "PARENT",
+        "SHARES FILES OF",
+    ),
     *("COPIED TO", "NOTE"),
 )
 _QUARANTINED = re.compile(r"(step-\d{9,18}(?:-end)?)-(.+)")
@@ -34,14 +46,18 @@ _QUARANTINED = re.compile(r"(step-\d{9,18}(?:-end)?)-(.+)")
 
 @click.command()
 @options.run
-@click.option("--attempts", "each_attempt", is_flag=True, help="Also list each attempt, and how it ended.")
+@click.option(
+    "--attempts", "each_attempt", is_flag=True, help="Also list each attempt, and how it ended."
+)
 @options.as_json
 def command(run: str, each_attempt: bool, as_json: bool) -> None:
-    """List the checkpoints of RUN, oldest first; below them what lies in quarantine, and how the last attempt ended.
+    """List the checkpoints of RUN, oldest first; below them what lies in quarantine, and how the
+    last attempt ended.
 
     ON DISK is what no older checkpoint holds: files whose leaves did not change are shared.
 
-    Of a place this lists the copies there. Below them come those that no start uses, and the attempts that claimed it.
+    Of a place this lists the copies there. Below them come those that no start uses, and the
+    attempts that claimed it.
     """
     with progress() as tell, open_source(run, tell, foreign=True) as here:
         facts = _listed(here)
@@ -60,7 +76,11 @@ def command(run: str, each_attempt: bool, as_json: bool) -> None:
 def _listed(here: LocalSource) -> dict[str, Any]:
     place, there = here.locate(), here if isinstance(here, RemoteSource) else None
     if isinstance(place, ForeignFolder):
-        return {"path": str(place.path), "format": "foreign", "checkpoints": [*map(others.row, place.foreign())]}
+        return {
+            "path": str(place.path),
+            "format": "foreign",
+            "checkpoints": [*map(others.row, place.foreign())],
+        }
     root = None if place.single else place.root
     logs = journal.logs(root) if root else []
     rows, copies = checkpoints(place, apart=there is not None), mirrors.of_run(logs)
@@ -95,17 +115,23 @@ def checkpoints(place: Location, *, apart: bool) -> list[dict[str, Any]]:
         if why is not None and why != "gone":
             rows.append({"name": name, "damaged": why})
         elif why is None:
-            marks = {"pinned": name in pins, "best": checkpoint is best, "latest": checkpoint is newest}
+            marks = {
+                "pinned": name in pins,
+                "best": checkpoint is best,
+                "latest": checkpoint is newest,
+            }
             own: dict[str, Any] = (
-                {"disk_bytes": checkpoint.size_bytes, "shares_with": []} if apart else _on_disk(checkpoint, held)
+                {"disk_bytes": checkpoint.size_bytes, "shares_with": []}
+                if apart
+                else _on_disk(checkpoint, held)
             )
             rows.append(_facts(checkpoint) | own | marks)
     return rows
 
 
 def _on_disk(checkpoint: Checkpoint, held: dict[tuple[int, int], str]) -> dict[str, Any]:
-    """Return the bytes that no older checkpoint holds, and whose files it shares; `held` maps a file to its first
-    holder.
+    """Return the bytes that no older checkpoint holds, and whose files it shares; `held` maps a
+    file to its first holder.
     """
     own, shared = 0, set()
     for facts in files(checkpoint).values():
@@ -129,7 +155,17 @@ def files(checkpoint: Checkpoint) -> dict[Path, os.stat_result]:
 
 def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
     head = checkpoint.head
-    copied = ("step", "phase", "epoch", "created", "size_bytes", "metrics", "parent", "attempt", "note")
+    copied = (
+        "step",
+        "phase",
+        "epoch",
+        "created",
+        "size_bytes",
+        "metrics",
+        "parent",
+        "attempt",
+        "note",
+    )
     return {
         "name": str(head.name),
         "directory": checkpoint.path.name,
@@ -144,13 +180,26 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def quarantine(root: Path, logs: Iterable[Log]) -> list[dict[str, str]]:
-    """Return the quarantined checkpoints, each with its reason: the journal's, or else the word in its name."""
-    told = {e.get("name"): e.get("why") for log in logs for e in log.events if e["event"] == "quarantined"}
+    """Return the quarantined checkpoints, each with its reason:
+    the journal's, or else the word in its name.
+    """
+    told = {
+        e.get("name"): e.get("why")
+        for log in logs
+        for e in log.events
+        if e["event"] == "quarantined"
+    }
     found = []
     for path in scan.glob(root, "quarantine/*"):
         named = _QUARANTINED.fullmatch(path.name)
         name, why = named.groups() if named else (path.name, "no reason given")
-        found.append({"name": name, "why": f"{why}: {told[name]}" if told.get(name) else why, "path": str(path)})
+        found.append(
+            {
+                "name": name,
+                "why": f"{why}: {told[name]}" if told.get(name) else why,
+                "path": str(path),
+            }
+        )
     return found
 
 
@@ -158,13 +207,24 @@ def _print(facts: dict[str, Any], *, each_attempt: bool) -> None:
     if not facts["checkpoints"]:
         echo("no committed checkpoint")
     else:
-        table(COLUMNS, [_row(row) for row in facts["checkpoints"]], right=("STEP", "EPOCH", "SIZE", "ON DISK"))
+        table(
+            COLUMNS,
+            [_row(row) for row in facts["checkpoints"]],
+            right=("STEP", "EPOCH", "SIZE", "ON DISK"),
+        )
     if facts["held"]:
-        echo("on hold: once it stops it is neither started again nor requeued, until holdfast release")
+        echo(
+            "on hold: once it stops it is neither started "
+            "again nor requeued, until holdfast release"
+        )
     lines = _damaged(facts) + section("mirrors", (_mirror(each) for each in facts["mirrors"]))
     lines += [facts["at_risk"]] if facts["at_risk"] else []
-    lines += section("quarantine", (f"{each['name']}: {each['why']}" for each in facts["quarantine"]))
-    lines += section("no start uses these", (f"{each['path']}: {each['why']}" for each in facts["left_over"]))
+    lines += section(
+        "quarantine", (f"{each['name']}: {each['why']}" for each in facts["quarantine"])
+    )
+    lines += section(
+        "no start uses these", (f"{each['path']}: {each['why']}" for each in facts["left_over"])
+    )
     tried = [*map(_attempt, facts["attempts"])]
     if each_attempt or len(tried) < 2:
         lines += section(f"attempts: {len(tried)}", tried)
@@ -175,7 +235,10 @@ def _print(facts: dict[str, Any], *, each_attempt: bool) -> None:
 
 
 def _damaged(facts: dict[str, Any]) -> list[str]:
-    return section("damaged", (f"{row['name']}: {row['damaged']}" for row in facts["checkpoints"] if row["damaged"]))
+    return section(
+        "damaged",
+        (f"{row['name']}: {row['damaged']}" for row in facts["checkpoints"] if row["damaged"]),
+    )
 
 
 def _row(row: dict[str, Any]) -> list[object]:
@@ -183,9 +246,14 @@ def _row(row: dict[str, Any]) -> list[object]:
         return [row["name"], *[""] * 4, "damaged", *[""] * 7]
     marks = [mark for mark in ("pinned", "best", "latest") if row[mark]]
     marks += ["not finite"] if row["not_finite"] else []
-    marks += [f"not exact from step {row['not_exact_from']}"] if row["not_exact_from"] is not None else []
+    marks += (
+        [f"not exact from step {row['not_exact_from']}"]
+        if row["not_exact_from"] is not None
+        else []
+    )
     marks += [f"of {row['ranks']} ranks"] if row["ranks"] > 1 else []
-    marks += [f"signed by {row['signed'][:15]}"] if row["signed"] else []  # long enough to distinguish keys
+    # long enough to distinguish keys
+    marks += [f"signed by {row['signed'][:15]}"] if row["signed"] else []
     return [
         row["name"] if row["directory"] == row["name"] else f"{row['name']} ({row['directory']})",
         row["step"],
@@ -213,9 +281,14 @@ def _attempt(each: dict[str, Any]) -> str:
     job = f" (job {each['job']})" if each["job"] else ""
     start = f" from {each['restored']}" if each["restored"] else ""
     reached = f" to step {each['last_step']}" if each["last_step"] else ""
-    done = "".join(f", {each[what]} {what}" for what in ("saved", "pruned", "quarantined") if each[what])
+    done = "".join(
+        f", {each[what]} {what}" for what in ("saved", "pruned", "quarantined") if each[what]
+    )
     last = "; last heard of after" if each["ended"] == "killed" else " after"
     took = f"{last} {duration(round(each['seconds']))}" if each["seconds"] is not None else ""
     if each["ended"].startswith("failed: "):  # the error's text comes last: it may be long
-        return f"{each['attempt']}{job}{start}{reached}{done}: failed{took}: {each['ended'].removeprefix('failed: ')}"
+        return (
+            f"{each['attempt']}{job}{start}{reached}{done}: "
+            f"failed{took}: {each['ended'].removeprefix('failed: ')}"
+        )
     return f"{each['attempt']}{job}{start}{reached}{done}: {each['ended']}{took}"

@@ -26,12 +26,15 @@ class PlaceCheckpoints(NamedTuple):
     place: str
     copies: list[str]  # names, oldest first
     others: list[str]  # of these, those whose manifest differs from that in the run's directory
-    lacking: list[str]  # checkpoints of the run's directory that are newer than all that the place has
+    # checkpoints of the run's directory that are newer than all that the place has
+    lacking: list[str]
     error: str | None  # why this is not known
 
 
 def mirrored(here: LocalSource, tell: Tell) -> list[PlaceCheckpoints]:
-    """Look at the places to which the run in this directory was copied, according to its journals."""
+    """Look at the places to which the run in this directory was copied,
+    according to its journals.
+    """
     place = here.locate()
     if place.root is None or place.single or isinstance(here, RemoteSource):
         return []
@@ -39,7 +42,11 @@ def mirrored(here: LocalSource, tell: Tell) -> list[PlaceCheckpoints]:
     try:
         named = [each.place for each in mirrors.of_run(journal.logs(place.root))]
     except OSError as error:
-        return [PlaceCheckpoints("places of this run", [], [], [], f"a journal cannot be read: {spelled(error)}")]
+        return [
+            PlaceCheckpoints(
+                "places of this run", [], [], [], f"a journal cannot be read: {spelled(error)}"
+            )
+        ]
     for shown in named:
         tell(f"looking at {shown}")
         found.append(_held(shown, place))
@@ -58,7 +65,9 @@ def _held(shown: str, place: Location) -> PlaceCheckpoints:
         with suppress(FileNotFoundError):  # the run has removed it meanwhile
             mine[each.path.name] = identity(source.whole(each.path / MANIFEST))
     names = [*mine]
-    newest = max((number for number, name in enumerate(names) if there.get(name) == mine[name]), default=-1)
+    newest = max(
+        (number for number, name in enumerate(names) if there.get(name) == mine[name]), default=-1
+    )
     others = [name for name in there if name in mine and mine[name] != there[name]]
     return PlaceCheckpoints(shown, [*there], others, names[newest + 1 :], None)
 
@@ -74,7 +83,9 @@ def lines_of(found: Iterable[PlaceCheckpoints]) -> Iterator[str]:
             continue
         newest = ", the newest" if len(held.copies) > 1 else ""
         copies = (
-            f"{counted(len(held.copies), 'copy', 'copies')}{newest} {held.copies[-1]}" if held.copies else "no copy"
+            f"{counted(len(held.copies), 'copy', 'copies')}{newest} {held.copies[-1]}"
+            if held.copies
+            else "no copy"
         )
         yield f"{held.place}  {copies}; holdfast verify {held.place} reads them"
         yield from (f"  {name}: another checkpoint of that name lies there" for name in held.others)

@@ -16,8 +16,12 @@ from ..store.checkpoint import Checkpoint
 from ..store.locate import Location, Step, locate, parse_step
 
 
-def directories(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return completions for a RUN; `locate` checks later whether it is one, with its own exit code."""
+def directories(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return completions for a RUN;
+    `locate` checks later whether it is one, with its own exit code.
+    """
     del ctx, param
     return [CompletionItem(incomplete, type="dir")]
 
@@ -46,14 +50,20 @@ def no_address(ctx: click.Context, param: click.Parameter, value: str | None) ->
     """
     del ctx, param
     if value is not None and "://" in value:
-        raise UsageError(f"{value}: is an address, which only ls, show, verify, diff, export and copy take")
+        raise UsageError(
+            f"{value}: is an address, which only ls, show, verify, diff, export and copy take"
+        )
     return value
 
 
 def parted(text: str) -> tuple[str, Step]:
     """Return the run, and the step, of RUN or RUN@STEP."""
     run, at, step = text.rpartition("@")
-    if not at or scan.lexists(text) or ("://" in text and ("/" in step or "/" not in run.partition("://")[2])):
+    if (
+        not at
+        or scan.lexists(text)
+        or ("://" in text and ("/" in step or "/" not in run.partition("://")[2]))
+    ):
         return text, None  # sftp://user@host/run
     return run, parse_step(step)
 
@@ -92,16 +102,25 @@ _STEP = "The step: a number, best, or a checkpoint's name."
 
 option = functools.partial(click.option, show_default=True)
 run = click.argument("run", metavar="RUN", shell_complete=directories)
-_at = functools.partial(click.argument, "run", metavar="RUN[@STEP]", is_eager=True, shell_complete=directories)
+_at = functools.partial(
+    click.argument, "run", metavar="RUN[@STEP]", is_eager=True, shell_complete=directories
+)
 run_at, run_here_at = _at(callback=_run_at), _at(callback=_run_here_at)
 run_here = click.argument("run", metavar="RUN", callback=no_address, shell_complete=directories)
 step = click.option("--step", metavar="N", callback=_step, help=f"{_STEP} Default: the newest.")
-needed_step = click.option("--step", metavar="N", callback=_needed_step, help=f"{_STEP} Or write RUN@STEP.")
+needed_step = click.option(
+    "--step", metavar="N", callback=_needed_step, help=f"{_STEP} Or write RUN@STEP."
+)
 rank = click.option(
-    "--rank", metavar="R", type=click.IntRange(min=0), help="As that rank saved it, where several did. Default: 0."
+    "--rank",
+    metavar="R",
+    type=click.IntRange(min=0),
+    help="As that rank saved it, where several did. Default: 0.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-everything = click.option("--all", "everything", is_flag=True, help="Leave nothing out of a long list.")
+everything = click.option(
+    "--all", "everything", is_flag=True, help="Leave nothing out of a long list."
+)
 
 
 def located(run: str) -> Location:
@@ -119,7 +138,9 @@ def located(run: str) -> Location:
             status.places(Path(run))
         except NotFound:
             raise error from None
-        raise NotFound(f"{error}; to see what became of the jobs there: holdfast status {shlex.quote(run)}") from None
+        raise NotFound(
+            f"{error}; to see what became of the jobs there: holdfast status {shlex.quote(run)}"
+        ) from None
 
 
 def as_rank(checkpoint: Checkpoint, wanted: int | None) -> Checkpoint:
@@ -129,6 +150,10 @@ def as_rank(checkpoint: Checkpoint, wanted: int | None) -> Checkpoint:
         UsageError: there was no such rank.
     """
     if wanted is not None and wanted >= checkpoint.world:
-        ranks = f"ranks 0 to {checkpoint.world - 1}" if checkpoint.world > 1 else "one process, which is rank 0"
+        ranks = (
+            f"ranks 0 to {checkpoint.world - 1}"
+            if checkpoint.world > 1
+            else "one process, which is rank 0"
+        )
         raise UsageError(f"{checkpoint.path}: no rank {wanted}; it was saved by {ranks}")
     return checkpoint.as_rank(wanted or 0)

@@ -18,7 +18,12 @@ _MOST = 12  # of a fact's members
 def row(checkpoint: ForeignCheckpoint) -> dict[str, Any]:
     """Return the facts of one checkpoint for `ls`; if it is damaged, the first reason."""
     created = utc(checkpoint.path.stat().st_mtime)
-    known = {"name": checkpoint.name, "created": created, "age_s": age_s(created), "size_bytes": checkpoint.size_bytes}
+    known = {
+        "name": checkpoint.name,
+        "created": created,
+        "age_s": age_s(created),
+        "size_bytes": checkpoint.size_bytes,
+    }
     try:
         found = checkpoint.content
         flaw = next(found.problems, None)
@@ -26,7 +31,12 @@ def row(checkpoint: ForeignCheckpoint) -> dict[str, Any]:
         return known | {"damaged": str(error)}
     except StoreError as error:
         return known | {"damaged": f"unreadable: {error}"}
-    facts = {"format": found.format, "step": found.step, "epoch": found.epoch, "tensors": len(found.leaves)}
+    facts = {
+        "format": found.format,
+        "step": found.step,
+        "epoch": found.epoch,
+        "tensors": len(found.leaves),
+    }
     return known | facts | {"damaged": None if flaw is None else str(flaw)}
 
 
@@ -70,7 +80,10 @@ def origin(checkpoint: ForeignCheckpoint) -> Iterator[tuple[str, str]]:
 
 def _text(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key}={each if isinstance(each, str) else json_line(each)}" for key, each in value.items())
+        return ", ".join(
+            f"{key}={each if isinstance(each, str) else json_line(each)}"
+            for key, each in value.items()
+        )
     if isinstance(value, list):
         more = f", and {len(value) - _MOST} more" if len(value) > _MOST else ""
         return ", ".join(map(str, value[:_MOST])) + more

@@ -1,4 +1,6 @@
-"""`holdfast pin` and `holdfast unpin`: keep a checkpoint whatever the rules say, and stop keeping it."""
+"""`holdfast pin` and `holdfast unpin`:
+keep a checkpoint whatever the rules say, and stop keeping it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from .formatting import report
 @options.needed_step
 @options.as_json
 def command(run: str, step: int | str, as_json: bool) -> None:
-    """Keep that checkpoint of RUN until `holdfast unpin`; no rule removes it. Possible while the run goes on."""
+    """Keep that checkpoint of RUN until `holdfast unpin`;
+    no rule removes it. Possible while the run goes on.
+    """
     _change(run, step, pinned=True, as_json=as_json)
 
 

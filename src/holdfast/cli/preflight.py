@@ -1,4 +1,6 @@
-"""Preflight: finds reasons for which a job would fail at its start, before it waits in the queue."""
+"""Preflight: finds reasons for which a job would fail at its start,
+before it waits in the queue.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from ..cluster.script import LAUNCHERS, JobRequest
 from ..errors import ClusterError, UsageError
 from ..terminal import warn
 
-_READERS = re.compile(r"python[\d.]*|Rscript|bash|sh|julia|perl|octave(-cli)?")  # PROGRAM [options] SCRIPT
+# PROGRAM [options] SCRIPT
+_READERS = re.compile(r"python[\d.]*|Rscript|bash|sh|julia|perl|octave(-cli)?")
 _APART = {"-X", "-W"}  # options of Python with a value of their own
 _ALONE = {  # how its name begins -> options without a value
     "py": re.compile(r"-[bBdEiIOPqRsSuvx]+"),
@@ -40,20 +43,29 @@ def command(order: JobRequest, words: Sequence[str], base: Path) -> None:
     certain = not order.stage and not any(map(_MOVES.search, order.setup))
     file = script_file(words) if certain else None
     if file is not None and not scan.exists(base / file):
-        raise UsageError(f"{base / file} does not exist, and the job would fail of it; nothing was submitted")
+        raise UsageError(
+            f"{base / file} does not exist, and the job would fail of it; nothing was submitted"
+        )
     if file is not None and _has_directives(base / file):
-        warn(f"{file}: its #SBATCH lines do not count here: write them before --, or sbatch it itself")
+        warn(
+            f"{file}: its #SBATCH lines do not count here: "
+            "write them before --, or sbatch it itself"
+        )
     if file is not None and file == words[0] and not os.access(base / file, os.X_OK):
         raise UsageError(
-            f"{file} is not executable, and the job would fail of it: chmod +x {file}, or name its program"
+            f"{file} is not executable, and the job would fail of it: "
+            f"chmod +x {file}, or name its program"
         )
     if "/" in words[0] or shutil.which(words[0]):
         return
     if words[0].endswith(".py") and scan.is_file(base / words[0]):
-        raise UsageError(f"{words[0]} is a file and no program on PATH: write -- python {shlex.join(words)}")
+        raise UsageError(
+            f"{words[0]} is a file and no program on PATH: write -- python {shlex.join(words)}"
+        )
     if not order.setup and not any(option.name == "export" for option in order.options):
         raise UsageError(
-            f"{words[0]} is not on PATH, and the job would fail of it; if the job's nodes have it, name its path, "
+            f"{words[0]} is not on PATH, and the job would fail of it; "
+            "if the job's nodes have it, name its path, "
             "or the line that brings it: --setup 'module load ...'"
         )
     warn(f"{words[0]} is not on PATH here; the set-up lines must bring it")
@@ -76,7 +88,8 @@ def tells_tasks_apart(words: Sequence[str], tasks: sweep.Tasks) -> None:
         return
     chain = f"; one after the other at one work: --chain {len(tasks.numbers)} instead of --array"
     warn(
-        f"no word of the command holds {sweep.TASK}: each task runs the same, and only ${sweep.VARIABLE} tells it "
+        f"no word of the command holds {sweep.TASK}: "
+        f"each task runs the same, and only ${sweep.VARIABLE} tells it "
         f"which it is{chain if tasks.at_once == 1 else ''}"
     )
 
@@ -85,11 +98,14 @@ def launched_once(order: JobRequest, lines: Sequence[str]) -> None:
     """Refuse a command that starts itself once per task.
 
     Raises:
-        UsageError: we start the commands of `lines` once per task of the job, and one of them does that itself.
+        UsageError: we start the commands of `lines` once per task of the job, and one of them does
+            that itself.
     """
     itself = next((line for line in lines if os.path.basename(line.split()[0]) in LAUNCHERS), None)
     if itself is not None and script.several(order.options):
-        raise UsageError(f"`{itself}`: the script starts each command with srun; leave {itself.split()[0]} out")
+        raise UsageError(
+            f"`{itself}`: the script starts each command with srun; leave {itself.split()[0]} out"
+        )
 
 
 def directory(path: str) -> None:
@@ -99,14 +115,22 @@ def directory(path: str) -> None:
         UsageError: a script cannot name the directory, or Slurm would read it as another one.
     """
     if re.search(r"[\n\r%\\]", path):
-        raise UsageError(f"--run {path!r}: a batch script cannot name it; give one without line break, % and backslash")
+        raise UsageError(
+            f"--run {path!r}: a batch script cannot name it; "
+            "give one without line break, % and backslash"
+        )
 
 
 def staged(paths: Sequence[str]) -> None:
-    """Warn of files that do not exist on this machine: if the job's node lacks them too, the job ends at once."""
+    """Warn of files that do not exist on this machine:
+    if the job's node lacks them too, the job ends at once.
+    """
     for path in paths:
         if not scan.exists(path):
-            warn(f"--stage {path}: it is not on this machine; if the job's node does not have it either, the job ends")
+            warn(
+                f"--stage {path}: it is not on this machine; "
+                "if the job's node does not have it either, the job ends"
+            )
 
 
 def script_file(words: Sequence[str]) -> str | None:
@@ -141,7 +165,11 @@ def set_up(lines: Sequence[str]) -> None:
         answer = ask(["bash", "-n", "-c", line])
         wrong = answer.err.strip().splitlines()
         if answer.code or wrong or re.search(r"(?<!\\)(\\\\)*\\$", line):
-            why = wrong[0].partition("line 1: ")[2] or wrong[0] if wrong else "it goes on behind its end"
+            why = (
+                wrong[0].partition("line 1: ")[2] or wrong[0]
+                if wrong
+                else "it goes on behind its end"
+            )
             raise UsageError(f"--setup {shlex.quote(line)}: bash cannot read it: {why}")
 
 
@@ -159,7 +187,8 @@ def array(tasks: sweep.Tasks, commands: str | None) -> None:
         most = int(size) - 1
         parts = f"split {commands} into files" if commands else "write the commands into files"
         raise UsageError(
-            f"task {tasks.numbers[-1]}: this cluster numbers the tasks of an array up to {most} (MaxArraySize); "
+            f"task {tasks.numbers[-1]}: this cluster numbers "
+            f"the tasks of an array up to {most} (MaxArraySize); "
             f"{parts} of at most {most} lines, and submit each with --commands"
         )
 
@@ -171,9 +200,14 @@ def this_cluster(options: Sequence[Option]) -> None:
         UsageError: the job would go to another cluster, and we ask this one what became of it.
     """
     named = any(option.name == "clusters" for option in options)
-    how = "--clusters" if named else next(filter(os.environ.get, ("SBATCH_CLUSTERS", "SLURM_CLUSTERS")), None)
+    how = (
+        "--clusters"
+        if named
+        else next(filter(os.environ.get, ("SBATCH_CLUSTERS", "SLURM_CLUSTERS")), None)
+    )
     if how is not None:
         raise UsageError(
-            f"{how}: jobs are submitted to, and looked for in, the cluster of this machine; leave it out, and call "
+            f"{how}: jobs are submitted to, and looked for in, "
+            "the cluster of this machine; leave it out, and call "
             "holdfast submit where the other cluster is the default"
         )

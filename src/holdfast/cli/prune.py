@@ -27,7 +27,8 @@ from .ls import files
 @click.option("--dry-run", is_flag=True, help="Only say what would go; nothing is written.")
 @options.as_json
 def command(run: str, keep: str, dry_run: bool, as_json: bool) -> None:
-    """Remove the checkpoints of RUN that the rule does not keep. The newest, pinned and damaged ones always stay.
+    """Remove the checkpoints of RUN that the rule does not keep. The newest, pinned and damaged
+    ones always stay.
 
     Refused while the run may be going on: it prunes for itself.
     """
@@ -46,7 +47,9 @@ def command(run: str, keep: str, dry_run: bool, as_json: bool) -> None:
         finally:
             store.close()
     gone = {c.path.name for c in doomed}
-    rows = [row | {"goes": name in gone} for name, (row, _) in found.items() if row["damaged"] != "gone"]
+    rows = [
+        row | {"goes": name in gone} for name, (row, _) in found.items() if row["damaged"] != "gone"
+    ]
     facts = {
         "run": run,
         "dry_run": dry_run,
@@ -69,19 +72,28 @@ def _require_measured(rule: Rule, store: Store) -> None:
     for each in parts(rule):
         if isinstance(each, Best) and known and each.metric not in known:
             raise UsageError(
-                f"no checkpoint of {store.root} has the metric {each.metric!r}; they have {', '.join(known)}"
+                f"no checkpoint of {store.root} has the metric "
+                f"{each.metric!r}; they have {', '.join(known)}"
             )
 
 
 def _freed(gone: Iterable[Iterable[os.stat_result]]) -> int:
     """Return the size of the files that have no name any more."""
-    names = Counter((facts.st_ino, facts.st_dev, facts.st_nlink, facts.st_size) for each in gone for facts in each)
+    names = Counter(
+        (facts.st_ino, facts.st_dev, facts.st_nlink, facts.st_size)
+        for each in gone
+        for facts in each
+    )
     return sum(size_bytes for (*_, links, size_bytes), count in names.items() if links <= count)
 
 
 def _row(checkpoint: Checkpoint) -> dict[str, Any]:
     why = fault(checkpoint)
-    return {"name": checkpoint.path.name, "size_bytes": None if why else checkpoint.size_bytes, "damaged": why}
+    return {
+        "name": checkpoint.path.name,
+        "size_bytes": None if why else checkpoint.size_bytes,
+        "damaged": why,
+    }
 
 
 def _print(facts: dict[str, Any]) -> None:
@@ -89,7 +101,9 @@ def _print(facts: dict[str, Any]) -> None:
     rows = []
     for row in facts["checkpoints"]:
         size_text = "" if row["size_bytes"] is None else size(row["size_bytes"])
-        rows.append([goes if row["goes"] else "stays", row["name"], size_text, row["damaged"] or ""])
+        rows.append(
+            [goes if row["goes"] else "stays", row["name"], size_text, row["damaged"] or ""]
+        )
     if rows:
         table(("", "NAME", "SIZE", "DAMAGE"), rows, right=("SIZE",))
     count = sum(row["goes"] for row in facts["checkpoints"])

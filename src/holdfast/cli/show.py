@@ -18,13 +18,25 @@ from ..store.format import MOST_NAMES, Manifest
 from ..store.locate import run_of
 from ..store.stored import Stored, StoredPieces, is_piece
 from . import options, others
-from .formatting import age_s, echo, json_line, limited, moment, more, numbers, progress, report, section
+from .formatting import (
+    age_s,
+    echo,
+    json_line,
+    limited,
+    moment,
+    more,
+    numbers,
+    progress,
+    report,
+    section,
+)
 from .sources import RemoteSource, open_source
 
 MOST = 12  # leaves of each part, and values, unless --all
 MOST_LETTERS = 160  # of a value, unless --all
 MOST_LINE = 2000
-OWN = {"run.vars": "vars", "position": "position"}  # title -> the part of the state that the run itself saved
+# title -> the part of the state that the run itself saved
+OWN = {"run.vars": "vars", "position": "position"}
 
 
 @click.command()
@@ -32,16 +44,29 @@ OWN = {"run.vars": "vars", "position": "position"}  # title -> the part of the s
 @options.step
 @options.rank
 @click.option(
-    "--metrics", is_flag=True, help="Print the run's metrics instead, a line for each logging (with --json: JSON)."
+    "--metrics",
+    is_flag=True,
+    help="Print the run's metrics instead, a line for each logging (with --json: JSON).",
 )
 @options.everything
 @options.as_json
-def command(run: str, step: int | str | None, rank: int | None, metrics: bool, everything: bool, as_json: bool) -> None:
-    """Show a checkpoint of RUN: where it came from, its leaves, run.vars and position. No tensor is read."""
+def command(
+    run: str,
+    step: int | str | None,
+    rank: int | None,
+    metrics: bool,
+    everything: bool,
+    as_json: bool,
+) -> None:
+    """Show a checkpoint of RUN: where it came from,
+    its leaves, run.vars and position. No tensor is read.
+    """
     with progress() as tell, open_source(run, tell, foreign=True) as here:
         if metrics:
             if isinstance(here, RemoteSource):
-                raise UsageError(f"{here.shown}: a place has no metrics log; name the run's directory")
+                raise UsageError(
+                    f"{here.shown}: a place has no metrics log; name the run's directory"
+                )
             for event in journal.metrics(run_of(here.locate())):
                 echo(json_line(event) if as_json else _logged(event))
             return
@@ -55,7 +80,9 @@ def command(run: str, step: int | str | None, rank: int | None, metrics: bool, e
 
 
 def facts(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return everything in a manifest but digests and places; of another program's checkpoint, what is known."""
+    """Return everything in a manifest but digests and places;
+    of another program's checkpoint, what is known.
+    """
     if isinstance(checkpoint, ForeignCheckpoint):
         own = {"path": str(checkpoint.path), "name": checkpoint.name, **others.facts(checkpoint)}
         return own | _held(checkpoint)
@@ -92,16 +119,26 @@ def _held(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _leaf(leaf: Stored) -> dict[str, Any]:
-    facts = {"kind": leaf.kind, "dtype": leaf.dtype, "shape": list(leaf.shape), "size_bytes": leaf.size_bytes}
+    facts = {
+        "kind": leaf.kind,
+        "dtype": leaf.dtype,
+        "shape": list(leaf.shape),
+        "size_bytes": leaf.size_bytes,
+    }
     if isinstance(leaf, StoredPieces):
-        return {**facts, "pieces": [{"at": list(each.at), **_leaf(each.leaf)} for each in leaf.pieces]}
+        return {
+            **facts,
+            "pieces": [{"at": list(each.at), **_leaf(each.leaf)} for each in leaf.pieces],
+        }
     return {**facts, "shard": leaf.path.name}
 
 
 def _lines(checkpoint: Checkpoint, *, everything: bool) -> Iterator[str]:
     m, tree = checkpoint.manifest, checkpoint.tree
     yield str(checkpoint.path)
-    for name, text in others.origin(checkpoint) if isinstance(checkpoint, ForeignCheckpoint) else _origin(m):
+    for name, text in (
+        others.origin(checkpoint) if isinstance(checkpoint, ForeignCheckpoint) else _origin(m)
+    ):
         yield f"  {name:<16}{text}"
     yield from _leaves(checkpoint.leaves(), None if everything else MOST)
     held = {leaf.shard for leaf in m.leaves.values()} | {each.part for each in m.ranks or ()}
@@ -109,7 +146,9 @@ def _lines(checkpoint: Checkpoint, *, everything: bool) -> Iterator[str]:
     shown = [f"{name}  {size(file.size_bytes)}" for name, file in loose.items()]
     yield from section("files", limited(shown, None if everything else MOST))
     for title, name in OWN.items():
-        found = nodes.described(nodes.at(tree, "holdfast", name), None if everything else MOST_LETTERS)
+        found = nodes.described(
+            nodes.at(tree, "holdfast", name), None if everything else MOST_LETTERS
+        )
         yield from section(title, [f"{part} = {text}" for part, text in found])
     own = tuple(f"holdfast/{name}/" for name in OWN.values())
     rest = [each for each in nodes.values(tree) if not each[0].startswith(own)]
@@ -128,7 +167,13 @@ def _origin(m: Manifest) -> Iterator[tuple[str, str]]:
     if m.world > 1:
         pieces = sum(map(is_piece, m.leaves.values()))
         own = sum(key.startswith("@") for key in m.leaves) - pieces
-        yield "ranks", f"{m.world}; {counted(own, 'leaf', 'leaves')} of one rank alone, {counted(pieces, 'piece')}"
+        yield (
+            "ranks",
+            (
+                f"{m.world}; {counted(own, 'leaf', 'leaves')} "
+                f"of one rank alone, {counted(pieces, 'piece')}"
+            ),
+        )
     yield "attempt", f"{m.attempt} of run {m.run}"
     yield "parent", m.parent or "none"
     if m.not_finite:
@@ -148,7 +193,11 @@ def _document(name: str, value: Any) -> Iterator[tuple[str, str]]:
     if value is None or value == {}:
         return
     if name == "git" and isinstance(value, Mapping):
-        yield name, f"{value.get('commit')}" + (", with changes that are not committed" if value.get("dirty") else "")
+        yield (
+            name,
+            f"{value.get('commit')}"
+            + (", with changes that are not committed" if value.get("dirty") else ""),
+        )
     elif name == "command" and isinstance(value, list):
         yield name, " ".join(map(str, value))
     elif name == "model" and isinstance(value, Mapping):
@@ -167,7 +216,9 @@ def _model(name: str, facts: Any) -> str:
     if not isinstance(facts, Mapping):
         return f"{name}: {facts}"
     count = facts.get("parameters")
-    return f"{name}: {facts.get('class')}" + (f", {counted(count, 'parameter')}" if isinstance(count, int) else "")
+    return f"{name}: {facts.get('class')}" + (
+        f", {counted(count, 'parameter')}" if isinstance(count, int) else ""
+    )
 
 
 def _leaves(leaves: Mapping[str, Stored], most: int | None) -> Iterator[str]:
@@ -177,9 +228,14 @@ def _leaves(leaves: Mapping[str, Stored], most: int | None) -> Iterator[str]:
         parts.setdefault(part if slash or len(leaves) == 1 else "state", {})[key] = leaf
     for part, found in parts.items():
         width = max(map(len, [*found][:most]))
-        lines = [f"{key:<{width}}  {it.dtype} {list(it.shape)}  {size(it.size_bytes)}" for key, it in found.items()]
+        lines = [
+            f"{key:<{width}}  {it.dtype} {list(it.shape)}  {size(it.size_bytes)}"
+            for key, it in found.items()
+        ]
         total = size(sum(leaf.size_bytes for leaf in found.values()))
-        yield from section(f"{part}: {counted(len(found), 'leaf', 'leaves')}, {total}", limited(lines, most))
+        yield from section(
+            f"{part}: {counted(len(found), 'leaf', 'leaves')}, {total}", limited(lines, most)
+        )
 
 
 def _value(path: str, node: Any, *, everything: bool) -> str:
@@ -190,4 +246,7 @@ def _logged(event: Mapping[str, Any]) -> str:
     logged = event.get("values")
     epoch = "" if event.get("epoch") is None else f"  epoch {event['epoch']}"
     phase = "" if event.get("phase", "step") == "step" else f" ({event['phase']})"
-    return f"step {event.get('step')}{phase}{epoch}  {numbers(logged) if isinstance(logged, Mapping) else ''}"
+    return (
+        f"step {event.get('step')}{phase}{epoch}  "
+        f"{numbers(logged) if isinstance(logged, Mapping) else ''}"
+    )

@@ -1,7 +1,8 @@
-"""Sources: the checkpoints that a command reads. From a place it fetches files into a temporary directory.
+"""Sources: the checkpoints that a command reads. From a place it fetches files into a temporary
+directory.
 
-That directory has the shape of a run: run.json, and each checkpoint's manifest. Other files follow when the command
-asks for them. What is printed names the place, and not that directory.
+That directory has the shape of a run: run.json, and each checkpoint's manifest. Other files follow
+when the command asks for them. What is printed names the place, and not that directory.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ NO_MANIFEST = "no manifest"  # the copy was never completed
 
 
 class LocalSource:
-    """A local directory: a run's, a checkpoint's, a supervisor's, or a copy of one of them. All files are there
-    already.
+    """A local directory: a run's, a checkpoint's, a supervisor's, or a copy of one of them. All
+    files are there already.
     """
 
     def __init__(self, text: str) -> None:
@@ -57,8 +58,8 @@ class LocalSource:
         return []
 
     def bring(self, checkpoint: Checkpoint, names: Collection[str] | None = None) -> None:
-        """Make files of a checkpoint readable: the parts of its ranks, and the files with these `names`; None: all
-        files.
+        """Make files of a checkpoint readable: the parts of its ranks, and the files with these
+        `names`; None: all files.
         """
 
     def drop(self, checkpoint: Checkpoint) -> None:
@@ -92,15 +93,22 @@ class RemoteSource(LocalSource):
             raise NotFound(f"{self.shown}: no run has copies there")
         self._folder, self._tell = folder, tell
         self.line = line(self.seen)
-        self._paths = {folder / "checkpoints" / each.name: inside(each.attempt, each.name) for each in self.line}
+        self._paths = {
+            folder / "checkpoints" / each.name: inside(each.attempt, each.name)
+            for each in self.line
+        }
         others = [(each.attempt, each.name) for each in self.seen.copies if each not in self.line]
         others += [(each.attempt, each.name) for each in self.seen.rests if each.why != NO_MANIFEST]
-        self._aside = {folder / f"{attempt:06d}" / name: inside(attempt, name) for attempt, name in others}
+        self._aside = {
+            folder / f"{attempt:06d}" / name: inside(attempt, name) for attempt, name in others
+        }
         self._paths |= self._aside
 
     def addresses(self) -> dict[str, str]:
         """The address of each path in the folder."""
-        return {str(path): f"{self.shown}/{at}" for path, at in self._paths.items()} | {str(self._folder): self.shown}
+        return {str(path): f"{self.shown}/{at}" for path, at in self._paths.items()} | {
+            str(self._folder): self.shown
+        }
 
     def begin(self) -> None:
         """Fetch the manifests of the run's current lineage."""
@@ -121,7 +129,9 @@ class RemoteSource(LocalSource):
     def left_over(self) -> list[dict[str, str]]:
         """Return the copies there that no start uses, and why."""
         damaged = {inside(each.attempt, each.name): each.why for each in self.seen.rests}
-        why = dict.fromkeys(self._aside.values(), "saved by an attempt that was superseded") | damaged
+        why = (
+            dict.fromkeys(self._aside.values(), "saved by an attempt that was superseded") | damaged
+        )
         return [{"path": f"{self.shown}/{path}", "why": why[path]} for path in sorted(why)]
 
     def locate(self) -> Location:
@@ -130,7 +140,10 @@ class RemoteSource(LocalSource):
     def bring(self, checkpoint: Checkpoint, names: Collection[str] | None = None) -> None:
         self._bring_parts(checkpoint)
         files = checkpoint.manifest.files
-        self._bring(checkpoint, {name: file for name, file in files.items() if names is None or name in names})
+        self._bring(
+            checkpoint,
+            {name: file for name, file in files.items() if names is None or name in names},
+        )
 
     def drop(self, checkpoint: Checkpoint) -> None:
         disk.remove_tree(checkpoint.path)
@@ -141,14 +154,17 @@ class RemoteSource(LocalSource):
         with suppress(Damaged):  # of the manifest, as is told next
             self._bring_parts(checkpoint)
         yield from (whole := [*checkpoint.problems(only=())])
-        for rank in range(0 if checkpoint.path / MANIFEST in (each.path for each in whole) else checkpoint.world):
+        for rank in range(
+            0 if checkpoint.path / MANIFEST in (each.path for each in whole) else checkpoint.world
+        ):
             with suppress(Damaged):  # the part of that rank, as was told above
                 yield from self._of_files(checkpoint, checkpoint.as_rank(rank).manifest)
 
     def _of_files(self, checkpoint: Checkpoint, manifest: Manifest) -> Iterator[Problem]:
         for name in [name for name in manifest.files if not scan.exists(checkpoint.path / name)]:
             found: list[Problem] = []
-            for _ in range(2):  # bytes that were damaged during the transfer are whole the second time
+            # bytes that were damaged during the transfer are whole the second time
+            for _ in range(2):
                 self._bring(checkpoint, {name: manifest.files[name]})
                 found = list(checkpoint.problems(only={name}, known=manifest))
                 disk.remove_tree(checkpoint.path / name)
@@ -184,7 +200,9 @@ class RemoteSource(LocalSource):
             self._bring(checkpoint, checkpoint.head.files)
 
     def _bring(self, checkpoint: Checkpoint, files: Mapping[str, File]) -> None:
-        missing = {name: file for name, file in files.items() if not scan.exists(checkpoint.path / name)}
+        missing = {
+            name: file for name, file in files.items() if not scan.exists(checkpoint.path / name)
+        }
         self._require_space(sum(file.size_bytes for file in missing.values()))
         for name, file in missing.items():
             self._tell(f"fetching {checkpoint.path}/{name}: {size(file.size_bytes)}")
@@ -206,17 +224,22 @@ class RemoteSource(LocalSource):
         free = disk.free_bytes(self._folder)
         if need > free:
             raise NoSpace(
-                f"{self.shown}: {size(need)} have to be fetched, and {size(free)} are free in {self._folder.parent}; "
+                f"{self.shown}: {size(need)} have to be fetched, "
+                f"and {size(free)} are free in {self._folder.parent}; "
                 "name a folder with more space in TMPDIR"
             )
 
 
 def line(seen: PlaceState) -> list[Copy]:
-    """Return the copies of the run's current lineage, oldest first: for each name that of the newest attempt."""
+    """Return the copies of the run's current lineage,
+    oldest first: for each name that of the newest attempt.
+    """
     came_from = origins((each.attempt, each.origin) for each in seen.claims)
     copies = {(each.attempt, each.name): each for each in seen.copies}
     held = [Held(0, each.attempt, each.name, each.digest) for each in seen.copies]
-    found = {each.name: copies[each.attempt, each.name] for each in reversed(lineage(came_from, held))}
+    found = {
+        each.name: copies[each.attempt, each.name] for each in reversed(lineage(came_from, held))
+    }
     return [*found.values()]
 
 
@@ -233,7 +256,8 @@ def _at_most(size_bytes: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
 def open_source(text: str, tell: Tell, *, foreign: bool = False) -> Iterator[LocalSource]:
     """Yield the checkpoints that `text` names: a path, or the address of a place.
 
-    Fetched files are removed at the block's end. `foreign`: checkpoints of other programs are accepted, too.
+    Fetched files are removed at the block's end. `foreign`: checkpoints of other programs are
+    accepted, too.
     """
     if not is_place(text):
         yield _foreign_or_local(text) if foreign else LocalSource(text)
@@ -256,7 +280,9 @@ def open_source(text: str, tell: Tell, *, foreign: bool = False) -> Iterator[Loc
 
 
 def _foreign_or_local(text: str) -> LocalSource:
-    """Return the checkpoint of another program that `text` names; None if a run or checkpoint of ours is there."""
+    """Return the checkpoint of another program that `text` names;
+    None if a run or checkpoint of ours is there.
+    """
     here = LocalSource(text)
     try:
         here.locate()
@@ -265,7 +291,9 @@ def _foreign_or_local(text: str) -> LocalSource:
         if found is not None:
             return ForeignSource(text, found)
         if scan.is_file(text):
-            raise NotFound(f"{text}: neither a run's directory nor a checkpoint of a format that is known") from None
+            raise NotFound(
+                f"{text}: neither a run's directory nor a checkpoint of a format that is known"
+            ) from None
     return here
 
 

@@ -24,13 +24,23 @@ WATCH_S = 5.0
 
 
 @click.command()
-@click.argument("path", metavar="[RUN]", default=".", callback=options.no_address, shell_complete=options.directories)
-@click.option("--watch", is_flag=True, help=f"Renew it every {WATCH_S:.0f} s until nothing runs or waits.")
+@click.argument(
+    "path",
+    metavar="[RUN]",
+    default=".",
+    callback=options.no_address,
+    shell_complete=options.directories,
+)
+@click.option(
+    "--watch", is_flag=True, help=f"Renew it every {WATCH_S:.0f} s until nothing runs or waits."
+)
 @options.as_json
 def command(path: str, watch: bool, as_json: bool) -> None:
-    """Tell what became of RUN: a run, a submission, a sweep, or a folder of them. Default: this folder.
+    """Tell what became of RUN: a run, a submission, a sweep, or a folder of them. Default: this
+    folder.
 
-    State, step and pace, the job in the queue, each start with its cause, the work done again, and what to type next.
+    State, step and pace, the job in the queue, each start with its cause, the work done again, and
+    what to type next.
     """
     while True:
         queued, silent = status.queue()
@@ -44,7 +54,9 @@ def command(path: str, watch: bool, as_json: bool) -> None:
                 [
                     {
                         **each._asdict(),
-                        "starts": [start._asdict() | {"spent": dict(start.spent)} for start in each.starts],
+                        "starts": [
+                            start._asdict() | {"spent": dict(start.spent)} for start in each.starts
+                        ],
                     }
                     for each in found
                 ]
@@ -59,7 +71,9 @@ def command(path: str, watch: bool, as_json: bool) -> None:
 
 
 def _has_job(each: Status) -> bool:
-    return each.job is not None or (each.directory is not None and script_of(Path(each.directory)) is not None)
+    return each.job is not None or (
+        each.directory is not None and script_of(Path(each.directory)) is not None
+    )
 
 
 def _several(found: Sequence[Status]) -> None:
@@ -89,14 +103,18 @@ def _one(each: Status) -> None:
     pace = f" at {each.steps_per_s:.3g} steps/s" if each.steps_per_s is not None else ""
     step = f", step {each.step:,}{pace}" if each.step is not None else ""
     echo(f"{each.name}: {each.state}{step}{f': {each.why}' if each.why else ''}")
-    saved = f"step {each.saved_step:,}, {_ago(each.saved)} ago" if each.saved_step is not None else ""
+    saved = (
+        f"step {each.saved_step:,}, {_ago(each.saved)} ago" if each.saved_step is not None else ""
+    )
     ends = f", ends in {_left(each.deadline)}" if each.deadline is not None else ""
     facts = {
         "heard": f"{_ago(each.heard)} ago" if each.heard is not None else "",
         "saved": saved,
         "NaN": each.not_finite,
         "run": each.run or "",
-        "job": f"{each.job} on {each.nodes}{ends}" if each.job and each.nodes else f"{each.job or ''}{ends}",
+        "job": f"{each.job} on {each.nodes}{ends}"
+        if each.job and each.nodes
+        else f"{each.job or ''}{ends}",
         "not on": ", ".join(f"{node} for {_left(end_s)}" for node, end_s in each.excluded.items()),
         "output": each.output or "",
         "copies": each.at_risk,
@@ -105,19 +123,26 @@ def _one(each: Status) -> None:
     for name, text in facts.items():
         if text:
             echo(f"{name:<7}{text}")
-    for line in section(each.summary, (f"{number}: {_start(start)}" for number, start in enumerate(each.starts, 1))):
+    for line in section(
+        each.summary, (f"{number}: {_start(start)}" for number, start in enumerate(each.starts, 1))
+    ):
         echo(line)
 
 
 def _start(start: Start) -> str:
-    job = f"job {start.job}" + (f", restart {start.restart}" if start.restart else "") if start.job else "no job"
+    job = (
+        f"job {start.job}" + (f", restart {start.restart}" if start.restart else "")
+        if start.job
+        else "no job"
+    )
     steps = f"steps {start.first or 0:,} to {start.last:,}, " if start.last is not None else ""
     lost = f"; {duration(start.lost_s)} of it done again" if start.lost_s >= 1 else ""
     why = f": {start.why}" if start.why else ""
     took = spent_in_words(start.spent)
     lost += f"; {took}" if took else ""
     return (
-        f"{job} on {start.host}: {steps}{duration(start.seen_s - start.began_s)}: {start.cause or 'at work'}{why}{lost}"
+        f"{job} on {start.host}: {steps}{duration(start.seen_s - start.began_s)}: "
+        f"{start.cause or 'at work'}{why}{lost}"
     )
 
 

@@ -36,45 +36,76 @@ from .formatting import report, safe
 from .submit_words import Passing, SubmitArguments
 
 # These are passed on to `holdfast run`.
-SUPERVISOR = ("app", "retries", "max_no_progress", "max_requeues", "grace", "on_hang", "hang_after", "alive")
+SUPERVISOR = (
+    "app",
+    "retries",
+    "max_no_progress",
+    "max_requeues",
+    "grace",
+    "on_hang",
+    "hang_after",
+    "alive",
+)
 
 
 @click.command(cls=Passing, options_metavar="[SBATCH OPTIONS] [OPTIONS] -- COMMAND...")
 @click.option(
-    "--run", "directory", metavar="DIR", help="Where script, output and journal go. Default: .holdfast/NAME-N"
+    "--run",
+    "directory",
+    metavar="DIR",
+    help="Where script, output and journal go. Default: .holdfast/NAME-N",
 )
 @click.option(
     "--continue",
     "again",
     metavar="DIR",
-    help="Submit what was submitted there once more, without COMMAND; of a sweep only the tasks that are not done.",
+    help="Submit what was submitted there once more, without COMMAND; "
+    "of a sweep only the tasks that are not done.",
 )
 @click.option(
-    "--array", "-a", metavar="1-20%5", help="A sweep: a job for each number; {task} in COMMAND stands for it."
+    "--array",
+    "-a",
+    metavar="1-20%5",
+    help="A sweep: a job for each number; {task} in COMMAND stands for it.",
 )
 @click.option(
     "--commands",
     metavar="FILE",
-    help="A sweep over the commands of FILE, one on each line, instead of COMMAND; --array chooses some.",
+    help="A sweep over the commands of FILE, one on each line, "
+    "instead of COMMAND; --array chooses some.",
 )
 @click.option(
-    "--chain", type=click.IntRange(2), metavar="N", help="N jobs one after the other, for sites without requeue."
+    "--chain",
+    type=click.IntRange(2),
+    metavar="N",
+    help="N jobs one after the other, for sites without requeue.",
 )
 @click.option(
     "--lead",
     type=click.IntRange(1),
     metavar="SECONDS",
-    help=f"How long before its end the job gets notice. Default: {script.LEAD_S}, a quarter of a --time under "
+    help="How long before its end the job gets notice. "
+    f"Default: {script.LEAD_S}, a quarter of a --time under "
     f"{4 * script.LEAD_S // 60} minutes, or what a save of the last job of this name needed.",
 )
 @click.option(
-    "--setup", multiple=True, metavar="LINE", help="A line of the script, before the command: module load ..."
+    "--setup",
+    multiple=True,
+    metavar="LINE",
+    help="A line of the script, before the command: module load ...",
 )
 @click.option(
-    "--stage", multiple=True, metavar="PATH", help="Copy it to the node's $SLURM_TMPDIR first, if it is newer."
+    "--stage",
+    multiple=True,
+    metavar="PATH",
+    help="Copy it to the node's $SLURM_TMPDIR first, if it is newer.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the script; write and submit nothing.")
-@click.option("--app", metavar="NAME", help="As in holdfast run: a program that Holdfast knows, or a file about one.")
+@click.option(
+    "--app",
+    metavar="NAME",
+    help="As in holdfast run: a program that Holdfast knows, or a file about one.",
+)
 @click.option("--retries", type=int, metavar="N", help="As in holdfast run.")
 @click.option("--max-no-progress", type=int, metavar="N", help="As in holdfast run.")
 @click.option("--max-requeues", type=int, metavar="N", help="As in holdfast run.")
@@ -84,7 +115,9 @@ SUPERVISOR = ("app", "retries", "max_no_progress", "max_requeues", "grace", "on_
 @click.option("--alive", metavar="FILE", help="As in holdfast run.")
 @options.as_json
 @click.pass_context
-def command(ctx: click.Context, /, again: str | None, dry_run: bool, as_json: bool, **chosen: Any) -> None:
+def command(
+    ctx: click.Context, /, again: str | None, dry_run: bool, as_json: bool, **chosen: Any
+) -> None:
     """Submit COMMAND to Slurm, in a script that survives preemption, lost nodes and the time limit.
 
         holdfast submit --time 12:00:00 --gpus 1 -- python train.py
@@ -93,21 +126,26 @@ def command(ctx: click.Context, /, again: str | None, dry_run: bool, as_json: bo
 
         holdfast submit --continue .holdfast/train-1
 
-    Each submission has a directory of its own. Whatever is not listed here goes to sbatch. The words of COMMAND reach
-    the program as they are. holdfast.toml or pyproject.toml may hold defaults.
+    Each submission has a directory of its own. Whatever is not listed here goes to sbatch. The
+    words of COMMAND reach the program as they are. holdfast.toml or pyproject.toml may hold
+    defaults.
     """
     words: SubmitArguments = ctx.obj
     if again is not None:
         _require_unchanged(ctx, Path(again), chosen)
         _continue(Path(again), words, dry_run=dry_run, as_json=as_json)
         return
-    base = Path(next((option.value or "." for option in words.sbatch if option.name == "chdir"), "."))
+    base = Path(
+        next((option.value or "." for option in words.sbatch if option.name == "chdir"), ".")
+    )
     preflight.this_cluster(words.sbatch)
     lines = _lines(chosen["commands"])
     if not words.command and not lines:
         raise UsageError("what shall be run? holdfast submit [options] -- command ...")
     if words.command and lines:
-        raise UsageError("--commands FILE takes the place of the command after --; give one of them")
+        raise UsageError(
+            "--commands FILE takes the place of the command after --; give one of them"
+        )
     order = _order(words, base, lines, chosen)
     text = script.script(order)
     preflight.set_up(order.setup)
@@ -139,16 +177,29 @@ def _lines(file: str | None) -> list[str]:
         raise UsageError(f"--commands {file}, {error}") from error
 
 
-def _order(words: SubmitArguments, base: Path, lines: Sequence[str], chosen: Mapping[str, Any]) -> JobRequest:
-    """Return what to submit. A directory that we choose may get another number when it is created."""
+def _order(
+    words: SubmitArguments, base: Path, lines: Sequence[str], chosen: Mapping[str, Any]
+) -> JobRequest:
+    """Return what to submit.
+    A directory that we choose may get another number when it is created.
+    """
     app, array, chain = chosen["app"], chosen["array"], chosen["chain"]
     if chain and (array or lines):
-        raise UsageError("--chain and --array: the tasks of a chain do one work in turn, those of a sweep each its own")
-    name = next((option.value for option in words.sbatch if option.name == "job-name" and option.value), None)
-    called = script.name([name or app or chosen["commands"] or ""] if name or app or lines else words.command)
+        raise UsageError(
+            "--chain and --array: the tasks of a chain do "
+            "one work in turn, those of a sweep each its own"
+        )
+    name = next(
+        (option.value for option in words.sbatch if option.name == "job-name" and option.value),
+        None,
+    )
+    called = script.name(
+        [name or app or chosen["commands"] or ""] if name or app or lines else words.command
+    )
     root = "runs" if app else ".holdfast"
     place = chosen["directory"] or f"{root}/{submission.next_free(base / root, called)}"
-    wherever = Option("chdir", os.path.abspath(base))  # for the same script, submitted from another folder
+    # for the same script, submitted from another folder
+    wherever = Option("chdir", os.path.abspath(base))
     named = [] if name else [Option("job-name", called)]
     return JobRequest(
         command=words.command,
@@ -160,18 +211,28 @@ def _order(words: SubmitArguments, base: Path, lines: Sequence[str], chosen: Map
         lines=f"{place}/{submission.LINES}" if lines else None,
         setup=chosen["setup"],
         stage=[os.path.abspath(path) for path in chosen["stage"]],
-        supervisor=[f"--{each.replace('_', '-')}={chosen[each]}" for each in SUPERVISOR if chosen[each] is not None],
+        supervisor=[
+            f"--{each.replace('_', '-')}={chosen[each]}"
+            for each in SUPERVISOR
+            if chosen[each] is not None
+        ],
         holdfast=own_name(in_full=any(option.name == "export" for option in words.sbatch)),
     )
 
 
 def _save_s(root: Path, name: str) -> float | None:
     """Return how long a save took in the last submission of this name; None: unknown."""
-    places = sorted(scan.glob(root, f"{glob.escape(name)}-*"), key=lambda place: place.stat().st_mtime, reverse=True)
+    places = sorted(
+        scan.glob(root, f"{glob.escape(name)}-*"),
+        key=lambda place: place.stat().st_mtime,
+        reverse=True,
+    )
     return next((took for place in places if (took := measured.save_s(place)) is not None), None)
 
 
-def _submit_new(order: JobRequest, base: Path, lines: Sequence[str], *, named: str | None, as_json: bool) -> None:
+def _submit_new(
+    order: JobRequest, base: Path, lines: Sequence[str], *, named: str | None, as_json: bool
+) -> None:
     """Write the script into a directory of its own, and submit it."""
     wanted = base / order.directory
     if named is None:
@@ -192,7 +253,9 @@ def _submit_new(order: JobRequest, base: Path, lines: Sequence[str], *, named: s
         raise _perhaps(error, wanted) from error
     except Absent as error:
         again = f"holdfast submit --continue {shlex.quote(str(wanted))}"
-        raise ClusterError(f"{error}; the script is ready, on a machine with Slurm type: {again}") from error
+        raise ClusterError(
+            f"{error}; the script is ready, on a machine with Slurm type: {again}"
+        ) from error
     except (ClusterError, NoSpace, OSError):  # otherwise the next try would find a submission there
         submission.give_back(wanted)
         raise
@@ -216,21 +279,26 @@ def _require_unchanged(ctx: click.Context, directory: Path, chosen: Mapping[str,
         UsageError: an option was given that --continue ignores, because it is in the script.
     """
     typed = ctx.get_parameter_source
-    name = next((each for each in chosen if typed(each) is click.core.ParameterSource.COMMANDLINE), None)
+    name = next(
+        (each for each in chosen if typed(each) is click.core.ParameterSource.COMMANDLINE), None
+    )
     if name is not None:
         called = {"directory": "run"}.get(name, name).replace("_", "-")
         raise UsageError(f"--{called} cannot be changed on the way; change {directory / SCRIPT}")
 
 
 def _continue(directory: Path, words: SubmitArguments, *, dry_run: bool, as_json: bool) -> None:
-    """Submit the directory's script again; of a sweep only the tasks that are neither done nor in the queue.
+    """Submit the directory's script again; of a sweep only the tasks that are neither done nor in
+    the queue.
 
     Raises:
         NotFound: no script is there.
         UsageError: nothing is left to do, or the job is in the queue.
     """
     if words.command:
-        raise UsageError(f"--continue {directory} submits the command that is there; leave out the one after --")
+        raise UsageError(
+            f"--continue {directory} submits the command that is there; leave out the one after --"
+        )
     text, file = submission.script_of(directory), directory / SCRIPT
     preflight.this_cluster([*words.typed, *sbatch.directives(text).options])
     tasks = submission.tasks_of(text)
@@ -241,12 +309,18 @@ def _continue(directory: Path, words: SubmitArguments, *, dry_run: bool, as_json
         now = submission.sweep_progress(directory, tasks)
         if not now.left:
             raise UsageError(
-                f"{directory}: {len(now.done)} tasks are done, {len(now.queued)} in the queue, none is left"
+                f"{directory}: {len(now.done)} tasks are done, "
+                f"{len(now.queued)} in the queue, none is left"
             )
         left = str(sweep.Tasks(now.left, tasks.at_once))
-        say(f"{directory}: {len(now.left)} of {len(tasks.numbers)} tasks are submitted; {len(now.done)} are done")
+        say(
+            f"{directory}: {len(now.left)} of {len(tasks.numbers)} "
+            f"tasks are submitted; {len(now.done)} are done"
+        )
     given = [*words.typed]  # the defaults of a file are for new submissions
-    refused = next((option for option in given if option.name in (*script.OURS, "chdir", "output")), None)
+    refused = next(
+        (option for option in given if option.name in (*script.OURS, "chdir", "output")), None
+    )
     if refused is not None:
         raise UsageError(f"--{refused.name} cannot be changed on the way; change {file}")
     before, text = text, sbatch.with_options(text, given) if given else text
@@ -254,12 +328,16 @@ def _continue(directory: Path, words: SubmitArguments, *, dry_run: bool, as_json
         click.echo(text, nl=False)
         return
     _warn(file, text)
-    held = next((path for path in (directory, run_of(directory)) if path and scan.exists(path / HOLD)), None)
+    held = next(
+        (path for path in (directory, run_of(directory)) if path and scan.exists(path / HOLD)), None
+    )
     if held is not None:
         raise UsageError(not_started(held, job_leader.again(directory)))
     disk.replace_with(file, [text.encode("utf-8", "surrogateescape")])
     try:
-        job = slurm.submit([*([f"--array={left}"] if left else []), submission.full_path(directory)])
+        job = slurm.submit(
+            [*([f"--array={left}"] if left else []), submission.full_path(directory)]
+        )
     except SchedulerSilent as error:
         raise _perhaps(error, directory) from error
     except ClusterError:
@@ -276,22 +354,29 @@ def _warn(file: Path, text: str) -> None:
 
 
 def lead_s(wanted: int | None, given: list[Option], save_s: float | None) -> int:
-    """Return how many seconds before its end the job is notified: as wanted, else from a save's duration, else 120.
+    """Return how many seconds before its end the job is notified: as wanted, else from a save's
+    duration, else 120.
 
     Raises:
         UsageError: the notice would come before the job begins.
     """
     limit_s = sbatch.limit_s(given)
     needed = 0 if save_s is None else enough_s(save_s)
-    lead = wanted or max(needed, min(script.LEAD_S, int(limit_s / 4) if limit_s < math.inf else script.LEAD_S))
+    lead = wanted or max(
+        needed, min(script.LEAD_S, int(limit_s / 4) if limit_s < math.inf else script.LEAD_S)
+    )
     if lead >= limit_s:
         why = f"a save took {save_s:.0f} s" if save_s and not wanted else f"--lead {lead}"
-        raise UsageError(f"the time limit of {limit_s:.0f} s leaves no time to work: {why}; ask for more --time")
+        raise UsageError(
+            f"the time limit of {limit_s:.0f} s leaves no time to work: {why}; ask for more --time"
+        )
     return lead
 
 
 def own_name(*, in_full: bool) -> str:
-    """Return how a job calls this program: its name if PATH has it; its full path else, or if PATH may differ."""
+    """Return how a job calls this program: its name if PATH has it;
+    its full path else, or if PATH may differ.
+    """
     called = os.path.abspath(sys.argv[0])
     if os.path.basename(called) != "holdfast":
         return f"{shlex.quote(sys.executable)} -m holdfast"
@@ -310,7 +395,9 @@ def write(file: Path, text: str, order: JobRequest, base: Path) -> None:
         disk.make_dirs(file.parent)
         disk.replace_with(file, [text.encode("utf-8", "surrogateescape")])
         for option in script.options(order):
-            folder = os.path.dirname(option.value or "") if option.name in ("output", "error") else ""
+            folder = (
+                os.path.dirname(option.value or "") if option.name in ("output", "error") else ""
+            )
             if folder and "%" not in folder:
                 disk.make_dirs(base / folder)
     except OSError as error:
@@ -331,5 +418,11 @@ def _say(job: str, file: Path, text: str, left: str | None = None, *, as_json: b
         f"look    holdfast status {shlex.quote(str(file.parent))}; {tail}",
         f"end     scancel {job}",
     ]
-    facts = {"job": job, "script": str(file), "output": shown, "directory": str(file.parent), "array": tasks}
+    facts = {
+        "job": job,
+        "script": str(file),
+        "output": shown,
+        "directory": str(file.parent),
+        "array": tasks,
+    }
     report(facts, lines, as_json=as_json)

@@ -23,16 +23,24 @@ class SubmitArguments(NamedTuple):
 
 
 class Passing(click.Command):
-    """Parses its own options, keeps unknown ones for sbatch, and the words after `--` for the job."""
+    """Parses its own options, keeps unknown ones for sbatch,
+    and the words after `--` for the job.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         known = {opt: str(param.name) for param in self.get_params(ctx) for opt in param.opts}
-        named = {opt.removeprefix("--").replace("-", "_"): name for opt, name in known.items() if opt.startswith("--")}
+        named = {
+            opt.removeprefix("--").replace("-", "_"): name
+            for opt, name in known.items()
+            if opt.startswith("--")
+        }
         settings = defaults("submit", [*named, "sbatch"])
         given = settings.pop("sbatch", {})
         words = sort(args, [*known])
         ctx.default_map = {named[opt]: value for opt, value in settings.items()}
-        ctx.obj = words._replace(sbatch=sbatch.merged(from_table(given), words.sbatch), typed=words.sbatch)
+        ctx.obj = words._replace(
+            sbatch=sbatch.merged(from_table(given), words.sbatch), typed=words.sbatch
+        )
         return super().parse_args(ctx, words.ours)
 
 
@@ -53,13 +61,16 @@ def sort(args: list[str], known: list[str]) -> SubmitArguments:
 
 
 def from_table(given: Any) -> list[Option]:
-    """Return sbatch options from holdfast.toml: `requeue = true`, `time = "12:00:00"`; `false` leaves one out.
+    """Return sbatch options from holdfast.toml: `requeue = true`, `time = "12:00:00"`; `false`
+    leaves one out.
 
     Raises:
         UsageError: `given` is no table.
     """
     if not isinstance(given, Mapping):
-        raise UsageError("submit.sbatch is no table: write [submit.sbatch] and a line for each option")
+        raise UsageError(
+            "submit.sbatch is no table: write [submit.sbatch] and a line for each option"
+        )
     words = [f"{'-' if len(name) == 1 else '--'}{name}" for name in given]
     return [
         option._replace(value=None if value is True else str(value))

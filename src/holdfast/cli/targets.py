@@ -51,7 +51,9 @@ class CopyTarget(Protocol):
     shown: str
 
     def digest(self, item: Item) -> str | None:
-        """Return the digest of the manifest that is there under the checkpoint's name; None if there is none."""
+        """Return the digest of the manifest that is there under the checkpoint's name;
+        None if there is none.
+        """
         ...
 
     def add(self, item: Item) -> str:
@@ -71,7 +73,9 @@ class Directory:
         if self._claimed is None:
             take_over = os.environ.get("HOLDFAST_TAKE_OVER") == "1"
             with writing(self._root):
-                self._claimed = claiming.claim(self._root, take_over=take_over, elsewhere=self._known)
+                self._claimed = claiming.claim(
+                    self._root, take_over=take_over, elsewhere=self._known
+                )
         return self._claimed
 
     def close(self) -> None:
@@ -157,17 +161,24 @@ def _require_free(root: Path, text: str, known: Elsewhere) -> None:
     if scan.exists(root) and not scan.is_dir(root):
         raise UsageError(f"{text} is a file; name a folder")
     if scan.names(root) and not scan.is_file(root / "run.json"):
-        raise UsageError(f"{text}: neither empty nor a run's directory; name an empty folder, or one that is not there")
+        raise UsageError(
+            f"{text}: neither empty nor a run's directory; "
+            "name an empty folder, or one that is not there"
+        )
 
 
 def _require_space(root: Path, need: int) -> None:
     free = disk.free_bytes(root)
     if need > free:
-        raise NoSpace(f"{root}: {size(need)} are needed and {size(free)} are free; nothing of it was copied")
+        raise NoSpace(
+            f"{root}: {size(need)} are needed and {size(free)} are free; nothing of it was copied"
+        )
 
 
 def _fill(partial: Path, item: Item, tell: Tell) -> None:
-    """Write a checkpoint's files, each byte compared with its digest on the way; the manifest comes last."""
+    """Write a checkpoint's files,
+    each byte compared with its digest on the way; the manifest comes last.
+    """
     progress = _counted(item, tell, "copying")
     if isinstance(item.here, RemoteSource):
         with item.here.place.watched(progress):
@@ -176,7 +187,9 @@ def _fill(partial: Path, item: Item, tell: Tell) -> None:
     wanted = sending.local(item.checkpoint.path)
     for name in wanted.files:
         disk.make_dirs((partial / name).parent)
-        disk.write(partial / name, _watched(sending.pieces(item.checkpoint.path, wanted, name), progress))
+        disk.write(
+            partial / name, _watched(sending.pieces(item.checkpoint.path, wanted, name), progress)
+        )
     disk.write(partial / MANIFEST, [wanted.raw])
     for folder in {(partial / name).parent for name in wanted.files}:
         disk.sync_dir(folder)

@@ -1,4 +1,6 @@
-"""`holdfast verify`: read every byte of every checkpoint and compare it with its committed digest."""
+"""`holdfast verify`:
+read every byte of every checkpoint and compare it with its committed digest.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,22 @@ _WORST_FIRST = (Damaged.exit_code, Unreadable.exit_code, StoreError.exit_code)
 @click.command()
 @options.run_at
 @options.step
-@click.option("--cold", is_flag=True, help="Read from the medium where the system allows, not from the page cache.")
-@click.option("--key", metavar="PUB", help="Each must be signed by the key whose public half is in this file.")
+@click.option(
+    "--cold",
+    is_flag=True,
+    help="Read from the medium where the system allows, not from the page cache.",
+)
+@click.option(
+    "--key", metavar="PUB", help="Each must be signed by the key whose public half is in this file."
+)
 @options.as_json
 def command(run: str, step: int | str | None, cold: bool, key: str | None, as_json: bool) -> int:
-    """Read every byte of RUN's checkpoints, or of one (--step). Exit 4 if any is damaged, with file and byte range.
-    Exit 12 if none is, and a file could not be read. With --key, exit 4 too if another key or none has signed one.
+    """Read every byte of RUN's checkpoints, or of one (--step). Exit 4 if any is damaged, with file
+    and byte range. Exit 12 if none is, and a file could not be read. With --key, exit 4 too if
+    another key or none has signed one.
 
-    Of a run with mirrors it also says which checkpoints each place holds. Of a place it reads the copies.
+    Of a run with mirrors it also says which checkpoints each place holds. Of a place it reads the
+    copies.
     """
     wanted = None if key is None else public_key(key)
     with progress() as tell, open_source(run, tell, foreign=True) as here:
@@ -50,7 +60,9 @@ def command(run: str, step: int | str | None, cold: bool, key: str | None, as_js
     return next((code for code in _WORST_FIRST if code in codes), 0)
 
 
-def _results(here: LocalSource, step: int | str | None, tell: Tell, key: Key | None, *, cold: bool) -> list[Result]:
+def _results(
+    here: LocalSource, step: int | str | None, tell: Tell, key: Key | None, *, cold: bool
+) -> list[Result]:
     place, results = here.locate(), []
     for _ in range(5):  # a run that saves and prunes meanwhile may remove all that was listed
         chosen = [*place.checkpoints(), *here.others()] if step is None else [_single(place, step)]
@@ -71,7 +83,9 @@ def _single(place: Location, step: int | str) -> Checkpoint:
         if place.single or isinstance(place, ForeignFolder)
         else {checkpoint.path.name: checkpoint for checkpoint in place.checkpoints()}
     )
-    named = [checkpoint for name, checkpoint in found.items() if step in (name, int(name.split("-")[1]))]
+    named = [
+        checkpoint for name, checkpoint in found.items() if step in (name, int(name.split("-")[1]))
+    ]
     return named[-1] if named else place.select(step)
 
 
@@ -83,9 +97,14 @@ class Result(NamedTuple):
 
 
 def verified(
-    checkpoint: Checkpoint, find: Callable[..., Iterable[Problem]] = Checkpoint.problems, *, cold: bool
+    checkpoint: Checkpoint,
+    find: Callable[..., Iterable[Problem]] = Checkpoint.problems,
+    *,
+    cold: bool,
 ) -> Result | None:
-    """Return the problems that `find` finds; None if the checkpoint was removed meanwhile, as a running run may do."""
+    """Return the problems that `find` finds; None if the checkpoint was removed meanwhile, as a
+    running run may do.
+    """
     problems: list[Problem] = []
     unreadable, exit_code = None, 0
     try:
@@ -104,13 +123,29 @@ def verified(
         unreadable, exit_code = str(error), error.exit_code
     except OSError as error:
         unreadable, exit_code = spelled(error), Unreadable.exit_code
-    size_bytes = None if unreadable or any(each.path.name == MANIFEST for each in problems) else checkpoint.size_bytes
-    told = [{"file": str(each.path), "start": each.start, "end": each.end, "what": each.what} for each in problems]
-    result = {"name": checkpoint.path.name, "size_bytes": size_bytes, "problems": told, "unreadable": unreadable}
+    size_bytes = (
+        None
+        if unreadable or any(each.path.name == MANIFEST for each in problems)
+        else checkpoint.size_bytes
+    )
+    told = [
+        {"file": str(each.path), "start": each.start, "end": each.end, "what": each.what}
+        for each in problems
+    ]
+    result = {
+        "name": checkpoint.path.name,
+        "size_bytes": size_bytes,
+        "problems": told,
+        "unreadable": unreadable,
+    }
     signed = None if checkpoint.key is None or told or unreadable else checkpoint.key.fingerprint
     names = None if told or unreadable or signed else checkpoint.head.signer
     known = {"assurance": None if told or unreadable else checkpoint.assurance, "signed": signed}
-    facts = result | known | {"untrusted": bool(told) and _is_untrusted(checkpoint), "unchecked_key": names}
+    facts = (
+        result
+        | known
+        | {"untrusted": bool(told) and _is_untrusted(checkpoint), "unchecked_key": names}
+    )
     return Result(facts, Damaged.exit_code if told else exit_code)
 
 

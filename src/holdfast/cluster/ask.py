@@ -18,8 +18,10 @@ _PLAIN = {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
 
 # The server is unreachable or its answer was lost. Unlike a refusal, this is worth a retry.
 _AWAY = re.compile(
-    r"Unable to contact|Connection refused|timed out|Socket timed out|Communication connection failure|Zero Bytes"
-    r"|Transport endpoint|backup slurmctld|slurmctld is in standby|Resource temporarily unavailable|Connection reset"
+    r"Unable to contact|Connection refused|timed out|"
+    r"Socket timed out|Communication connection failure|Zero Bytes"
+    r"|Transport endpoint|backup slurmctld|slurmctld is in standby|"
+    r"Resource temporarily unavailable|Connection reset"
     r"|Unexpected message received|try again",
     re.IGNORECASE,
 )
@@ -40,7 +42,11 @@ class CommandResult(NamedTuple):
 
 
 def ask(
-    command: Sequence[str], *, text: str = "", limit_s: float = LIMIT_S, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    *,
+    text: str = "",
+    limit_s: float = LIMIT_S,
+    environment: Mapping[str, str] | None = None,
 ) -> CommandResult:
     """Run `command` and return its result.
 
@@ -56,7 +62,9 @@ def ask(
     return answer
 
 
-def obeyed(command: Sequence[str], *, text: str = "", environment: Mapping[str, str] | None = None) -> CommandResult:
+def obeyed(
+    command: Sequence[str], *, text: str = "", environment: Mapping[str, str] | None = None
+) -> CommandResult:
     """Run `command` as `ask` does, and require that it succeeds.
 
     Raises:
@@ -77,9 +85,11 @@ def agreed(answer: CommandResult, what: str) -> CommandResult:
 
 
 class Asked:
-    """A command that was started. `look` returns its result, of at most 64 KiB, and ends it after `limit_s`.
+    """A command that was started. `look` returns its result, of at most 64 KiB, and ends it after
+    `limit_s`.
 
-    No thread waits for it: a loader's worker may be forked at any time, and would inherit a lock that a thread holds.
+    No thread waits for it: a loader's worker may be forked at any time, and would inherit a lock
+    that a thread holds.
     """
 
     def __init__(
@@ -97,7 +107,9 @@ class Asked:
         around = {**_unfiltered(os.environ), **_PLAIN} if environment is None else environment
         pipe, stdin = subprocess.PIPE, subprocess.PIPE if reads else subprocess.DEVNULL
         try:
-            self._child = subprocess.Popen(command, env=around, stdin=stdin, stdout=pipe, stderr=pipe)
+            self._child = subprocess.Popen(
+                command, env=around, stdin=stdin, stdout=pipe, stderr=pipe
+            )
         except OSError as error:
             raise Absent(f"{command[0]} cannot be started: {error.strerror}") from error
 
@@ -124,11 +136,16 @@ class Asked:
             out, err = self._child.communicate(text.encode(), wait_s)
         except subprocess.TimeoutExpired as late:
             if self._child.poll() is None:
-                raise SchedulerSilent(f"{self._name} did not answer within {self._limit_s:g} s") from None
-            out, err = late.output or b"", late.stderr or b""  # a process that it has left holds them open
+                raise SchedulerSilent(
+                    f"{self._name} did not answer within {self._limit_s:g} s"
+                ) from None
+            # a process that it has left holds them open
+            out, err = late.output or b"", late.stderr or b""
         finally:
             self.close()
-        return CommandResult(self._child.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+        return CommandResult(
+            self._child.returncode, out.decode(errors="replace"), err.decode(errors="replace")
+        )
 
     def close(self) -> None:
         """Kill the command if it runs, and close its pipes.
@@ -141,12 +158,22 @@ class Asked:
 
 
 def _unfiltered(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without the user's own settings of what squeue shows and scancel ends."""
-    return {name: value for name, value in environment.items() if not name.startswith(("SQUEUE_", "SCANCEL_"))}
+    """Return the environment without the user's own settings of what squeue shows and scancel
+    ends.
+    """
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith(("SQUEUE_", "SCANCEL_"))
+    }
 
 
 def _words(answer: CommandResult) -> str:
     """Return the command's own message, on one line."""
     lines = (answer.err.strip() or answer.out.strip()).splitlines()
-    said = "; ".join(" ".join(re.sub(r"^\w+: (error|fatal): ", "", line).split()) for line in lines if line.strip())
+    said = "; ".join(
+        " ".join(re.sub(r"^\w+: (error|fatal): ", "", line).split())
+        for line in lines
+        if line.strip()
+    )
     return said[:500] or f"exit code {answer.code} and no word"

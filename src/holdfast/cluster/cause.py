@@ -9,7 +9,8 @@ from .slurm import JobStatus
 Cause = Literal["cancelled", "requeued", "preempted", "time limit", "bad node", "unclear"]
 
 LEAD_S = 600.0  # of a notice whose lead time is unknown
-LATE_S = 90.0  # a notice may come this much before its lead time: Slurm checks limits twice a minute
+# a notice may come this much before its lead time: Slurm checks limits twice a minute
+LATE_S = 90.0
 TOGETHER_S = 1.0  # Slurm records a preemption and the end of the preempted job in the same second
 SPOT = "spot notice"  # sent by the cloud to which a node belongs
 BAD_NODE: Final = "bad node"  # not a notice: two starts have died on this node by its own fault
@@ -17,7 +18,11 @@ NOTICES = ("SIGUSR1", "SIGUSR2", "deadline")
 
 # squeue(1), JOB STATE CODES: states in which Slurm has not begun to end the job
 _GOES_ON = ("RUNNING", "SUSPENDED", "STOPPED", "CONFIGURING", "SIGNALING", "RESIZING", "STAGE_OUT")
-_SAYS_ALL: dict[str, Cause] = {"TIMEOUT": "time limit", "PREEMPTED": "preempted", "CANCELLED": "cancelled"}
+_SAYS_ALL: dict[str, Cause] = {
+    "TIMEOUT": "time limit",
+    "PREEMPTED": "preempted",
+    "CANCELLED": "cancelled",
+}
 
 
 class Heard(NamedTuple):
@@ -31,9 +36,9 @@ class Heard(NamedTuple):
 def cause(heard: Heard, restart_count: int, seen: JobStatus | None) -> Cause:
     """Return why the job was told to stop.
 
-    `heard` is what this process received, `restart_count` the number of this start, `seen` Slurm's present record.
-    A manual stop leaves no evidence. Without evidence of another cause, the result is "cancelled" if the job is ending
-    and "unclear" if it still runs.
+    `heard` is what this process received, `restart_count` the number of this start, `seen` Slurm's
+    present record. A manual stop leaves no evidence. Without evidence of another cause, the result
+    is "cancelled" if the job is ending and "unclear" if it still runs.
     """
     if seen is None:
         return "unclear"
@@ -61,14 +66,17 @@ def _of_an_ending_job(seen: JobStatus) -> Cause:
 
 
 def _of_a_running_job(heard: Heard, seen: JobStatus) -> Cause:
-    """Return the cause if the job still runs: it received a notice, or a signal that was sent by hand."""
+    """Return the cause if the job still runs:
+    it received a notice, or a signal that was sent by hand.
+    """
     if _preempted(seen) or heard.what == SPOT:
         return "preempted"
     if heard.what == BAD_NODE:
         return BAD_NODE
     lead_s = heard.lead_s
     if lead_s is None:
-        lead_s = LEAD_S if heard.what in NOTICES else -LATE_S  # SIGTERM is a notice only if the script requested it
+        # SIGTERM is a notice only if the script requested it
+        lead_s = LEAD_S if heard.what in NOTICES else -LATE_S
     near = seen.end_s is not None and seen.end_s - heard.at_s <= lead_s + LATE_S
     return "time limit" if near and lead_s >= 0 else "unclear"
 

@@ -19,8 +19,18 @@ LOOK_S = 2.0  # between two queries to Slurm
 OVER = "its task is over, as Slurm says"
 SPARE_S = 60.0  # for the cleanup of a node after SIGKILL
 KILL_WAIT_S = 30.0  # Slurm's default, used if Slurm does not report it
-# States of a job that is not over, even if its processes have ended. Source: squeue(1), JOB STATE CODES.
-_LIVE = ("COMPLETING", "CONFIGURING", "RESIZING", "RUNNING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED")
+# States of a job that is not over, even if its processes have ended. Source: squeue(1), JOB STATE
+# CODES.
+_LIVE = (
+    "COMPLETING",
+    "CONFIGURING",
+    "RESIZING",
+    "RUNNING",
+    "SIGNALING",
+    "STAGE_OUT",
+    "STOPPED",
+    "SUSPENDED",
+)
 
 
 def is_over(directory: Path, job: Job | None) -> bool:
@@ -29,7 +39,8 @@ def is_over(directory: Path, job: Job | None) -> bool:
 
 
 def end(directory: Path, job: Job | None) -> str | None:
-    """Mark the work as done and cancel the tasks that wait; a task that starts anyway sees the mark.
+    """Mark the work as done and cancel the tasks that wait; a task that starts anyway sees the
+    mark.
 
     Return the error if one of these steps failed, else None. The work is done in any case.
     """
@@ -47,7 +58,11 @@ def end(directory: Path, job: Job | None) -> str | None:
         slurm.cancel(["--state=PENDING", job.array])
     except ClusterError as error:
         failed.append(str(error))
-    return f"tasks of this array that are left may start in vain: {'; '.join(failed)}" if failed else None
+    return (
+        f"tasks of this array that are left may start in vain: {'; '.join(failed)}"
+        if failed
+        else None
+    )
 
 
 class Earlier(NamedTuple):
@@ -60,14 +75,17 @@ class Earlier(NamedTuple):
 def await_turn(place: Path, earlier: Callable[[], Sequence[Earlier]], here: Job | None) -> None:
     """Wait while other tasks of this array end in `place`, as long as Slurm lets them.
 
-    Slurm starts the next task in the second in which it tells one to end. `earlier` returns owners that have not closed
-    their journal and may be alive. If Slurm reports that an owner's task is over, this function closes its journal.
+    Slurm starts the next task in the second in which it tells one to end. `earlier` returns owners
+    that have not closed their journal and may be alive. If Slurm reports that an owner's task is
+    over, this function closes its journal.
     """
     for each in earlier() if here is not None else ():
         if job_is_over(each.owner, here):
             each.close()
     until_s = 0.0
-    while here is not None and (tasks := [each for each in earlier() if task_of(each.owner, here) is not None]):
+    while here is not None and (
+        tasks := [each for each in earlier() if task_of(each.owner, here) is not None]
+    ):
         over = [each for each in tasks if has_ended(each.owner, here)]
         for each in over:
             each.close()
@@ -77,7 +95,8 @@ def await_turn(place: Path, earlier: Callable[[], Sequence[Earlier]], here: Job 
             limit_s = patience_s()
             until_s = time.monotonic() + limit_s
             who = (
-                f"task {task_of(tasks[0].owner, here)} of this array is still ending ({owner.describe(tasks[0].owner)})"
+                f"task {task_of(tasks[0].owner, here)} of this array "
+                f"is still ending ({owner.describe(tasks[0].owner)})"
             )
             say(f"{place}: {who}; waits up to {limit_s:.0f} s for it")
         elif time.monotonic() > until_s:
@@ -95,9 +114,11 @@ def task_of(facts: Mapping[str, Any], job: Job | None) -> str | None:
 
 
 def has_ended(facts: Mapping[str, Any], job: Job) -> bool:
-    """Whether Slurm reports that the owner's start of its task is over. False if Slurm does not answer.
+    """Whether Slurm reports that the owner's start of its task is over. False if Slurm does not
+    answer.
 
-    Slurm starts the next task while the previous one is still COMPLETING: told to end, and perhaps saving.
+    Slurm starts the next task while the previous one is still COMPLETING: told to end, and perhaps
+    saving.
     """
     task = task_of(facts, job)
     try:
@@ -111,9 +132,11 @@ def has_ended(facts: Mapping[str, Any], job: Job) -> bool:
 
 
 def job_is_over(facts: Mapping[str, Any], here: Job | None) -> bool:
-    """Whether Slurm reports that the owner's job, another one than ours, has ended and will not start again.
+    """Whether Slurm reports that the owner's job, another one than ours, has ended and will not
+    start again.
 
-    Slurm forgets a job some time after its end; a job that it does not know counts if it was one of this cluster's.
+    Slurm forgets a job some time after its end; a job that it does not know counts if it was one of
+    this cluster's.
     """
     of = facts.get("job")
     if here is None or here.scheduler != "slurm" or not isinstance(of, Mapping) or not of.get("id"):
@@ -132,7 +155,9 @@ def job_is_over(facts: Mapping[str, Any], here: Job | None) -> bool:
 
 
 def patience_s() -> float:
-    """Return the seconds after which no process of a task told to end can be left on a working node."""
+    """Return the seconds after which no process of a task told to end can be left on a working
+    node.
+    """
     try:
         return slurm.kill_wait_s() + SPARE_S
     except ClusterError:

@@ -9,11 +9,15 @@ HOLD = "hold"  # the file's name
 
 def on_hold(place: Path) -> str:
     """Return the message for a command that somebody starts by hand in a directory on hold."""
-    return f"{place} is on hold: it runs until it stops, and is not started again; {_release(place)}"
+    return (
+        f"{place} is on hold: it runs until it stops, and is not started again; {_release(place)}"
+    )
 
 
 def not_started(place: Path, again: str = "") -> str:
-    """Return the message for a job that begins while its directory is on hold; `again`: the command that submits it."""
+    """Return the message for a job that begins while its directory is on hold; `again`: the
+    command that submits it.
+    """
     go_on = f" && {again}" if again else ", then submit it again"
     return f"{place} is on hold, so it is not started: {_release(place)}{go_on}"
 

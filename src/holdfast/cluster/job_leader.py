@@ -1,7 +1,8 @@
 """Job leader: which process acts for a job (asks the scheduler, requeues).
 
-A supervisor announces itself to the processes that it starts, in two ways. Most children read it from the environment.
-A file in the submit directory is for children with an environment of their own (`srun --export=NONE`, a container).
+A supervisor announces itself to the processes that it starts, in two ways. Most children read it
+from the environment. A file in the submit directory is for children with an environment of their
+own (`srun --export=NONE`, a container).
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from ..job import Job, job
 SUPERVISOR = "HOLDFAST_SUPERVISOR"
 OF_JOB = "HOLDFAST_SUPERVISOR_JOB"  # its job and start: a job submitted from inside inherits both
 RUN_HERE = "run-here.json"  # in the supervisor's directory: the path of the run that it supervises
-REFUSED = "refused.json"  # in the supervisor's directory: why the run refused to begin, also the next time
+# in the supervisor's directory: why the run refused to begin, also the next time
+REFUSED = "refused.json"
 SCRIPT = "job.sh"  # in a submission's directory
-TASK_DIRECTORY = "task-"  # and the task's number: where a sweep's task keeps its journal, in the sweep's directory
+# and the task's number: where a sweep's task keeps its journal, in the sweep's directory
+TASK_DIRECTORY = "task-"
 
 # Only rank 0 of a job acts for it; launchers inside a job number their own processes.
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
@@ -42,8 +45,8 @@ _ANNOUNCED = msgspec.json.Decoder(_LeaderFile)  # made here for the reason that 
 def announced(directory: Path) -> Iterator[dict[str, str]]:
     """Within this block, child processes can find this supervisor and its directory.
 
-    Yields the variables for the child's environment. No file is written if the submit directory is read-only, or if
-    another process acts for the job.
+    Yields the variables for the child's environment. No file is written if the submit directory is
+    read-only, or if another process acts for the job.
     """
     directory = directory.absolute()
     here = job()
@@ -68,7 +71,9 @@ def supervisor(environment: Mapping[str, str] = os.environ) -> Path | None:
     None if there is none, or if it belongs to another job.
     """
     here, place = job(environment), _place(environment)
-    if environment.get(SUPERVISOR) and (here is None or environment.get(OF_JOB, "") == _start(here)):
+    if environment.get(SUPERVISOR) and (
+        here is None or environment.get(OF_JOB, "") == _start(here)
+    ):
         return Path(environment[SUPERVISOR])
     if here is None or place is None:
         return None
@@ -76,7 +81,9 @@ def supervisor(environment: Mapping[str, str] = os.environ) -> Path | None:
         facts, written_s = _ANNOUNCED.decode(place.read_bytes()), place.stat().st_mtime
     except (OSError, *legible.UNREADABLE):
         return None
-    if facts.restart_count != here.restart_count or owner.proven_gone(facts.owner, lambda: written_s):
+    if facts.restart_count != here.restart_count or owner.proven_gone(
+        facts.owner, lambda: written_s
+    ):
         return None
     return _path(facts.directory)
 
@@ -88,13 +95,19 @@ def speaks(here: Job, environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def tell_run(directory: Path, run: Path) -> None:
-    """Write the run's path into the supervisor's directory. A missing or read-only directory is no error."""
+    """Write the run's path into the supervisor's directory.
+    A missing or read-only directory is no error.
+    """
     with suppress(OSError):
-        disk.replace_with(directory / RUN_HERE, [legible.json_bytes({"run": _quoted(run.absolute())}) + b"\n"])
+        disk.replace_with(
+            directory / RUN_HERE, [legible.json_bytes({"run": _quoted(run.absolute())}) + b"\n"]
+        )
 
 
 def tell_refused(why: str) -> None:
-    """Tell this process's supervisor, if it has one, that another start would be refused for the same reason."""
+    """Tell this process's supervisor, if it has one,
+    that another start would be refused for the same reason.
+    """
     directory = supervisor()
     if directory is not None:
         with suppress(OSError):
@@ -104,7 +117,9 @@ def tell_refused(why: str) -> None:
 def take_refused(directory: Path) -> str:
     """Return why the command's run refused to begin, and forget it; "" if it did not."""
     try:
-        why = msgspec.json.decode((directory / REFUSED).read_bytes(), type=dict[str, str]).get("why", "")
+        why = msgspec.json.decode((directory / REFUSED).read_bytes(), type=dict[str, str]).get(
+            "why", ""
+        )
         disk.remove_file(directory / REFUSED)
     except (OSError, *legible.UNREADABLE):
         return ""
@@ -112,17 +127,23 @@ def take_refused(directory: Path) -> str:
 
 
 def script_of(directory: Path) -> Path | None:
-    """Return the script that `holdfast submit` wrote for a supervisor's directory, or for its sweep."""
+    """Return the script that `holdfast submit` wrote for a supervisor's directory,
+    or for its sweep.
+    """
     places = (directory, sweep_of(directory))
-    return next((place / SCRIPT for place in places if place is not None and scan.is_file(place / SCRIPT)), None)
+    return next(
+        (place / SCRIPT for place in places if place is not None and scan.is_file(place / SCRIPT)),
+        None,
+    )
 
 
 def sweep_of(directory: Path) -> Path | None:
-    """Return the sweep's directory if `directory` belongs to one of its tasks, else None: a script beside any other
-    directory may be the user's.
+    """Return the sweep's directory if `directory` belongs to one of its tasks, else None: a script
+    beside any other directory may be the user's.
     """
     name = directory.absolute().name
-    parent = directory.parent if name == directory.name else directory.absolute().parent  # the name of "." is empty
+    # the name of "." is empty
+    parent = directory.parent if name == directory.name else directory.absolute().parent
     task = name.startswith(TASK_DIRECTORY) and name.removeprefix(TASK_DIRECTORY).isdecimal()
     return parent if task and scan.is_file(parent / SCRIPT) else None
 
@@ -143,7 +164,9 @@ def submission() -> Path | None:
 def run_of(directory: Path) -> Path | None:
     """Return the run's path as reported to this supervisor; None before that."""
     try:
-        return _path(msgspec.json.decode((directory / RUN_HERE).read_bytes(), type=dict[str, str])["run"])
+        return _path(
+            msgspec.json.decode((directory / RUN_HERE).read_bytes(), type=dict[str, str])["run"]
+        )
     except (OSError, KeyError, *legible.UNREADABLE):
         return None
 

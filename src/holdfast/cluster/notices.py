@@ -1,4 +1,6 @@
-"""Notices: a cloud's notice that it takes this machine back, polled between two steps. A look does not wait."""
+"""Notices: a cloud's notice that it takes this machine back,
+polled between two steps. A look does not wait.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,9 @@ def _holds(pattern: str) -> Callable[[int, str], bool]:
     return lambda status, body: status == 200 and re.search(pattern, body) is not None
 
 
-# Sources. AWS: EC2 User Guide, "Spot Instance interruption notices" and IMDSv2: 404 until there is a notice, which
-# comes two minutes ahead. GCP: Compute Engine, "Handle preemption": TRUE, 30 s ahead. Azure: "Scheduled Events for
-# Linux VMs": Preempt, 30 s ahead.
+# Sources. AWS: EC2 User Guide, "Spot Instance interruption notices" and IMDSv2: 404 until there is
+# a notice, which comes two minutes ahead. GCP: Compute Engine, "Handle preemption": TRUE, 30 s
+# ahead. Azure: "Scheduled Events for Linux VMs": Preempt, 30 s ahead.
 CLOUDS: Mapping[str, Cloud] = {
     "aws": Cloud(
         f"{_HERE}/latest/meta-data/spot/instance-action",
@@ -59,24 +61,31 @@ CLOUDS: Mapping[str, Cloud] = {
     ),
 }
 
-# Variables that change the service's address for a cloud's own tools; we follow them. Sources: the AWS SDKs' reference;
-# google-auth.
-MOVED_BY: Mapping[str, str] = {"aws": "AWS_EC2_METADATA_SERVICE_ENDPOINT", "gcp": "GCE_METADATA_HOST"}
+# Variables that change the service's address for a cloud's own tools; we follow them. Sources: the
+# AWS SDKs' reference; google-auth.
+MOVED_BY: Mapping[str, str] = {
+    "aws": "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+    "gcp": "GCE_METADATA_HOST",
+}
 
 
 def cloud(name: str, environment: Mapping[str, str] = os.environ) -> Cloud:
-    """Return the cloud `name`, a key of `CLOUDS`; the environment may change the address of its metadata service."""
+    """Return the cloud `name`, a key of `CLOUDS`; the environment may change the address of its
+    metadata service.
+    """
     found, place = CLOUDS[name], environment.get(MOVED_BY.get(name, ""), "").rstrip("/")
     if not place:
         return found
     address = place if "://" in place else f"http://{place}"
     return found._replace(
-        url=found.url.replace(_HERE, address, 1), token_url=found.token_url.replace(_HERE, address, 1)
+        url=found.url.replace(_HERE, address, 1),
+        token_url=found.token_url.replace(_HERE, address, 1),
     )
 
 
 class Notices:
-    """Checks whether the cloud takes this machine back; `look` is called at safe points and returns at once.
+    """Checks whether the cloud takes this machine back; `look` is called at safe points and returns
+    at once.
 
     notices = Notices(CLOUDS["aws"])
     for batch in run.batches(loader):
@@ -95,7 +104,9 @@ class Notices:
         self.complaint = ""  # the last problem, for diagnosis when no notice comes
 
     def look(self) -> bool:
-        """Whether a notice has come. Sends a request when one is due; a later call reads its answer."""
+        """Whether a notice has come. Sends a request when one is due;
+        a later call reads its answer.
+        """
         if self.soon:
             return True
         if self._asking is None:
@@ -125,7 +136,11 @@ class Notices:
     def _take(self, answer: _Answer) -> None:
         self.complaint = answer.error
         if self._for_token:
-            self._token = answer.body.strip() if answer.status == 200 and "\n" not in answer.body.strip() else ""
+            self._token = (
+                answer.body.strip()
+                if answer.status == 200 and "\n" not in answer.body.strip()
+                else ""
+            )
             if self._token:
                 self._ask()
             return
@@ -154,7 +169,9 @@ class _HttpRequest:
             with closing(HTTPConnection(parts.netloc, timeout=LIMIT_S)) as connection:
                 connection.request(method, urlunsplit(("", "", *parts[2:])), headers=headers)
                 response = connection.getresponse()
-                self.answer = _Answer(response.status, response.read(_MOST_BYTES).decode(errors="replace"))
+                self.answer = _Answer(
+                    response.status, response.read(_MOST_BYTES).decode(errors="replace")
+                )
         except TimeoutError:
             self.answer = _Answer(0, "", f"no answer within {LIMIT_S:g} s")
         except OSError as error:

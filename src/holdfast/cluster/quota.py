@@ -1,4 +1,6 @@
-"""Quota: the disk space that this user and its groups may still use, from quota(1). Other quota tools are not used."""
+"""Quota: the disk space that this user and its groups may still use, from quota(1). Other quota
+tools are not used.
+"""
 
 from __future__ import annotations
 
@@ -31,18 +33,33 @@ def quotas() -> list[Quota]:
     """
     if shutil.which("quota") is None:
         return []
-    answer = ask(["quota", "--no-wrap", "--raw-grace", "--show-mntpoint", "--hide-device", "--user", "--group"])
+    answer = ask(
+        [
+            "quota",
+            "--no-wrap",
+            "--raw-grace",
+            "--show-mntpoint",
+            "--hide-device",
+            "--user",
+            "--group",
+        ]
+    )
     found, owner = [], ""
     for line in answer.out.splitlines():
         if (of := _OF.match(line)) is not None:
             owner = f"{of[1]} {of[2]}"
         elif (told := _LINE.match(line)) is not None:
-            found.append(_quota(owner, told[1], [int(number.rstrip("*")) for number in told[2].split()]))
+            found.append(
+                _quota(owner, told[1], [int(number.rstrip("*")) for number in told[2].split()])
+            )
     return found
 
 
 def _quota(owner: str, place: str, numbers: list[int]) -> Quota:
-    """Read blocks of 1 KiB, soft limit, hard limit, grace, then the same of files. Source: quota(1)."""
-    second = numbers[4:7] if len(numbers) >= 7 else numbers[3:6]  # without a time of grace some versions print none
+    """Read blocks of 1 KiB, soft limit, hard limit,
+    grace, then the same of files. Source: quota(1).
+    """
+    # without a time of grace some versions print none
+    second = numbers[4:7] if len(numbers) >= 7 else numbers[3:6]
     (blocks, soft, hard), (files, soft_files, hard_files) = numbers[:3], second
     return Quota(owner, place, blocks << 10, (hard or soft) << 10, files, hard_files or soft_files)

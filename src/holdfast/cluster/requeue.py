@@ -31,7 +31,16 @@ _BETWEEN_S = (0.2, 0.5, 1.0)  # the job is between its end and the queue
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
 
 How = Literal[
-    "requeued", "submitted", "by slurm", "by its rule", "cancelled", "held", "limit", "unclear", "superseded", "failed"
+    "requeued",
+    "submitted",
+    "by slurm",
+    "by its rule",
+    "cancelled",
+    "held",
+    "limit",
+    "unclear",
+    "superseded",
+    "failed",
 ]
 
 
@@ -44,7 +53,8 @@ class Continuation(NamedTuple):
 
 
 class Requeue(msgspec.Struct, dict=True):
-    """Continues one job after its end. Under Slurm, requeues it only on evidence, or to leave a bad node.
+    """Continues one job after its end. Under Slurm, requeues it only on evidence, or to leave a bad
+    node.
 
     The evidence is a reported preemption or time limit.
     """
@@ -65,9 +75,9 @@ class Requeue(msgspec.Struct, dict=True):
     def continue_job(self) -> Continuation:
         """Requeue the job, or explain why not. Never raises.
 
-        Asks Slurm for evidence right before requeueing; of another scheduler, `other.RULES` decides by the notice. If
-        Slurm refuses, submits `successor` or the job's own
-        script, to begin after this job. Does nothing if one of `places` has a file `hold`, or if the journal contains
+        Asks Slurm for evidence right before requeueing; of another scheduler, `other.RULES` decides
+        by the notice. If Slurm refuses, submits `successor` or the job's own script, to begin after
+        this job. Does nothing if one of `places` has a file `hold`, or if the journal contains
         `limit` requeues. If the scheduler does not answer, retries for `patience_s` and warns once.
         """
         give_up_s, wait_s = time.monotonic() + self.patience_s, FIRST_WAIT_S
@@ -96,7 +106,8 @@ class Requeue(msgspec.Struct, dict=True):
             Superseded: a later attempt owns the run; a requeue would end that attempt.
         """
         left = self._refusal()
-        if left is None and not self._recorded:  # record first: once requeued, the next attempt may fence our directory
+        # record first: once requeued, the next attempt may fence our directory
+        if left is None and not self._recorded:
             self._write("requeued", restart_count=self.job.restart_count)
             self._recorded = True
             if self.exclusion is not None:
@@ -129,18 +140,29 @@ class Requeue(msgspec.Struct, dict=True):
         return Continuation("requeued", self.cause, f"{name}: requeued")
 
     def _refusal(self) -> Continuation | None:
-        """Return the outcome if Slurm's present state forbids a requeue; None if the job may be requeued."""
+        """Return the outcome if Slurm's present state forbids a requeue;
+        None if the job may be requeued.
+        """
         self.status = slurm.seen(self.job)
         self.cause = cause(self._notice_with_lead_time(), self.job.restart_count, self.status)
         if self.cause == "requeued":
             self._note("not_requeued", how="by slurm")
-            return Continuation("by slurm", self.cause, f"job {self.job.id}: Slurm starts it again by itself")
+            return Continuation(
+                "by slurm", self.cause, f"job {self.job.id}: Slurm starts it again by itself"
+            )
         if self.cause == "cancelled":
             return self._refuse("cancelled", " was cancelled, and is not requeued")
         if self.cause == "unclear":
             seen = self.status
-            known = f"state {seen.state}, reason {seen.reason}" if seen else "Slurm does not know the job"
-            return self._refuse("unclear", f": why {self.heard.what} came is unclear ({known}), so it is not requeued")
+            known = (
+                f"state {seen.state}, reason {seen.reason}"
+                if seen
+                else "Slurm does not know the job"
+            )
+            return self._refuse(
+                "unclear",
+                f": why {self.heard.what} came is unclear ({known}), so it is not requeued",
+            )
         return self._forbidden()
 
     def _forbidden(self) -> Continuation | None:
@@ -163,14 +185,19 @@ class Requeue(msgspec.Struct, dict=True):
         return Continuation(how, self.cause, f"job {self.job.id}{why}. {self._to_go_on(first)}")
 
     def _to_go_on(self, first: str = "") -> str:
-        """Return what the user must do: continue the submission, or requeue the job while Slurm remembers it."""
+        """Return what the user must do: continue the submission,
+        or requeue the job while Slurm remembers it.
+        """
         seen, rule = self.status, other.RULES.get(self.job.scheduler)
         if rule is not None:
             return f"To go on, type: {first}{rule.again.format(id=self.job.id)}"
         if seen is not None and not seen.batch:
             return "To go on, start it again as you did"
         if self.successor is not None:
-            return f"To go on, type: {first}holdfast submit --continue {shlex.quote(str(self.successor.parent))}"
+            return (
+                f"To go on, type: {first}holdfast submit --continue "
+                f"{shlex.quote(str(self.successor.parent))}"
+            )
         command = seen.command if seen else ""
         options = {"array": self.job.task, "chdir": seen.options.get("chdir") if seen else None}
         words = [f"--{name}={shlex.quote(value)}" for name, value in options.items() if value]
@@ -183,7 +210,9 @@ class Requeue(msgspec.Struct, dict=True):
         name = f"job {self.job.id}"
         try:
             slurm.requeue(self.job)
-            return Continuation("requeued", self.cause, f"{name}: {self.cause}; requeued{self._exclude()}")
+            return Continuation(
+                "requeued", self.cause, f"{name}: {self.cause}; requeued{self._exclude()}"
+            )
         except SchedulerSilent:
             raise
         except ClusterError as error:
@@ -192,10 +221,18 @@ class Requeue(msgspec.Struct, dict=True):
             return left
         try:
             number = self._submit()
-        except ClusterError as error:  # also if it is unknown whether a job was submitted: two are worse than none
-            return self._failed(ClusterError(f"{refusal}; nor could a job be submitted to follow it: {error}"))
+        except (
+            ClusterError
+        ) as error:  # also if it is unknown whether a job was submitted: two are worse than none
+            return self._failed(
+                ClusterError(f"{refusal}; nor could a job be submitted to follow it: {error}")
+            )
         self._note("submitted", successor=number, nodes=self.exclusion and self.exclusion.until_s)
-        return Continuation("submitted", self.cause, f"{name}: {self.cause}; {refusal}. Job {number} goes on after it")
+        return Continuation(
+            "submitted",
+            self.cause,
+            f"{name}: {self.cause}; {refusal}. Job {number} goes on after it",
+        )
 
     def _submit(self) -> str:
         """Submit a job that starts when this one has ended; return its number."""
@@ -208,11 +245,15 @@ class Requeue(msgspec.Struct, dict=True):
             raise ClusterError(f"the words of `sbatch {seen.command}` cannot be told apart")
         said = {option.name for option in sbatch.directives(script).options}
         options = [f"--{name}={value}" for name, value in seen.options.items() if name not in said]
-        return slurm.submit([*self._dependency(), *options, *([] if script else [seen.command])], script)
+        return slurm.submit(
+            [*self._dependency(), *options, *([] if script else [seen.command])], script
+        )
 
     @cached_property
     def _script(self) -> str:
-        """The script as it was submitted; its file may have changed since. Empty if Slurm does not return it."""
+        """The script as it was submitted; its file may have changed since.
+        Empty if Slurm does not return it.
+        """
         try:
             return slurm.batch_script(self.job)
         except SchedulerSilent:
@@ -223,11 +264,15 @@ class Requeue(msgspec.Struct, dict=True):
     def _dependency(self) -> list[str]:
         array = [f"--array={self.job.task}"] if self.job.task else []
         names = self.exclusion.names if self.exclusion is not None else ()
-        return [f"--dependency=afterany:{self.job.id}", *array, *[f"--exclude={','.join(names)}"] * bool(names)]
+        return [
+            f"--dependency=afterany:{self.job.id}",
+            *array,
+            *[f"--exclude={','.join(names)}"] * bool(names),
+        ]
 
     def _exclude(self) -> str:
-        """Exclude bad nodes for the job, and return the sentence about it. Slurm allows that once the job is in the
-        queue again.
+        """Exclude bad nodes for the job, and return the sentence about it. Slurm allows that once
+        the job is in the queue again.
         """
         if self.exclusion is None or not (self.exclusion.until_s or self.exclusion.changed):
             return ""
@@ -244,7 +289,9 @@ class Requeue(msgspec.Struct, dict=True):
         return f" without {nodes}, where starts died by the node's fault" if nodes else ""
 
     def _notice_with_lead_time(self) -> Heard:
-        """Return the notice with its lead time; if that is unknown, as set by `--signal` in the job's script."""
+        """Return the notice with its lead time; if that is unknown,
+        as set by `--signal` in the job's script.
+        """
         heard = self.heard
         if (
             heard.lead_s is not None
@@ -254,7 +301,11 @@ class Requeue(msgspec.Struct, dict=True):
         ):
             return heard
         signal = sbatch.signal(sbatch.directives(self._script).options)
-        lead_s = float(signal.lead_s) if signal is not None and heard.what == f"SIG{signal.name}" else None
+        lead_s = (
+            float(signal.lead_s)
+            if signal is not None and heard.what == f"SIG{signal.name}"
+            else None
+        )
         return heard._replace(lead_s=lead_s)
 
     def _write(self, event: str, **facts: Any) -> None:
@@ -265,7 +316,12 @@ class Requeue(msgspec.Struct, dict=True):
         """
         try:
             self.record(
-                event, cause=self.cause, job=self.job.id, heard=self.heard.what, heard_at=self.heard.at_s, **facts
+                event,
+                cause=self.cause,
+                job=self.job.id,
+                heard=self.heard.what,
+                heard_at=self.heard.at_s,
+                **facts,
             )
         except Superseded:
             raise

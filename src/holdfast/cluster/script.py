@@ -1,6 +1,7 @@
 """Script: the text of the batch script that `holdfast submit` gives to sbatch. Pure.
 
-The script is written for readers: it explains what it does and why. It also runs unchanged when submitted by hand.
+The script is written for readers: it explains what it does and why. It also runs unchanged when
+submitted by hand.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ WRITTEN = "# Written by holdfast submit."
 LONGEST_NAME = 60  # in a path with a number behind it, of at most 255 bytes
 LAUNCHERS = ("srun", "mpirun", "mpiexec", "torchrun")
 _VALUED = re.compile(
-    r"-(?![HkOQsvWlKuXEZ])[A-Za-z]|-np|--(bind-to|map-by|rank-by|host|hostfile|machinefile|mpi|cpu-bind)"
+    r"-(?![HkOQsvWlKuXEZ])[A-Za-z]|-np|--(bind-to|map-by|"
+    r"rank-by|host|hostfile|machinefile|mpi|cpu-bind)"
 )
 OURS = {  # an option that we write ourselves -> what the user writes instead
     "signal": "--lead SECONDS",
@@ -44,7 +46,8 @@ class JobRequest(NamedTuple):
     lead_s: int = LEAD_S
     chain: int | None = None
     array: str | None = None  # tasks with a run of their own, as sbatch's --array names them
-    lines: str | None = None  # a file with the command of task n on its line n, instead of `command`
+    # a file with the command of task n on its line n, instead of `command`
+    lines: str | None = None
     setup: Sequence[str] = ()  # lines of shell code from the user
     stage: Sequence[str] = ()  # files or folders to copy to $SLURM_TMPDIR
     supervisor: Sequence[str] = ()  # options of `holdfast run`
@@ -55,9 +58,17 @@ def script(order: JobRequest) -> str:
     """Return the whole text of the script.
 
     Raises:
-        UsageError: the user gave an option of sbatch that we must write, or a value that no script can contain.
+        UsageError: the user gave an option of sbatch that we must write, or a value that no script
+            can contain.
     """
-    parts = [_head(order), _ignoring(order), _set_up(order), _staging(order), _torchrun(order), _start(order)]
+    parts = [
+        _head(order),
+        _ignoring(order),
+        _set_up(order),
+        _staging(order),
+        _torchrun(order),
+        _start(order),
+    ]
     return "\n\n".join("\n".join(lines) for lines in map(list, parts) if lines) + "\n"
 
 
@@ -68,28 +79,45 @@ def options(order: JobRequest) -> list[Option]:
     """
     for option in order.options:
         if option.name in OURS:
-            raise UsageError(f"--{option.name} is written by holdfast submit; say {OURS[option.name]}")
-    number = "%A" if order.chain else "%A_%a" if order.array else "%j"  # one output file for the whole chain
-    ours = [Option("job-name", name(order.command)), Option("output", f"{order.directory}/slurm-{number}.out")]
+            raise UsageError(
+                f"--{option.name} is written by holdfast submit; say {OURS[option.name]}"
+            )
+    # one output file for the whole chain
+    number = "%A" if order.chain else "%A_%a" if order.array else "%j"
+    ours = [
+        Option("job-name", name(order.command)),
+        Option("output", f"{order.directory}/slurm-{number}.out"),
+    ]
     given = sbatch.merged(ours, order.options)
     if not any(option.name == "no-requeue" for option in given):
         given = [*(option for option in given if option.name != "requeue"), Option("requeue")]
     array = f"1-{order.chain}%1" if order.chain else order.array
     signal = Option("signal", f"B:{notice(order)}@{order.lead_s}")
-    return [*given, *([Option("array", array)] if array else []), Option("open-mode", "append"), signal]
+    return [
+        *given,
+        *([Option("array", array)] if array else []),
+        Option("open-mode", "append"),
+        signal,
+    ]
 
 
 def name(command: Sequence[str]) -> str:
-    """Return a name for the command: the script's name, else the program's, without its launcher."""
+    """Return a name for the command: the script's name,
+    else the program's, without its launcher.
+    """
     words = [word for word in _program(command) if not word.startswith("-")]
-    script = next((word for word in words if word.endswith((".py", ".sh", ".R", ".jl", ".m"))), None)
+    script = next(
+        (word for word in words if word.endswith((".py", ".sh", ".R", ".jl", ".m"))), None
+    )
     stem = os.path.splitext(os.path.basename(script or words[0]))[0] if words else ""
     plain = "".join(c if c.isalnum() or c in "._-" else "_" for c in stem)
     return plain[:LONGEST_NAME] or "job"
 
 
 def _program(command: Sequence[str]) -> Sequence[str]:
-    """Return the command without `srun -n 4` and its like, as far as their options can be told from the program."""
+    """Return the command without `srun -n 4` and its like, as far as their options can be told
+    from the program.
+    """
     words = list(command)
     while words and os.path.basename(words[0]) in LAUNCHERS[:-1]:
         words.pop(0)
@@ -101,7 +129,9 @@ def _program(command: Sequence[str]) -> Sequence[str]:
 
 
 def notice(order: JobRequest) -> str:
-    """Return the signal that announces the end. Some versions of NCCL (2.12, 2.13) use USR1 themselves."""
+    """Return the signal that announces the end.
+    Some versions of NCCL (2.12, 2.13) use USR1 themselves.
+    """
     return "USR2" if several(order.options) or _calls_torchrun(order) else "USR1"
 
 
@@ -124,12 +154,17 @@ def _head(order: JobRequest) -> Iterator[str]:
 
 
 def _ignoring(order: JobRequest) -> Iterator[str]:
-    yield "# Until holdfast listens the notice must not end this shell. Holdfast computes the deadline itself."
+    yield (
+        "# Until holdfast listens the notice must not end this shell. "
+        "Holdfast computes the deadline itself."
+    )
     yield f"trap '' {notice(order)}"
 
 
 def _set_up(order: JobRequest) -> Iterator[str]:
-    """Yield the user's lines. `set -e` would end the job at a hook of conda or module that returns non-zero itself."""
+    """Yield the user's lines.
+    `set -e` would end the job at a hook of conda or module that returns non-zero itself.
+    """
     if not order.setup:
         return
     yield "# A line that fails ends the job, with its exit code."
@@ -156,12 +191,20 @@ def _staging(order: JobRequest) -> Iterator[str]:
     names = [os.path.basename(source.rstrip("/")) for source in order.stage]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
-        raise UsageError(f"--stage: two of them are called {twice}, and both would be $SLURM_TMPDIR/{twice}")
-    yield "# Copies $1 to the node's own disk, unless a whole copy is there already that is not older."
+        raise UsageError(
+            f"--stage: two of them are called {twice}, and both would be $SLURM_TMPDIR/{twice}"
+        )
+    yield (
+        "# Copies $1 to the node's own disk, "
+        "unless a whole copy is there already that is not older."
+    )
     yield "stage() {"
     yield "    local copy=$SLURM_TMPDIR/${1##*/}"
     yield '    mkdir -p "$SLURM_TMPDIR" || return'
-    yield '    [ -e "$copy.whole" ] && [ -z "$(find -L "$1" -newer "$copy.whole" -print -quit)" ] && return'
+    yield (
+        '    [ -e "$copy.whole" ] && [ -z "$(find -L "$1" '
+        '-newer "$copy.whole" -print -quit)" ] && return'
+    )
     yield (
         '    rm -rf "$copy" "$copy.whole" && touch "$copy.begun" && cp -RL "$1" "$copy"'
         ' && mv "$copy.begun" "$copy.whole"'
@@ -193,7 +236,10 @@ def _start(order: JobRequest) -> Iterator[str]:
     directory, launcher, command = shlex.quote(order.directory), *_launched(order)
     words = [shlex.quote(word) for word in command]
     if order.array:
-        yield f"# For the command, and for what it calls: Run(f\"runs/{{os.environ['{sweep.VARIABLE}']}}\")"
+        yield (
+            "# For the command, and for what it calls: "
+            f"Run(f\"runs/{{os.environ['{sweep.VARIABLE}']}}\")"
+        )
         yield f"export {sweep.VARIABLE}=$SLURM_ARRAY_TASK_ID"
         directory += f"/{TASK_DIRECTORY}$SLURM_ARRAY_TASK_ID"
         words = [_with_task(word) for word in command]
@@ -202,14 +248,23 @@ def _start(order: JobRequest) -> Iterator[str]:
         yield f'eval "set -- {line}"  # the words of the command of this task'
         words = ['"$@"']
     yield "# exec: holdfast takes the place of this shell, and so hears what Slurm has to say."
-    ours = [order.holdfast, "run", "--run", directory, f"--lead={order.lead_s}", *map(shlex.quote, supervisor)]
+    ours = [
+        order.holdfast,
+        "run",
+        "--run",
+        directory,
+        f"--lead={order.lead_s}",
+        *map(shlex.quote, supervisor),
+    ]
     yield " ".join(["exec", *ours, "--", *launcher, *words])
 
 
 def _with_task(word: str) -> str:
     """Return the word as shell text, with the task's number for each {task}."""
     parts = word.split(sweep.TASK)
-    return '"$SLURM_ARRAY_TASK_ID"'.join(shlex.quote(part) if part or len(parts) == 1 else "" for part in parts)
+    return '"$SLURM_ARRAY_TASK_ID"'.join(
+        shlex.quote(part) if part or len(parts) == 1 else "" for part in parts
+    )
 
 
 def _launched(order: JobRequest) -> tuple[list[str], Sequence[str]]:
@@ -219,13 +274,25 @@ def _launched(order: JobRequest) -> tuple[list[str], Sequence[str]]:
         return [], order.command
     if program != "torchrun":  # since Slurm 22.05 srun does not inherit the number of CPUs
         cpus = any(option.name == "cpus-per-task" for option in order.options)
-        return ["srun", *(['--cpus-per-task="$SLURM_CPUS_PER_TASK"'] if cpus else [])], order.command
+        return [
+            "srun",
+            *(['--cpus-per-task="$SLURM_CPUS_PER_TASK"'] if cpus else []),
+        ], order.command
     if _count(order.options, "nodes") == 1 or any(
         word.startswith(("--rdzv", "--master", "--nnodes")) for word in order.command
     ):
         return [], order.command
-    first = '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):$((15000 + SLURM_JOB_ID % 10000))"'
-    words = ["srun", "--ntasks-per-node=1", order.command[0], '--nnodes="$SLURM_JOB_NUM_NODES"', "--rdzv-backend=c10d"]
+    first = (
+        '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | '
+        'head -n 1):$((15000 + SLURM_JOB_ID % 10000))"'
+    )
+    words = [
+        "srun",
+        "--ntasks-per-node=1",
+        order.command[0],
+        '--nnodes="$SLURM_JOB_NUM_NODES"',
+        "--rdzv-backend=c10d",
+    ]
     return [*words, f"--rdzv-endpoint={first}"], order.command[1:]
 
 

@@ -1,6 +1,7 @@
 """Slurm: the only module that builds Slurm's command lines and parses their output.
 
-Sources: scontrol(1), squeue(1), sbatch(1); their real output was observed on Slurm 22.05 (docs/cluster.md).
+Sources: scontrol(1), squeue(1), sbatch(1); their real output was observed on Slurm 22.05
+(docs/cluster.md).
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ _USABLE = ("idle", "alloc", "mixed", "comp", "planned", "power")
 _UNSAID = ("", "(null)", "UNLIMITED", "Partition_Limit")
 
 _LIMITS = ("ReqNodeList", "ExcNodeList", "Features", "Reservation")
-_READ = "JobState|Requeue|RunTime|StartTime|PreemptEligibleTime|Partition|Priority|ReqNodeList|Features|Reservation"
+_READ = (
+    "JobState|Requeue|RunTime|StartTime|PreemptEligibleTime|Partition|Priority|"
+    "ReqNodeList|Features|Reservation"
+)
 
 # scontrol's name -> sbatch's name.
 _OPTIONS = {
@@ -51,14 +55,15 @@ class JobStatus(NamedTuple):
     batch: bool = True  # it is a batch job
     command: str = ""  # the submitted script and its arguments; spaces within them are not marked
     options: Mapping[str, str] = MappingProxyType({})  # sbatch options that start another such job
-    nodes: Mapping[str, str] = MappingProxyType({})  # what limits the nodes that it may get, under Slurm's own names
+    # what limits the nodes that it may get, under Slurm's own names
+    nodes: Mapping[str, str] = MappingProxyType({})
 
 
 def seen(job: Job) -> JobStatus | None:
     """Return Slurm's record of the job; None if Slurm does not know it.
 
-    For a heterogeneous job this is the first record, the leader's. Each field is read only at its expected position,
-    because a job's name can contain any text.
+    For a heterogeneous job this is the first record, the leader's. Each field is read only at its
+    expected position, because a job's name can contain any text.
 
     Raises:
         ClusterError: no answer, or one of unknown form; `Absent` and `Silent` where these apply.
@@ -79,7 +84,9 @@ def seen(job: Job) -> JobStatus | None:
                 found.setdefault(name, value)
     if not found.get("JobState", "").isupper() or not found.get("Restarts", "").isdecimal():
         raise ClusterError("scontrol show job answered something that is not about a job")
-    preempt_s, start_s, end_s = (_time(found.get(name)) for name in ("PreemptTime", "StartTime", "EndTime"))
+    preempt_s, start_s, end_s = (
+        _time(found.get(name)) for name in ("PreemptTime", "StartTime", "EndTime")
+    )
     return JobStatus(
         found["JobState"],
         found.get("Reason", "None"),
@@ -90,7 +97,11 @@ def seen(job: Job) -> JobStatus | None:
         found.get("Requeue") != "0",
         found.get("BatchFlag") != "0",
         found.get("Command", "").removesuffix("(null)"),
-        {option: found[name] for name, option in _OPTIONS.items() if found.get(name, "(null)") not in _UNSAID},
+        {
+            option: found[name]
+            for name, option in _OPTIONS.items()
+            if found.get(name, "(null)") not in _UNSAID
+        },
         {name: found[name] for name in _LIMITS if found.get(name, "(null)") not in _UNSAID},
     )
 
@@ -99,7 +110,8 @@ def requeue(job: Job) -> None:
     """Put the job back into the queue; this process is ended some seconds later.
 
     Raises:
-        ClusterError: Slurm refused. After `Absent` or `Silent` it is unknown whether the job was requeued.
+        ClusterError: Slurm refused. After `Absent` or `Silent` it is unknown whether the job was
+            requeued.
     """
     obeyed(["scontrol", "requeue", job.id])
 
@@ -130,7 +142,11 @@ class NodeFacts(NamedTuple):
     def alike(self, other: NodeFacts, constraint: str | None) -> bool:
         """Whether a job that runs on `other` can run here; `constraint`: its --constraint."""
         as_large = self.cpus >= other.cpus and self.memory_mib >= other.memory_mib
-        return as_large and self.gres == other.gres and (not constraint or self.features == other.features)
+        return (
+            as_large
+            and self.gres == other.gres
+            and (not constraint or self.features == other.features)
+        )
 
 
 def nodes(partition: str) -> dict[str, NodeFacts]:
@@ -139,7 +155,9 @@ def nodes(partition: str) -> dict[str, NodeFacts]:
     Raises:
         ClusterError: Slurm does not tell.
     """
-    out = obeyed(["sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%N|%T|%G|%c|%m|%f"]).out
+    out = obeyed(
+        ["sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%N|%T|%G|%c|%m|%f"]
+    ).out
     rows = [line.split("|", 5) for line in out.splitlines() if line.count("|") >= 5]
     return {
         name: NodeFacts(state, gres, _leading(cpus), _leading(memory), features)
@@ -179,7 +197,9 @@ def submit(arguments: Sequence[str], script: str = "") -> str:
 
 
 def local_sbatch() -> Local:
-    """Return the version and help of this machine's sbatch; empty if there is none, or if it does not answer."""
+    """Return the version and help of this machine's sbatch;
+    empty if there is none, or if it does not answer.
+    """
     with suppress(ClusterError):
         version = re.search(r"\d+\.\d+\S*", ask(["sbatch", "--version"], limit_s=_SELF_LIMIT_S).out)
         if version:
@@ -232,7 +252,9 @@ def cancel(ids: Sequence[str]) -> None:
 
 
 def kills_its_step(command: Sequence[str], number: int) -> bool:
-    """Whether `srun`, on this signal, kills its tasks or waits for a second one instead of forwarding it."""
+    """Whether `srun`, on this signal,
+    kills its tasks or waits for a second one instead of forwarding it.
+    """
     return os.path.basename(command[0]) == "srun" and number not in (signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -305,19 +327,25 @@ def read_left(answer: CommandResult) -> float:
     """Return the seconds in the output of `squeue -o %L`: D-HH:MM:SS, MM:SS, UNLIMITED.
 
     Raises:
-        ClusterError: the output has another form: the job is not running, or its time left is unknown.
+        ClusterError: the output has another form: the job is not running, or its time left is
+            unknown.
     """
     text = answer.out.strip()
     if text == "UNLIMITED":
         return float("inf")
     left_s = sbatch.seconds(text) if ":" in text else None
     if answer.code or left_s is None:
-        raise ClusterError(f"squeue says of the time left: {text or answer.err.strip() or 'nothing'}")
+        raise ClusterError(
+            f"squeue says of the time left: {text or answer.err.strip() or 'nothing'}"
+        )
     return left_s
 
 
 def _says_of_a_job(name: str) -> bool:
-    return name.startswith(("SLURM_", "SLURMD_", "HOLDFAST_SUPERVISOR", "HOLDFAST_TASK")) and name != "SLURM_CONF"
+    return (
+        name.startswith(("SLURM_", "SLURMD_", "HOLDFAST_SUPERVISOR", "HOLDFAST_TASK"))
+        and name != "SLURM_CONF"
+    )
 
 
 def _time(text: str | None) -> float | None:

@@ -27,14 +27,17 @@ class Tasks(NamedTuple):
 
 
 def tasks(text: str, known: int | None = None) -> Tasks:
-    """Return the tasks of `1-20%5`, `0-31:4`, `1,3,7-9`; `known`: there is a command for each of 1 to `known`.
+    """Return the tasks of `1-20%5`, `0-31:4`, `1,3,7-9`; `known`: there is a command for each of 1
+    to `known`.
 
     Raises:
         UsageError: `text` has another form, or names a task without a command.
     """
     spec, percent, most = text.partition("%")
     if percent and not (most.isdecimal() and int(most)):
-        raise UsageError(f"--array {text}: after % stands how many tasks may run at once, as in 1-20%5")
+        raise UsageError(
+            f"--array {text}: after % stands how many tasks may run at once, as in 1-20%5"
+        )
     numbers: dict[int, None] = {}
     for part in spec.split(",") if spec or known is None else [f"1-{known}"]:
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::([1-9]\d{0,8}))?)?", part.strip())
@@ -48,7 +51,9 @@ def tasks(text: str, known: int | None = None) -> Tasks:
         numbers |= dict.fromkeys(range(first, last + 1, step))
     beyond = [number for number in numbers if known is not None and not 1 <= number <= known]
     if beyond:
-        raise UsageError(f"--array {text}: there are commands 1 to {known}, and none has the number {beyond[0]}")
+        raise UsageError(
+            f"--array {text}: there are commands 1 to {known}, and none has the number {beyond[0]}"
+        )
     return Tasks(sorted(numbers), int(most) if most else None)
 
 
@@ -73,7 +78,8 @@ def _is_plain(line: str) -> bool:
 
 
 def command_lines(text: str) -> list[str]:
-    """Return the commands of a file that holds one on each line; empty lines and comments are left out.
+    """Return the commands of a file that holds one on each line; empty lines and comments are left
+    out.
 
     Raises:
         UsageError: a line holds more than one simple command, or an open quote.
@@ -83,7 +89,9 @@ def command_lines(text: str) -> list[str]:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         if not _is_plain(line):
-            raise UsageError(f"line {number}: `{line.strip()}` is not one plain command; write it into a script")
+            raise UsageError(
+                f"line {number}: `{line.strip()}` is not one plain command; write it into a script"
+            )
         sets = re.match(r"\s*\w+=", line) is not None  # LR=3 python train.py
         found.append(f"env {line.strip()}" if sets else line.strip())
     if not found:

@@ -1,4 +1,6 @@
-"""Watch: polls when the job ends and how long its grace time is, without ever waiting for an answer."""
+"""Watch: polls when the job ends and how long its grace time is,
+without ever waiting for an answer.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from . import slurm
 from .ask import Absent, Asked, CommandResult
 from .job_leader import speaks
 
-PAUSE_S = (60.0, 90.0)  # between two queries; random, so that 500 jobs that began together do not query together
+# between two queries; random, so that 500 jobs that began together do not query together
+PAUSE_S = (60.0, 90.0)
 FIRST_S = 2.0
 DICE = random.SystemRandom()  # not the script's own random numbers, which must not change
 
@@ -27,20 +30,25 @@ class _Question(NamedTuple):
 
 
 class JobWatch:
-    """Under Slurm, queries when a job's time ends, every 60 to 90 s, and its grace times until they are known.
+    """Under Slurm, queries when a job's time ends, every 60 to 90 s, and its grace times until they
+    are known.
 
     `end_s` is None if it is unknown or unlimited; a grace time is None if it is unknown.
 
-    The first value of the end comes from the environment. `look` is called at safe points; only rank 0 queries.
+    The first value of the end comes from the environment. `look` is called at safe points; only
+    rank 0 queries.
     """
 
-    def __init__(self, job: Job | None, environment: Mapping[str, str] = os.environ, *, end: bool = True) -> None:
+    def __init__(
+        self, job: Job | None, environment: Mapping[str, str] = os.environ, *, end: bool = True
+    ) -> None:
         here = job if job is not None and job.scheduler == "slurm" else None
         told = environment.get("SLURM_JOB_END_TIME", "") if here and end else ""
         self.end_s: float | None = float(told) if told.isdecimal() else None  # Unix seconds
         self.kill_wait_s: float | None = None  # between SIGTERM and SIGKILL
         self.preempt_s: float | None = None  # before SIGTERM, of a preempted job
-        self.lead_s: float | None = None  # of the notice that the script asks for, 0: none; None: not looked up
+        # of the notice that the script asks for, 0: none; None: not looked up
+        self.lead_s: float | None = None
         self._script: Sequence[str] | None = None  # the query for it, until it is sent
         self._asked: Asked | None = None
         self._questions: list[_Question] = []
@@ -49,7 +57,9 @@ class JobWatch:
         self._script = slurm.script_of(here)
         soon_s = (0.0, FIRST_S)
         if end:
-            self._ask(slurm.left_of(here), self._take_end, soon_s if self.end_s is None else PAUSE_S)
+            self._ask(
+                slurm.left_of(here), self._take_end, soon_s if self.end_s is None else PAUSE_S
+            )
         self._ask(slurm.CONFIG, self._take_kill_wait, soon_s)
         if partition := environment.get("SLURM_JOB_PARTITION"):
             self._ask(("scontrol", "show", "partition", partition), self._take_grace, soon_s)
@@ -83,7 +93,12 @@ class JobWatch:
         if self._asked is not None:
             self._asked.close()
 
-    def _ask(self, command: Sequence[str], take: Callable[[CommandResult], bool], pause_s: Sequence[float]) -> None:
+    def _ask(
+        self,
+        command: Sequence[str],
+        take: Callable[[CommandResult], bool],
+        pause_s: Sequence[float],
+    ) -> None:
         self._questions.append(_Question(time.monotonic() + DICE.uniform(*pause_s), command, take))
 
     def _take_end(self, answer: CommandResult) -> bool:

@@ -1,7 +1,7 @@
 """A checkpoint that all ranks write. Rank 0 commits it when the files of all ranks are durable.
 
-Rank 0 never reads what the other ranks wrote. The manifest names one part for each rank, with its digest, so that its
-size grows only with the number of ranks.
+Rank 0 never reads what the other ranks wrote. The manifest names one part for each rank, with its
+digest, so that its size grows only with the number of ranks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _KNOWN = (Abandoned, DamagedBefore, DamagedSince)  # raised on all ranks, like o
 
 
 class CollectiveSave:
-    """One save of all ranks. All call the same methods in the same order; an error on one fails the save on all."""
+    """One save of all ranks. All call the same methods in the same order;
+    an error on one fails the save on all.
+    """
 
     def __init__(self, ranks: Ranks, owner: Committing, name: Name, share: RankShare) -> None:
         self.ranks, self.owner, self.name, self.share = ranks, owner, name, share
@@ -38,11 +40,19 @@ class CollectiveSave:
         return self.ranks.lead(f"{what} of {self.name}", lambda: self._act(work), _KNOWN)
 
     def _collect(
-        self, what: str, work: Callable[[], bytes], then: Callable[[list[bytes]], bytes] = lambda _: b""
+        self,
+        what: str,
+        work: Callable[[], bytes],
+        then: Callable[[list[bytes]], bytes] = lambda _: b"",
     ) -> bytes:
-        """Do `work` on all ranks; rank 0 calls `then` with their results; all ranks get the result of `then`."""
+        """Do `work` on all ranks; rank 0 calls `then` with their results;
+        all ranks get the result of `then`.
+        """
         return self.ranks.collect(
-            f"{what} of {self.name}", lambda: self._act(work), lambda found: self._act(lambda: then(found)), _KNOWN
+            f"{what} of {self.name}",
+            lambda: self._act(work),
+            lambda found: self._act(lambda: then(found)),
+            _KNOWN,
         )
 
     def _act(self, work: Callable[[], bytes]) -> bytes:
@@ -50,7 +60,8 @@ class CollectiveSave:
             return work()
 
     def write(self, staged: Staged, facts: Facts, hooks: Hooks) -> Sequence[str]:
-        """Write this rank's shards and its part. When those of all ranks are durable, rank 0 commits the checkpoint.
+        """Write this rank's shards and its part. When those of all ranks are durable, rank 0
+        commits the checkpoint.
 
         Returns the names of weights of any rank that are not finite: the first of them.
 
@@ -61,9 +72,15 @@ class CollectiveSave:
         done: list[WrittenShare] = []
 
         def write_share() -> bytes:
-            done.append(self.share.write(self.attempt, self.partial, plan, staged, unchanged, hooks.before_each))
+            done.append(
+                self.share.write(
+                    self.attempt, self.partial, plan, staged, unchanged, hooks.before_each
+                )
+            )
             hooks.before_last()
-            return msgspec.msgpack.encode(sealed(self.partial, done[0].part, plan.firsts, staged.kind))
+            return msgspec.msgpack.encode(
+                sealed(self.partial, done[0].part, plan.firsts, staged.kind)
+            )
 
         def committed(words: list[bytes]) -> bytes:
             seals = [SEALS.decode(word) for word in words]
@@ -76,7 +93,9 @@ class CollectiveSave:
         return not_finite
 
     def _plan(self, staged: Staged) -> tuple[WritePlan, Unchanged]:
-        """Decide which rank writes which leaves. Return this rank's plan, and which of its leaves did not change."""
+        """Decide which rank writes which leaves.
+        Return this rank's plan, and which of its leaves did not change.
+        """
         mine: list[Mine] = []
         found: list[Unchanged] = []
 
@@ -89,32 +108,45 @@ class CollectiveSave:
             found.append(self.share.unchanged(mine[0], self.owner.parent))
             return msgspec.msgpack.encode(mine[0].sheet)
 
-        looked = tried(lambda: self._act(look))  # now, so that all ranks compare their leaves at the same time
+        # now, so that all ranks compare their leaves at the same time
+        looked = tried(lambda: self._act(look))
         sheet = SHEETS.decode(self._lead("sheet", looked))
 
         def answer() -> bytes:
             looked()
             return msgspec.msgpack.encode(mine[0].claim(sheet, self.ranks.rank, found[0].linked))
 
-        word = self._collect("plan", answer, lambda words: decided(words, mine[0], self.owner.require_space))
+        word = self._collect(
+            "plan", answer, lambda words: decided(words, mine[0], self.owner.require_space)
+        )
         decision = DECISIONS.decode(word)
         spare = self._spare(mine[0], decision.doubtful) if decision.doubtful else set()
         return mine[0].plan(sheet, decision, spare, self.ranks), found[0]
 
     def _spare(self, mine: Mine, doubtful: Sequence[str]) -> set[str]:
-        """Return which of these pieces a lower rank writes. A device mesh does not list outside ranks."""
-        word = self._collect("pieces", lambda: msgspec.msgpack.encode(mine.places(doubtful)), spares)
+        """Return which of these pieces a lower rank writes.
+        A device mesh does not list outside ranks.
+        """
+        word = self._collect(
+            "pieces", lambda: msgspec.msgpack.encode(mine.places(doubtful)), spares
+        )
         return set(msgspec.msgpack.decode(word, type=list[list[str]])[self.ranks.rank])
 
     def apply_rule(self, leave: Callable[[], int]) -> None:
-        """Remove what the rule does not keep, after each rank has read back from the disk what it wrote."""
+        """Remove what the rule does not keep,
+        after each rank has read back from the disk what it wrote.
+        """
         owner, attempt, plans = self.owner, self.attempt, [PruningPlan([], [])]
         checkpoint = owner.index.checkpoint(self.name)
 
         def rule() -> bytes:
             if owner.keep is not None:
                 spared = {checkpoint.path.name}
-                plans[:] = [pruning.plan(owner.index, owner.keep, spared, {*owner.copies.spared(), *owner.protected})]
+                plans[:] = [
+                    pruning.plan(
+                        owner.index, owner.keep, spared, {*owner.copies.spared(), *owner.protected}
+                    )
+                ]
             names = [each.path.name for each in plans[0].doomed]
             return msgspec.json.encode(names) if len(names) > leave() else b""
 
@@ -134,5 +166,7 @@ class CollectiveSave:
 
         word = self._lead("rule", rule)
         if word:
-            doomed = [owner.index.checkpoint(name) for name in msgspec.json.decode(word, type=list[str])]
+            doomed = [
+                owner.index.checkpoint(name) for name in msgspec.json.decode(word, type=list[str])
+            ]
             self._collect("pruning", read_back, discard)

@@ -1,7 +1,9 @@
-"""Division: which of several ranks writes which leaves of a state that they save together. Pure, except for digests.
+"""Division: which of several ranks writes which leaves of a state that they save together. Pure,
+except for digests.
 
-Leaves that are equal on all ranks (the common leaves) are found by digests, written once, and divided among the ranks
-by bytes. A rank writes its differing leaves itself, and so its pieces of divided leaves.
+Leaves that are equal on all ranks (the common leaves) are found by digests, written once, and
+divided among the ranks by bytes. A rank writes its differing leaves itself, and so its pieces of
+divided leaves.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from ..store.parts import AS_RANK_0, own_key, top
 from ..store.shards import Staged
 
 SHARE_BYTES = 4 << 20  # of the common leaves; fewer bytes are not worth a file of one more rank
-_IGNORED = {"device", "at", "spare"}  # attributes that may differ among ranks although the leaf is the same
+# attributes that may differ among ranks although the leaf is the same
+_IGNORED = {"device", "at", "spare"}
 
 
 class Sheet(msgspec.Struct, frozen=True, array_like=True):
@@ -32,7 +35,8 @@ class Sheet(msgspec.Struct, frozen=True, array_like=True):
 
     whole: dict[str, bytes]  # for undivided leaves: digests of facts and bytes
     divided: dict[str, bytes]  # for divided leaves: digests of facts
-    tree: list[tuple[str | None, bytes]]  # the tree's top-level members and their digests; None: the tree is no mapping
+    # the tree's top-level members and their digests; None: the tree is no mapping
+    tree: list[tuple[str | None, bytes]]
 
 
 class RankDifference(msgspec.Struct, frozen=True, array_like=True):
@@ -40,14 +44,16 @@ class RankDifference(msgspec.Struct, frozen=True, array_like=True):
 
     differing: list[int]  # indexes in `Sheet.whole`
     volumes: list[int]  # item counts of its pieces, in the order of `Sheet.divided`
-    further: dict[str, tuple[int, int]]  # pieces of leaves that rank 0 lacks: item count of the piece, and of the whole
+    # pieces of leaves that rank 0 lacks: item count of the piece, and of the whole
+    further: dict[str, tuple[int, int]]
 
 
 class SheetReply(msgspec.Struct, frozen=True, array_like=True):
     """A rank's reply to the sheet. Its first part is the same on many ranks."""
 
     difference: bytes
-    held: list[int]  # indexes in `Sheet.whole` of leaves that equal rank 0's, in files that this rank can link
+    # indexes in `Sheet.whole` of leaves that equal rank 0's, in files that this rank can link
+    held: list[int]
     own_bytes: int  # bytes that this rank writes besides the common leaves
 
 
@@ -56,7 +62,8 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
 
     differing: list[str]  # keys of rank 0's leaves that some rank lacks or has with other content
     doubtful: list[str]  # keys of divided leaves whose pieces have more items than the whole
-    held: dict[int, list[int]]  # rank -> indexes in `Sheet.whole` of leaves that it links, so that no rank writes them
+    # rank -> indexes in `Sheet.whole` of leaves that it links, so that no rank writes them
+    held: dict[int, list[int]]
 
 
 # Made here for the reason that `format` has.
@@ -69,7 +76,8 @@ class WritePlan(NamedTuple):
 
     blocks: dict[str, Block]
     keys: dict[str, str]  # key of each block -> its name in the part
-    digests: Mapping[str, str]  # of the blocks that are not pieces; their bytes must not change until they are written
+    # of the blocks that are not pieces; their bytes must not change until they are written
+    digests: Mapping[str, str]
     tree: list[Any]
     firsts: list[str]  # keys at which this rank's stretches of the common leaves begin
     spare: dict[str, int]  # its pieces that another rank has, too, and writes; key -> that rank
@@ -84,7 +92,13 @@ class Mine:
         self.blocks = staged.leaves
         self.pieces = {key: block for key, block in self.blocks.items() if "of" in block.attrs}
         whole = {key: block for key, block in self.blocks.items() if key not in self.pieces}
-        self.digests = dict(zip(whole, digests_of([block.data for block in whole.values()], staged.kind), strict=True))
+        self.digests = dict(
+            zip(
+                whole,
+                digests_of([block.data for block in whole.values()], staged.kind),
+                strict=True,
+            )
+        )
         self.sheet = Sheet(
             {key: _mark(whole[key], found) for key, found in self.digests.items()},
             {key: _mark(block) for key, block in self.pieces.items()},
@@ -105,31 +119,53 @@ class Mine:
         mine, begin = self.sheet.whole, own_key(rank, "")
         alike = [mine.get(key) == mark for key, mark in sheet.whole.items()]
         held = [place for place, key in enumerate(sheet.whole) if alike[place] and key in linked]
-        written = [*(key for key, mark in mine.items() if sheet.whole.get(key) != mark), *self._written_pieces()]
+        written = [
+            *(key for key, mark in mine.items() if sheet.whole.get(key) != mark),
+            *self._written_pieces(),
+        ]
         spared = [key.removeprefix(begin) for key in linked if key.startswith(begin)]
         sizes = (sum(self.blocks[key].data.nbytes for key in keys) for keys in (written, spared))
-        difference = self._difference(sheet, [place for place, same in enumerate(alike) if not same])
-        return SheetReply(msgspec.msgpack.encode(difference), held, next(sizes) + 512 * len(written) - next(sizes))
+        difference = self._difference(
+            sheet, [place for place, same in enumerate(alike) if not same]
+        )
+        return SheetReply(
+            msgspec.msgpack.encode(difference), held, next(sizes) + 512 * len(written) - next(sizes)
+        )
 
     def _difference(self, sheet: Sheet, differing: list[int]) -> RankDifference:
         for key, mark in self.sheet.divided.items():
             if key in sheet.whole or sheet.divided.get(key, mark) != mark:
-                raise UsageError(f"leaf {key!r} is divided among ranks, and rank 0 has another leaf under that key")
+                raise UsageError(
+                    f"leaf {key!r} is divided among ranks, "
+                    "and rank 0 has another leaf under that key"
+                )
         for key in sheet.divided.keys() & self.sheet.whole.keys():
-            raise UsageError(f"leaf {key!r} is whole on this rank, and divided among others on rank 0")
+            raise UsageError(
+                f"leaf {key!r} is whole on this rank, and divided among others on rank 0"
+            )
         return RankDifference(
             differing,
             [self._volume(key) for key in sheet.divided],
-            {key: (self._volume(key), _total(block)) for key, block in self.pieces.items() if key not in sheet.divided},
+            {
+                key: (self._volume(key), _total(block))
+                for key, block in self.pieces.items()
+                if key not in sheet.divided
+            },
         )
 
     def places(self, keys: Sequence[str]) -> dict[str, tuple[list[int], list[int], list[int]]]:
-        """For its pieces of these leaves: the whole leaf's shape, the piece's position in it, and the piece's shape."""
+        """For its pieces of these leaves: the whole leaf's shape, the piece's position in it,
+        and the piece's shape.
+        """
         found = [(key, self.pieces[key]) for key in self._written_pieces() if key in set(keys)]
-        return {key: (block.attrs["of"], block.attrs["at"], list(block.shape)) for key, block in found}
+        return {
+            key: (block.attrs["of"], block.attrs["at"], list(block.shape)) for key, block in found
+        }
 
     def _written_pieces(self) -> list[str]:
-        """Keys of the pieces that this rank writes: no copies of another rank's, no empty piece of a non-empty leaf."""
+        """Keys of the pieces that this rank writes: no copies of another rank's, no empty piece
+        of a non-empty leaf.
+        """
         return [
             key
             for key, block in self.pieces.items()
@@ -141,25 +177,44 @@ class Mine:
         return 0 if block is None or "spare" in block.attrs else math.prod(block.shape)
 
     def whole_bytes(self, spared: Collection[int]) -> int:
-        """Size of all undivided leaves, except those at the indexes `spared`. On rank 0: some rank writes them."""
-        return sum(self.blocks[key].data.nbytes + 512 for place, key in enumerate(self.digests) if place not in spared)
+        """Size of all undivided leaves, except those at the indexes `spared`.
+        On rank 0: some rank writes them.
+        """
+        return sum(
+            self.blocks[key].data.nbytes + 512
+            for place, key in enumerate(self.digests)
+            if place not in spared
+        )
 
     def plan(self, sheet: Sheet, decision: Decision, spare: set[str], ranks: Ranks) -> WritePlan:
         """Return what this rank writes. Other ranks write its pieces of the leaves `spare`."""
         rank, whole, differing = ranks.rank, list(sheet.whole), set(decision.differing)
-        held = {whole[place]: holder for holder, places in decision.held.items() for place in places}
+        held = {
+            whole[place]: holder for holder, places in decision.held.items() for place in places
+        }
         common = sorted(key for key in whole if key not in differing)
         rest = {key: self.blocks[key].data.nbytes for key in common if key not in held}
-        mine = {*share(rest, rank, ranks.world), *(key for key, holder in held.items() if holder == rank)}
+        mine = {
+            *share(rest, rank, ranks.world),
+            *(key for key, holder in held.items() if holder == rank),
+        }
         keys = {key: key for key in whole if key in mine}
         if rank == 0:
             keys |= {key: key for key in self.digests if key in differing}
         else:
-            keys |= {key: own_key(rank, key) for key, mark in self.sheet.whole.items() if sheet.whole.get(key) != mark}
+            keys |= {
+                key: own_key(rank, key)
+                for key, mark in self.sheet.whole.items()
+                if sheet.whole.get(key) != mark
+            }
         keys |= {key: own_key(rank, key) for key in self._written_pieces() if key not in spare}
         blocks = {key: block for key, block in self.blocks.items() if key in keys}
         tree = own_tree(self.tree, self.sheet.tree, sheet.tree)
-        writers = {key: block.attrs.get("spare", rank) for key, block in self.pieces.items() if block.data.nbytes}
+        writers = {
+            key: block.attrs.get("spare", rank)
+            for key, block in self.pieces.items()
+            if block.data.nbytes
+        }
         spared = {key: writer for key, writer in writers.items() if writer != rank}
         elsewhere = [key for key in common if key not in mine]
         return WritePlan(blocks, keys, self.digests, tree, begins(common, mine), spared, elsewhere)
@@ -190,11 +245,17 @@ def decided(words: Sequence[bytes], mine: Mine, require_space: Callable[[int], N
 
 
 def holders(claimed: Sequence[Sequence[int]], differing: Collection[int]) -> dict[int, list[int]]:
-    """Decide which leaves each rank links: the first rank that claims a leaf; for those in `differing` only rank 0."""
+    """Decide which leaves each rank links: the first rank that claims a leaf; for those in
+    `differing` only rank 0.
+    """
     taken: set[int] = set()
     found = {}
     for rank, places in enumerate(claimed):
-        kept = [place for place in places if place not in taken and (rank == 0 or place not in differing)]
+        kept = [
+            place
+            for place in places
+            if place not in taken and (rank == 0 or place not in differing)
+        ]
         taken.update(kept)
         if kept:
             found[rank] = kept
@@ -202,7 +263,8 @@ def holders(claimed: Sequence[Sequence[int]], differing: Collection[int]) -> dic
 
 
 def require_covered(mine: Mine, answers: Sequence[tuple[RankDifference, int]]) -> list[str]:
-    """Return the keys of divided leaves whose pieces have more items than the whole: several ranks have the same piece.
+    """Return the keys of divided leaves whose pieces have more items than the whole: several ranks
+    have the same piece.
 
     Raises:
         UsageError: the pieces of a leaf have fewer items than the whole.
@@ -228,7 +290,9 @@ def spares(words: Sequence[bytes]) -> bytes:
     spare: list[list[str]] = []
     for word in words:
         spare.append([])
-        for key, (of, at, shape) in msgspec.msgpack.decode(word, type=dict[str, tuple[Any, Any, Any]]).items():
+        for key, (of, at, shape) in msgspec.msgpack.decode(
+            word, type=dict[str, tuple[Any, Any, Any]]
+        ).items():
             boxes, box = kept.setdefault(key, (tuple(of), set()))[1], Box(tuple(at), tuple(shape))
             if box in boxes:
                 spare[-1].append(key)
@@ -240,13 +304,15 @@ def spares(words: Sequence[bytes]) -> bytes:
 def _require(wrong: Sequence[str]) -> None:
     if wrong:
         raise UsageError(
-            f"leaf {wrong[0]!r} ({len(wrong)} such) is divided among ranks, and their pieces do not make it whole: "
+            f"leaf {wrong[0]!r} ({len(wrong)} such) is divided among ranks, "
+            "and their pieces do not make it whole: "
             "every rank must save the same model"
         )
 
 
 def share(sizes: Mapping[str, int], rank: int, world: int) -> list[str]:
-    """Return the common leaves that the rank writes: consecutive keys, about as many bytes as each other rank.
+    """Return the common leaves that the rank writes: consecutive keys, about as many bytes as each
+    other rank.
 
     If there are few bytes, few ranks write, far from each other: on different nodes.
     """
@@ -265,14 +331,23 @@ def share(sizes: Mapping[str, int], rank: int, world: int) -> list[str]:
 def own_tree(
     tree: Any, mine: Sequence[tuple[str | None, bytes]], first: Sequence[tuple[str | None, bytes]]
 ) -> list[Any]:
-    """Return the tree for a part: none if it equals rank 0's; else the tree, with tags for members like rank 0's."""
+    """Return the tree for a part: none if it equals rank 0's;
+    else the tree, with tags for members like rank 0's.
+    """
     if list(mine) == list(first):
         return []
     members, known = top(tree), dict(first)
     if members is None:
         return [tree]
     marks = dict(mine)
-    return [{"dict": {key: {AS_RANK_0: 0} if known.get(key) == marks[key] else node for key, node in members.items()}}]
+    return [
+        {
+            "dict": {
+                key: {AS_RANK_0: 0} if known.get(key) == marks[key] else node
+                for key, node in members.items()
+            }
+        }
+    ]
 
 
 def _members(tree: Any) -> list[tuple[str | None, bytes]]:

@@ -1,6 +1,8 @@
-"""RankShare: what one of several ranks writes of a checkpoint. It links files of its own that did not change.
+"""RankShare: what one of several ranks writes of a checkpoint. It links files of its own that did
+not change.
 
-Links concern this rank alone: if a file cannot be linked after all, it is written, without a message to other ranks.
+Links concern this rank alone: if a file cannot be linked after all, it is written, without a
+message to other ranks.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ class WrittenShare(NamedTuple):
     """The result of writing one share."""
 
     part: Part
-    leaves: Mapping[str, Leaf]  # all leaves of the checkpoint that this rank has entries of, by their keys in its parts
+    # all leaves of the checkpoint that this rank has entries of, by their keys in its parts
+    leaves: Mapping[str, Leaf]
     samples: dict[str, bytes]  # of the pieces that were written
     changed: Collection[str]  # keys in the state of leaves that will probably be written again
     passing: Collection[str]  # names of files that will probably be linked
@@ -57,16 +60,24 @@ class RankShare:
         self._passing: Collection[str] = ()
 
     def foreseen(self, leaves: Mapping[str, Block]) -> list[Shard]:
-        """The files for a snapshot: those that this rank writes if it writes the same leaves as before, and others."""
+        """The files for a snapshot: those that this rank writes if it writes the same leaves as
+        before, and others.
+        """
         mine = {key: block for key, block in leaves.items() if key in self._changed}
         rest = {key: block for key, block in leaves.items() if key not in mine}
-        return shards.layout(mine, taken=self._passing, prefix=parts.prefix(self._rank)) + shards.layout(rest)
+        return shards.layout(
+            mine, taken=self._passing, prefix=parts.prefix(self._rank)
+        ) + shards.layout(rest)
 
     def unchanged(self, mine: Mine, parent: str | None) -> Unchanged:
-        """Find the leaves that this rank wrote for the checkpoint `parent` and that have not changed since."""
+        """Find the leaves that this rank wrote for the checkpoint `parent` and that have not
+        changed since.
+        """
         names = mine.names(self._rank)
         digests = {name: mine.digests[key] for name, key in names.items() if key in mine.digests}
-        return self._sharing.unchanged({name: mine.blocks[key] for name, key in names.items()}, parent, digests)
+        return self._sharing.unchanged(
+            {name: mine.blocks[key] for name, key in names.items()}, parent, digests
+        )
 
     def write(
         self,
@@ -77,12 +88,16 @@ class RankShare:
         unchanged: Unchanged,
         before_each: Hook,
     ) -> WrittenShare:
-        """Write all shards, but not the part. Link the files that are `unchanged`, as far as that is possible."""
+        """Write all shards, but not the part.
+        Link the files that are `unchanged`, as far as that is possible.
+        """
         links = self._taken_over(attempt, partial, plan, unchanged, before_each)
         linked = {key for link in links for key in link.leaves}
         blocks = {key: block for key, block in plan.blocks.items() if plan.keys[key] not in linked}
         steady = {key for key in blocks if plan.keys[key] in unchanged.leaves}
-        layout = shards.layout(blocks, steady, {link.name for link in links}, parts.prefix(self._rank))
+        layout = shards.layout(
+            blocks, steady, {link.name for link in links}, parts.prefix(self._rank)
+        )
         files, leaves = _written(partial, layout, blocks, staged, before_each)
         _require_same(leaves, plan)
         passing = _passing(layout, files, steady).union(link.name for link in links)
@@ -93,14 +108,20 @@ class RankShare:
         pieces = {plan.keys[key]: block for key, block in blocks.items() if key not in plan.digests}
         return WrittenShare(
             Part(self._rank, files, named, plan.tree, plan.spare),
-            named | {key: _elsewhere(staged.leaves[key], plan.digests[key]) for key in plan.elsewhere},
+            named
+            | {key: _elsewhere(staged.leaves[key], plan.digests[key]) for key in plan.elsewhere},
             samples_of(pieces, pieces),
             {key for key in blocks if leaves[key].shard not in passing},
             passing,
         )
 
     def _taken_over(
-        self, attempt: Attempt, partial: Path, plan: WritePlan, unchanged: Unchanged, before_each: Hook
+        self,
+        attempt: Attempt,
+        partial: Path,
+        plan: WritePlan,
+        unchanged: Unchanged,
+        before_each: Hook,
     ) -> list[Link]:
         """Link the unchanged files; return those that were linked: none if a file is damaged."""
         mine = set(plan.keys.values())
@@ -109,11 +130,14 @@ class RankShare:
             self._sharing.take_over(attempt, links, partial, before_each)
         except Stale:
             self._sharing.distrust(links[0].source.parent.name)
-            self._sharing.take_over(attempt, links := [], partial)  # link nothing: all files are read back later
+            # link nothing: all files are read back later
+            self._sharing.take_over(attempt, links := [], partial)
         return links
 
     def remember(self, checkpoint: Path, created: str, written: WrittenShare) -> None:
-        """Note that the checkpoint is committed, so that the next one may link the files that this rank wrote."""
+        """Note that the checkpoint is committed,
+        so that the next one may link the files that this rank wrote.
+        """
         before = self._sharing.lineage
         self._sharing.remember(checkpoint, created, written.part.files, written.leaves)
         self._sharing.sample(written.samples, before)
@@ -130,12 +154,18 @@ def sealed(partial: Path, part: Part, firsts: Collection[str], kind: str = forma
     return Seal(entry, parts.entry(data, kind), weights, format.version_of(data))
 
 
-def commit(owner: Committing, name: Name, facts: Facts, partial: Path, seals: Collection[Seal], tree: Any) -> Manifest:
+def commit(
+    owner: Committing, name: Name, facts: Facts, partial: Path, seals: Collection[Seal], tree: Any
+) -> Manifest:
     """Commit the checkpoint that consists of these durable parts."""
 
     def fill(_: Path) -> Manifest:
-        manifest = owner.manifest(name, facts, {seal.entry.part: seal.file for seal in seals}, {}, tree)
-        found = list(dict.fromkeys(key for seal in seals for key in seal.not_finite))[: format.MOST_NAMES]
+        manifest = owner.manifest(
+            name, facts, {seal.entry.part: seal.file for seal in seals}, {}, tree
+        )
+        found = list(dict.fromkeys(key for seal in seals for key in seal.not_finite))[
+            : format.MOST_NAMES
+        ]
         version = max((seal.version for seal in seals), default=format.VERSION)
         entries = [seal.entry for seal in seals]
         return msgspec.structs.replace(manifest, ranks=entries, not_finite=found, version=version)
@@ -152,11 +182,18 @@ class PartWriter:
         self._leaves: dict[str, Leaf] = {}
 
     def add(self, blocks: Mapping[str, Block]) -> None:
-        """Write these leaves, durably. Each is a piece with its place, or a whole leaf of rank 0."""
+        """Write these leaves, durably.
+        Each is a piece with its place, or a whole leaf of rank 0.
+        """
         layout = shards.layout(blocks, taken=set(self._files), prefix=parts.prefix(self._rank))
-        files, leaves = _written(self.partial, layout, blocks, Staged(None, blocks, layout), nothing)
+        files, leaves = _written(
+            self.partial, layout, blocks, Staged(None, blocks, layout), nothing
+        )
         self._files |= files
-        self._leaves |= {own_key(self._rank, key) if "of" in leaf.attrs else key: leaf for key, leaf in leaves.items()}
+        self._leaves |= {
+            own_key(self._rank, key) if "of" in leaf.attrs else key: leaf
+            for key, leaf in leaves.items()
+        }
 
     def seal(self) -> Seal:
         """Return the digests of what was written. When this returns, all of it is durable."""
@@ -171,7 +208,8 @@ def _written(
     files, leaves = dict[str, File](), dict[str, Leaf]()
     for index, shard in enumerate(layout):
         at = images.get(shard.name)
-        foreseen = at is not None and staged.shards[at] == shard  # a snapshot then has the file's bytes in one piece
+        # a snapshot then has the file's bytes in one piece
+        foreseen = at is not None and staged.shards[at] == shard
         source, place = (staged, at or 0) if foreseen else (alone, index)
         written = shards.write(path, source, place, before_each)
         files[shard.name] = written.file
@@ -179,8 +217,12 @@ def _written(
     return files, leaves
 
 
-def _passing(layout: Sequence[Shard], files: Mapping[str, File], steady: Collection[str]) -> set[str]:
-    """Names of the files that will probably be linked next time, because nothing in them changed this time."""
+def _passing(
+    layout: Sequence[Shard], files: Mapping[str, File], steady: Collection[str]
+) -> set[str]:
+    """Names of the files that will probably be linked next time,
+    because nothing in them changed this time.
+    """
     large = [shard for shard in layout if files[shard.name].size_bytes >= lineage.LINK_BYTES]
     return {shard.name for shard in large if all(key in steady for key in shard.keys)}
 
@@ -194,10 +236,20 @@ def _require_same(leaves: Mapping[str, Leaf], plan: WritePlan) -> None:
     for key, leaf in leaves.items():
         if plan.digests.get(key, leaf.digest) != leaf.digest:
             raise StoreError(
-                f"leaf {key!r} changed while it was saved: nothing may change the state until the save is over"
+                f"leaf {key!r} changed while it was saved: "
+                "nothing may change the state until the save is over"
             )
 
 
 def _elsewhere(block: Block, digest: str) -> Leaf:
     """The entry of a leaf that another rank has written."""
-    return Leaf(block.kind, block.dtype, tuple(block.shape), "", 0, block.data.nbytes, digest, dict(block.attrs))
+    return Leaf(
+        block.kind,
+        block.dtype,
+        tuple(block.shape),
+        "",
+        0,
+        block.data.nbytes,
+        digest,
+        dict(block.attrs),
+    )

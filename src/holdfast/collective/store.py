@@ -1,4 +1,6 @@
-"""CollectiveStore: the checkpoints of a run of several ranks. A checkpoint holds the state of every rank."""
+"""CollectiveStore: the checkpoints of a run of several ranks.
+A checkpoint holds the state of every rank.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ class CollectiveStore(Store):
     """
 
     def __init__(self, root: str | os.PathLike[str], *, ranks: Ranks, **options: Any) -> None:
-        self.ranks = ranks.twin("store")  # claims and saves may run beside other messages of the ranks
+        # claims and saves may run beside other messages of the ranks
+        self.ranks = ranks.twin("store")
         super().__init__(root, **options)
         self._share = RankShare(ranks.rank, self.sharing)
 
@@ -55,13 +58,18 @@ class CollectiveStore(Store):
                 try:
                     found.append(join(self.root, number, run))
                 except UsageError as error:
-                    raise UsageError(f"rank {self.ranks.rank} does not see what rank 0 does: {error}") from None
+                    raise UsageError(
+                        f"rank {self.ranks.rank} does not see what rank 0 does: {error}"
+                    ) from None
         return found[0]
 
-    def _load(self, choose: Callable[[], Checkpoint] | None, read: Callable[[Checkpoint], Any]) -> Any:
+    def _load(
+        self, choose: Callable[[], Checkpoint] | None, read: Callable[[Checkpoint], Any]
+    ) -> Any:
         """Read on each rank its own part of one checkpoint; return what `read` returned.
 
-        Rank 0 chooses the checkpoint by `choose`. Without `choose` it is the newest one that all ranks can read.
+        Rank 0 chooses the checkpoint by `choose`. Without `choose` it is the newest one that all
+        ranks can read.
         """
         ranks, index = self.ranks, self.index
 
@@ -89,11 +97,15 @@ class CollectiveStore(Store):
             with suppress(NotFound, Damaged):
                 return one(checkpoint)
 
-    def lay_out(self, state: Any, arena: Arena | None = None, weights: Collection[int] = ()) -> Staged:
+    def lay_out(
+        self, state: Any, arena: Arena | None = None, weights: Collection[int] = ()
+    ) -> Staged:
         """As `Store.lay_out`, with the files that this rank will probably write."""
         with uncollected():
             flat = tree.flatten(state, weights)
-            staged = Staged(flat.tree, flat.leaves, self._share.foreseen(flat.leaves), kind=self.index.kind)
+            staged = Staged(
+                flat.tree, flat.leaves, self._share.foreseen(flat.leaves), kind=self.index.kind
+            )
         return staged if arena is None else staged.snapshot_in(arena)
 
     def _commit(self, staged: Staged, name: Name, facts: Facts, hooks: Hooks) -> Checkpoint:
@@ -106,7 +118,11 @@ class CollectiveStore(Store):
                     self.give_up(save.partial)
                 raise
             self.parent = str(name)
-            with suppress(DamagedBefore, DamagedSince, DiskError, NotFound) if self.ranks.rank else self.telling():
+            with (
+                suppress(DamagedBefore, DamagedSince, DiskError, NotFound)
+                if self.ranks.rank
+                else self.telling()
+            ):
                 save.apply_rule(hooks.leave)
         return self.index.checkpoint(name)
 
@@ -119,12 +135,16 @@ class CollectiveStore(Store):
         raise UsageError("a directory is saved by one process: use a Store on one of the ranks")
 
     def prune(self, rule: Rule) -> list[Checkpoint]:
-        """As `Store.prune`. All ranks must call it: they claim the run together; then rank 0 prunes."""
+        """As `Store.prune`. All ranks must call it:
+        they claim the run together; then rank 0 prunes.
+        """
         self.claim()
         return [] if self.ranks.rank else super().prune(rule)
 
     def quarantine(self, checkpoint: Checkpoint, why: str) -> Path:
-        """As `Store.quarantine`. All ranks must call it and claim the run; then rank 0 moves the checkpoint."""
+        """As `Store.quarantine`. All ranks must call it and claim the run;
+        then rank 0 moves the checkpoint.
+        """
         if self.ranks.leads:
             return super().quarantine(checkpoint, why)
         self.claim()

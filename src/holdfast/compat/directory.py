@@ -1,7 +1,8 @@
 """AtomicDirectory: successive checkpoint directories, and a link to the latest complete one.
 
-Names, signatures and strategies are those of cycling_utils (github.com/StrongResearch/cycling_utils, README.md and
-cycling_utils/saving.py of November 2025; `atomic_symlink` is what `symlink_latest` was called until March 2025).
+Names, signatures and strategies are those of cycling_utils
+(github.com/StrongResearch/cycling_utils, README.md and cycling_utils/saving.py of November 2025;
+`atomic_symlink` is what `symlink_latest` was called until March 2025).
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ Strategy = Literal["sync_any", "sync_all", "async", "mono"]
 STRATEGIES = ("sync_any", "sync_all", "async", "mono")
 PREPARE = "prepare_checkpoint_directory(), which every rank calls"
 FINISH = "symlink_latest(), which every rank calls"
-SEEN_S = 90.0  # so long another machine may not see a new name: NFS caches names for 60 s (nfs(5), acdirmax)
+# so long another machine may not see a new name: NFS caches names for 60 s (nfs(5), acdirmax)
+SEEN_S = 90.0
 
 
 class AtomicDirectory:
-    """Saves checkpoints to `<name>_checkpoint_<n>` in `output_directory`, with a link to the latest complete one.
+    """Saves checkpoints to `<name>_checkpoint_<n>` in `output_directory`, with a link to the latest
+    complete one.
 
         saver = AtomicDirectory(output_directory, is_master=rank == 0)
         latest = os.path.join(output_directory, saver.symlink_name)
@@ -42,19 +45,22 @@ class AtomicDirectory:
         ...
         path = saver.prepare_checkpoint_directory()         # on every rank: a new, empty directory
         atomic_torch_save(state, os.path.join(path, "checkpoint.pt"))
-        saver.symlink_latest(path)                          # on every rank: durable, and the latest from now on
+        saver.symlink_latest(path)                          # on every rank: durable, and the latest
+        from now on
 
-    After a kill at any instant, or a power loss, the link names a complete checkpoint. `keep_last` counts the latest.
-    Older ones are removed when it is durable, so that there may be one more for a short time. Those that were saved
-    with `force_save` stay. 0 or less keeps all.
+    After a kill at any instant, or a power loss, the link names a complete checkpoint. `keep_last`
+    counts the latest. Older ones are removed when it is durable, so that there may be one more for
+    a short time. Those that were saved with `force_save` stay. 0 or less keeps all.
 
-    The ranks of "sync_any" and "sync_all" save into one directory. They force it when any, or when all of them ask for
-    it. Each rank of "async" saves alone, under a name of its own; "mono" belongs to no group. Without a process group
-    there is one rank. Every wait for another rank ends after HOLDFAST_RANKS_TIMEOUT_S (600), in an error that names it.
+    The ranks of "sync_any" and "sync_all" save into one directory. They force it when any, or when
+    all of them ask for it. Each rank of "async" saves alone, under a name of its own; "mono"
+    belongs to no group. Without a process group there is one rank. Every wait for another rank ends
+    after HOLDFAST_RANKS_TIMEOUT_S (600), in an error that names it.
 
-    The link is relative, so that the directory can be moved and copied. It is absolute only from the constructor to the
-    first `prepare_checkpoint_directory`, for scripts that open what `os.readlink` returns; elsewhere use
-    `os.path.realpath`. `device` is not needed: ranks communicate through the process group's store.
+    The link is relative, so that the directory can be moved and copied. It is absolute only from
+    the constructor to the first `prepare_checkpoint_directory`, for scripts that open what
+    `os.readlink` returns; elsewhere use `os.path.realpath`. `device` is not needed: ranks
+    communicate through the process group's store.
 
     Raises:
         UsageError: the arguments make no sense, or the ranks disagree on them.
@@ -81,30 +87,46 @@ class AtomicDirectory:
         self._index = NumberedDirectories(Path(os.path.abspath(output_directory)), self.name)
         self.symlink_name = self._index.link.name
         latest = self._master_says("open the directory", self._open)
-        self._all_see(f"that {self.symlink_name} names {latest or 'nothing'}", lambda: self._latest() == latest)
+        self._all_see(
+            f"that {self.symlink_name} names {latest or 'nothing'}",
+            lambda: self._latest() == latest,
+        )
 
     def is_checkpoint_directory(self, path_str: str | Path) -> str | None:
-        """Return the number of a checkpoint directory of this name, as "3" or "3_force" if it was forced; else None."""
+        """Return the number of a checkpoint directory of this name, as "3" or "3_force" if it
+        was forced; else None.
+        """
         path = Path(path_str)
         found = self._index.read(path.name) if scan.is_dir(path) else None
         return found and f"{found.number}{'_force' if found.forced else ''}"
 
     def prepare_checkpoint_directory(self, force_save: bool = False) -> str:
-        """Make a new, empty directory; return its path. Incomplete ones are removed, complete ones are not."""
+        """Make a new, empty directory; return its path.
+        Incomplete ones are removed, complete ones are not.
+        """
         wishes = self._ranks.agree(PREPARE, b"force" if force_save else b"")
         forced = all(wishes) if self.strategy == "sync_all" else any(wishes)
         name = self._master_says("begin a checkpoint", lambda: self._begin(forced=forced))
-        self._all_see(f"the empty directory {name}", lambda: os.listdir(self._index.root / name) == [])
+        self._all_see(
+            f"the empty directory {name}", lambda: os.listdir(self._index.root / name) == []
+        )
         return os.path.join(self.output_directory, name)
 
     def symlink_latest(self, checkpoint_directory: str | Path) -> None:
-        """Sync all files in the directory, then make it the latest; then older ones may be removed."""
+        """Sync all files in the directory,
+        then make it the latest; then older ones may be removed.
+        """
         with self._ranks.together(FINISH):
             mine = self._mine(checkpoint_directory)
             settle(self._index.root / mine.name)
-        names = [name.decode() for name in self._ranks.agree("the directory to finish", mine.name.encode())]
+        names = [
+            name.decode()
+            for name in self._ranks.agree("the directory to finish", mine.name.encode())
+        ]
         if len(set(names)) > 1:
-            raise UsageError(f"every rank must give symlink_latest one directory, and {_told('it', names)}")
+            raise UsageError(
+                f"every rank must give symlink_latest one directory, and {_told('it', names)}"
+            )
         self._master_says("finish a checkpoint", lambda: self._publish(mine))
 
     atomic_symlink = symlink_latest  # the constant's old name
@@ -113,7 +135,8 @@ class AtomicDirectory:
         """Return the ranks that save together, and the master's number.
 
         Raises:
-            UsageError: their arguments differ; or there are several processes without a process group.
+            UsageError: their arguments differ; or there are several processes without a process
+                group.
         """
         together = self.strategy.startswith("sync")
         if self.strategy == "mono" or not (together or is_grouped()):
@@ -136,7 +159,9 @@ class AtomicDirectory:
         return self._ranks.agree(topic, said.encode())[self._master].decode()
 
     def _open(self) -> str:
-        """Return the latest checkpoint's name. Make the link absolute: scripts open what `os.readlink` returns."""
+        """Return the latest checkpoint's name. Make the link absolute: scripts open what
+        `os.readlink` returns.
+        """
         disk.make_dirs(self._index.root)
         latest = self._index.latest()
         if latest is None:
@@ -147,7 +172,9 @@ class AtomicDirectory:
             except OSError as error:
                 if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                     raise
-                terminal.warn(f"cannot renew {self._index.link} ({error}); open it with os.path.realpath")
+                terminal.warn(
+                    f"cannot renew {self._index.link} ({error}); open it with os.path.realpath"
+                )
         return latest.name
 
     def _begin(self, *, forced: bool) -> str:
@@ -173,10 +200,13 @@ class AtomicDirectory:
         path = Path(os.path.abspath(checkpoint_directory))
         found = self._index.read(path.name)
         if found is None or path.parent.resolve() != self._index.root.resolve():
-            raise UsageError(f"{checkpoint_directory} is not from this saver's prepare_checkpoint_directory()")
+            raise UsageError(
+                f"{checkpoint_directory} is not from this saver's prepare_checkpoint_directory()"
+            )
         if not scan.is_dir(path):
             raise NotFound(
-                f"{checkpoint_directory} is gone; each prepare_checkpoint_directory() removes unfinished ones"
+                f"{checkpoint_directory} is gone; "
+                "each prepare_checkpoint_directory() removes unfinished ones"
             )
         return found
 
@@ -184,7 +214,8 @@ class AtomicDirectory:
         """Wait until `look` returns true on every rank.
 
         Raises:
-            StoreError: a rank does not see it in time, for example in a directory on another machine's own disk.
+            StoreError: a rank does not see it in time, for example in a directory on another
+                machine's own disk.
         """
         if self._ranks.alone:  # another process may save meanwhile
             return
@@ -194,7 +225,8 @@ class AtomicDirectory:
                     if look():
                         return
             raise StoreError(
-                f"cannot see {what} in {self._index.root} on {os.uname().nodename}; all ranks need one shared directory"
+                f"cannot see {what} in {self._index.root} on {os.uname().nodename}; "
+                "all ranks need one shared directory"
             )
 
 
@@ -202,14 +234,18 @@ def _require_alike(words: Sequence[dict[str, Any]]) -> None:
     for option in ("strategy", "name", "keep_last"):
         said = [word.get(option) for word in words]
         if len(set(said)) > 1:
-            raise UsageError(f"AtomicDirectory needs the same arguments on every rank, and {_told(option, said)}")
+            raise UsageError(
+                f"AtomicDirectory needs the same arguments on every rank, and {_told(option, said)}"
+            )
 
 
 def _master(words: Sequence[dict[str, Any]]) -> int:
     """The rank with is_master=True; rank 0 when there is none."""
     masters = [rank for rank, word in enumerate(words) if word["is_master"]]
     if len(masters) > 1:
-        raise UsageError(f"AtomicDirectory needs one master, and {_numbers(masters)} say is_master=True")
+        raise UsageError(
+            f"AtomicDirectory needs one master, and {_numbers(masters)} say is_master=True"
+        )
     return masters[0] if masters else 0
 
 
@@ -220,5 +256,9 @@ def _numbers(these: Sequence[int]) -> str:
 
 def _told(what: str, said: Sequence[Any]) -> str:
     """Return `<what> is 'a' on ranks 0, 2 and 'b' on rank 1`."""
-    who = {repr(value): [rank for rank, other in enumerate(said) if other == value] for value in said}
-    return f"{what} is " + " and ".join(f"{value} on {_numbers(these)}" for value, these in who.items())
+    who = {
+        repr(value): [rank for rank, other in enumerate(said) if other == value] for value in said
+    }
+    return f"{what} is " + " and ".join(
+        f"{value} on {_numbers(these)}" for value, these in who.items()
+    )

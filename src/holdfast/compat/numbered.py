@@ -1,6 +1,8 @@
-"""Numbered checkpoint directories, and the link to the latest complete one. The names are those of cycling_utils.
+"""Numbered checkpoint directories, and the link to the latest complete one. The names are those of
+cycling_utils.
 
-Moving the link is the commit. A directory with a higher number than the link's target is incomplete.
+Moving the link is the commit. A directory with a higher number than the link's target is
+incomplete.
 """
 
 from __future__ import annotations
@@ -40,11 +42,16 @@ class NumberedDirectories(NamedTuple):
 
     def listed(self) -> list[Numbered]:
         """All existing directories, complete or not, by number."""
-        found = (self.read(each.name) for each in os.scandir(self.root) if each.is_dir(follow_symlinks=False))
+        found = (
+            self.read(each.name)
+            for each in os.scandir(self.root)
+            if each.is_dir(follow_symlinks=False)
+        )
         return sorted((each for each in found if each), key=lambda each: each.number)
 
     def latest(self) -> Numbered | None:
-        """Return the directory *here* whose name the link has. Its path is ignored: directories may be moved.
+        """Return the directory *here* whose name the link has. Its path is ignored: directories may
+        be moved.
 
         Raises:
             NotFound: the link names one that is not here.
@@ -53,13 +60,17 @@ class NumberedDirectories(NamedTuple):
         listed, lost = self.listed(), ""
         here = f"here are: {', '.join(each.name for each in listed) or 'none'}"
         if not scan.lexists(self.link):
-            if not listed or listed[-1].number == 0:  # number 1 is created only when a link names number 0
+            # number 1 is created only when a link names number 0
+            if not listed or listed[-1].number == 0:
                 return None
             lost = f"{self.root} has no {self.link.name} (a copy that left links out?)"
         elif not scan.is_symlink(self.link):
             lost = f"{self.link} is no link (a copy that followed links?); remove it"
         if lost:
-            raise StoreError(f"{lost}; make it anew for the newest whole checkpoint: ln -s NAME {self.link}; {here}")
+            raise StoreError(
+                f"{lost}; make it anew for the newest whole checkpoint: "
+                f"ln -s NAME {self.link}; {here}"
+            )
         name = os.path.basename(os.readlink(self.link))
         for each in listed:
             if each.name == name:
@@ -67,7 +78,9 @@ class NumberedDirectories(NamedTuple):
         raise NotFound(f"{self.link} names {name}, which is not in {self.root}; {here}")
 
     def point(self, at: Numbered, *, absolute: bool = False) -> None:
-        """Point the link at that directory, in one step and durably, even if a temporary link was left over."""
+        """Point the link at that directory, in one step and durably,
+        even if a temporary link was left over.
+        """
         fresh = self.root / f"{self.link.name}_temp"
         with suppress(FileNotFoundError):
             disk.remove_file(fresh)
@@ -83,18 +96,24 @@ class NumberedDirectories(NamedTuple):
             self.point(latest)
 
     def begin(self, *, forced: bool) -> tuple[Numbered, list[str]]:
-        """Make a new, empty directory after the latest. Remove the incomplete ones; return their names."""
+        """Make a new, empty directory after the latest.
+        Remove the incomplete ones; return their names.
+        """
         latest = self.latest()
         number = latest.number + 1 if latest else 0
         unfinished = [each for each in self.listed() if each.number >= number]
         for each in unfinished:
             self.discard(each)
-        made = Numbered(f"{self.name}_checkpoint_{number}{'_force' if forced else ''}", number, forced)
+        made = Numbered(
+            f"{self.name}_checkpoint_{number}{'_force' if forced else ''}", number, forced
+        )
         disk.make_dir(self.root / made.name)
         return made, [each.name for each in unfinished]
 
     def keep(self, last: int) -> None:
-        """Remove all complete ones but the `last` newest and the forced ones; none if `last` is 0 or less."""
+        """Remove all complete ones but the `last` newest and the forced ones;
+        none if `last` is 0 or less.
+        """
         latest = self.latest()
         if latest and last > 0:
             for each in self.listed():
@@ -102,7 +121,9 @@ class NumberedDirectories(NamedTuple):
                     self.discard(each)
 
     def discard(self, gone: Numbered) -> None:
-        """Rename a directory, then remove it, so that readers never see a part of it under its own name."""
+        """Rename a directory, then remove it,
+        so that readers never see a part of it under its own name.
+        """
         aside = self.root / f"{_DELETING}{gone.name}"
         disk.remove_tree(aside)
         disk.rename_new(self.root / gone.name, aside)
@@ -128,7 +149,9 @@ def checked_name(name: str) -> str:
 
 
 def settle(tree: Path) -> None:
-    """Sync `tree` and all plain files and directories below it. Another process may rename or remove some meanwhile."""
+    """Sync `tree` and all plain files and directories below it. Another process may rename or
+    remove some meanwhile.
+    """
     for each in sorted(os.scandir(tree), key=lambda entry: entry.name):
         with suppress(FileNotFoundError):
             if each.is_dir(follow_symlinks=False):

@@ -11,7 +11,8 @@ from ..torch import metrics, timing
 
 
 class MetricsTracker(metrics.MetricsTracker):
-    """Adds up numbers over all ranks and the steps of an epoch. It needs neither a GPU nor a process group.
+    """Adds up numbers over all ranks and the steps of an epoch. It needs neither a GPU nor a
+    process group.
 
         metrics.update({"seen": len(images), "loss": loss.item()})
         metrics.reduce()              # `local` is the sum over all ranks now, and part of `agg`
@@ -26,7 +27,9 @@ class MetricsTracker(metrics.MetricsTracker):
         super().__init__()
 
     def end_epoch(self) -> Self:
-        """Append what was reduced in this epoch to `epoch_reports`, without values that were not reduced."""
+        """Append what was reduced in this epoch to `epoch_reports`,
+        without values that were not reduced.
+        """
         self.reset_local()
         return super().end_epoch()
 
@@ -38,12 +41,16 @@ class MetricsTracker(metrics.MetricsTracker):
 class TimestampedTimer(timing.TimestampedTimer):
     """Prints, on rank 0, the time since the last report and the total."""
 
-    def __init__(self, report: str | None = None, start_time: float | None = None, running: float = 0) -> None:
+    def __init__(
+        self, report: str | None = None, start_time: float | None = None, running: float = 0
+    ) -> None:
         super().__init__(report or "Start", start_time, running, tell=terminal.tell)
 
     @property
     def start_time(self) -> float:
-        """The time at which the part that is not reported yet began, on the clock of time.time()."""
+        """The time at which the part that is not reported yet began,
+        on the clock of time.time().
+        """
         return time.time() - (time.monotonic() - self._last_s)
 
     @start_time.setter
@@ -59,6 +66,8 @@ class TimestampedTimer(timing.TimestampedTimer):
         return {"start_time": self.start_time, "running": self.running}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Convert the clock: scripts put the timer into a checkpoint, and another process's monotonic clock differs."""
+        """Convert the clock: scripts put the timer into a checkpoint, and another process's
+        monotonic clock differs.
+        """
         self._tell = terminal.tell
         self.start_time, self.running = state["start_time"], state["running"]

@@ -1,4 +1,6 @@
-"""cycling_utils' samplers: our samplers with their names, arguments, attributes, errors and states."""
+"""cycling_utils' samplers: our samplers with their names,
+arguments, attributes, errors and states.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from ..torch.samplers import (
 
 
 class HasNotResetProgressError(UsageError):
-    """Another epoch was begun although this one has progress. `in_epoch` and `reset_progress` end an epoch."""
+    """Another epoch was begun although this one has progress.
+    `in_epoch` and `reset_progress` end an epoch.
+    """
 
 
 class AdvancedTooFarError(UsageError):
@@ -34,14 +38,17 @@ class _Compatible(Interruptible):
         """
         if self._advanced:
             raise HasNotResetProgressError(
-                f"epoch {self.epoch} has progress: sampler.reset_progress() ends it, or go through epochs with "
+                f"epoch {self.epoch} has progress: "
+                "sampler.reset_progress() ends it, or go through epochs with "
                 "sampler.in_epoch(epoch)"
             )
         super().set_epoch(epoch)
 
     @contextmanager
     def in_epoch(self, epoch: int) -> Iterator[None]:
-        """Go to `epoch`; after the block its progress is 0. An exception leaves the progress as it is."""
+        """Go to `epoch`; after the block its progress is 0.
+        An exception leaves the progress as it is.
+        """
         self.set_epoch(epoch)
         yield
         self.reset_progress()
@@ -55,7 +62,8 @@ class _Compatible(Interruptible):
         return {**super().state_dict(), "progress": sampler.progress}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue where the state was taken, on any number of ranks; one of cycling_utils needs the same number.
+        """Continue where the state was taken, on any number of ranks; one of cycling_utils needs
+        the same number.
 
         Raises:
             AdvancedTooFarError: an epoch has fewer samples.
@@ -71,7 +79,8 @@ class _Compatible(Interruptible):
         if state_dict["progress"]:
             terminal.warn(
                 "the sampler's state was saved by cycling_utils, which had another order in epoch "
-                f"{state_dict['epoch']}: until that epoch ends some samples come twice, and some not at all"
+                f"{state_dict['epoch']}: until that epoch ends "
+                "some samples come twice, and some not at all"
             )
 
     def _require(self, more: int, unit: str) -> bool:
@@ -82,7 +91,8 @@ class _Compatible(Interruptible):
 
 
 class InterruptableDistributedSampler(_Compatible, InterruptibleDistributedSampler):
-    """torch's DistributedSampler with a position in its epoch, in samples of this rank; reshuffled every epoch.
+    """torch's DistributedSampler with a position in its epoch, in samples of this rank; reshuffled
+    every epoch.
 
         for epoch in range(sampler.epoch, epochs):
             with sampler.in_epoch(epoch):
@@ -90,16 +100,22 @@ class InterruptableDistributedSampler(_Compatible, InterruptibleDistributedSampl
                     ...
                     sampler.advance(len(batch))
 
-    Save `sampler.state_dict()`. After a resume on another number of ranks, they share the rest of the epoch.
+    Save `sampler.state_dict()`. After a resume on another number of ranks, they share the rest of
+    the epoch.
     """
 
 
-class InterruptableDistributedGroupedBatchSampler(_Compatible, InterruptibleDistributedGroupedBatchSampler):
-    """Yields batches of one group each, for DataLoader's `batch_sampler`; `advance()` counts batches."""
+class InterruptableDistributedGroupedBatchSampler(
+    _Compatible, InterruptibleDistributedGroupedBatchSampler
+):
+    """Yields batches of one group each,
+    for DataLoader's `batch_sampler`; `advance()` counts batches.
+    """
 
 
 class InterruptableSampler(_Compatible, InterruptibleDistributedSampler):
-    """A sampler for a dataset of which each rank holds its own part, such as DistributedShardedDataset.
+    """A sampler for a dataset of which each rank holds its own part, such as
+    DistributedShardedDataset.
 
     `num_replicas`, `rank` and `drop_last` have no effect, as in cycling_utils.
     """

@@ -16,12 +16,16 @@ _BUFFER_BYTES = 1 << 20
 
 
 def atomic_torch_save(obj: Any, f: str | Path, **kwargs: Any) -> None:
-    """As `torch.save(obj, f, **kwargs)`. When this returns, `f` is the whole new file and survives power loss.
+    """As `torch.save(obj, f, **kwargs)`. When this returns, `f` is the whole new file and survives
+    power loss.
 
-    Before that, or after an interruption, `f` is the old file. torch writes the tree of `obj` as pickle; read it
-    with `torch.load(f, weights_only=True)`, which executes nothing.
+    Before that, or after an interruption, `f` is the old file. torch writes the tree of `obj` as
+    pickle; read it with `torch.load(f, weights_only=True)`, which executes nothing.
     """
-    with disk.replacing(Path(os.path.abspath(f))) as put, io.BufferedWriter(_WriteFunction(put), _BUFFER_BYTES) as sink:
+    with (
+        disk.replacing(Path(os.path.abspath(f))) as put,
+        io.BufferedWriter(_WriteFunction(put), _BUFFER_BYTES) as sink,
+    ):
         torch.save(obj, sink, **kwargs)
 
 

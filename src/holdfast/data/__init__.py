@@ -1,6 +1,7 @@
 """Data whose order and random numbers a resume restores.
 
-* Seeded(dataset, seed): what `__getitem__` draws depends on (seed, epoch, index) and on nothing else
+* Seeded(dataset, seed): what `__getitem__` draws depends on (seed, epoch, index) and on nothing
+  else
 * Sampler(dataset, seed): a shuffling sampler that resumes anywhere at once
 * Shuffle(length, seed, epoch): the order itself, a permutation that can be entered at any place
 * Zip(a, b): loaders side by side, each of which goes on where it was

@@ -32,8 +32,8 @@ def digest(batch: Any) -> str:
 def digest_later(batch: Any) -> Callable[[], str | None]:
     """Return a function that returns the digest of `batch` as it is now.
 
-    JAX's arrays cannot change and may still be being computed, so they are read when the function is called. It returns
-    None if they were donated to a step by then.
+    JAX's arrays cannot change and may still be being computed, so they are read when the function
+    is called. It returns None if they were donated to a step by then.
     """
     kept = _fixed(batch)
     if kept is None:
@@ -50,7 +50,9 @@ def digest_later(batch: Any) -> Callable[[], str | None]:
 
 
 def _fixed(batch: Any) -> Any:
-    """Return a copy of the containers in `batch` if they hold only JAX's arrays, numbers and text; else None."""
+    """Return a copy of the containers in `batch` if they hold only JAX's arrays,
+    numbers and text; else None.
+    """
     kind = type(batch)
     if kind.__module__.partition(".")[0] in _IMMUTABLE or kind in (int, float, str, bool):
         return batch

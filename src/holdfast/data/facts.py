@@ -10,12 +10,15 @@ from typing import Any
 from ..errors import Mismatch
 from .advice import other_samples
 
-FeedPosition = Mapping[str, Any]  # "epoch", "batches" consumed of it, and what else the feed needs to resume there
+# "epoch", "batches" consumed of it, and what else the feed needs to resume there
+FeedPosition = Mapping[str, Any]
 LoaderFacts = Mapping[str, Any]  # what decides the order and the batches of a loader
 
 
 class StoredPosition(dict[str, Any]):
-    """A position from a checkpoint, and so are its members. A key that is missing was never written by its feed."""
+    """A position from a checkpoint, and so are its members. A key that is missing was never
+    written by its feed.
+    """
 
     @classmethod
     def of(cls, stored: FeedPosition) -> StoredPosition:
@@ -23,13 +26,16 @@ class StoredPosition(dict[str, Any]):
 
     def __missing__(self, key: str) -> Any:
         raise OtherKind(
-            "the position of a loader in the checkpoint is that of another kind of loader: it has no"
+            "the position of a loader in the checkpoint "
+            "is that of another kind of loader: it has no"
             f" {key!r}. {other_samples()}"
         )
 
 
 class OtherKind(Mismatch):
-    """A position is that of another kind of feed: nothing of it can be used, and nothing is damaged."""
+    """A position is that of another kind of feed:
+    nothing of it can be used, and nothing is damaged.
+    """
 
 
 def _stored(value: Any) -> Any:
@@ -48,7 +54,11 @@ def plain(position: Any) -> Any:
 def facts(loader: Any, sized: Any = None) -> dict[str, Any]:
     """Return the facts of a loader of any kind; its length is that of `sized`, if given."""
     found: dict[str, Any] = {"loader": type(loader).__name__}
-    for fact, attribute in (("batch_size", "batch_size"), ("drop_last", "drop_last"), ("workers", "num_workers")):
+    for fact, attribute in (
+        ("batch_size", "batch_size"),
+        ("drop_last", "drop_last"),
+        ("workers", "num_workers"),
+    ):
         value = getattr(loader, attribute, None)
         if isinstance(value, int):
             found[fact] = value
@@ -74,7 +84,8 @@ class Feed:
     """How a loop walks one loader."""
 
     replays = False  # whether a resume reads the consumed batches again
-    unknown: Any = None  # class or generator's code that promises no replay, or an `Unproven`; None: any place resumes
+    # class or generator's code that promises no replay, or an `Unproven`; None: any place resumes
+    unknown: Any = None
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -82,7 +93,9 @@ class Feed:
 
     @property
     def lives_on(self) -> str:
-        """The part of the loader that continues from epoch to epoch and cannot be restored; empty if there is none."""
+        """The part of the loader that continues from epoch to epoch and cannot be restored;
+        empty if there is none.
+        """
         return ""
 
     @property
@@ -94,19 +107,22 @@ class Feed:
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         """Batches of `epoch` from `position`, which position() returned, or from its start.
 
-        The loader's iterator exists, and what has to be skipped has been, when this returns. A position of an earlier
-        epoch carries over what the loader itself takes from epoch to epoch, and `epoch` is opened at its start.
+        The loader's iterator exists, and what has to be skipped has been, when this returns. A
+        position of an earlier epoch carries over what the loader itself takes from epoch to epoch,
+        and `epoch` is opened at its start.
         """
 
     def afresh(self, epoch: int, skipped: int) -> Iterator[Any]:
-        """Batches of a new pass without its first ones; used if no position can be restored. open() may have failed."""
+        """Batches of a new pass without its first ones; used if no position can be restored.
+        open() may have failed.
+        """
         batches = self.open(epoch, None)
         next(islice(batches, skipped, skipped), None)
         return batches
 
     def position(self, consumed: int) -> FeedPosition:
-        """The position from which to resume after `consumed` batches of the epoch, including those before an earlier
-        resume.
+        """The position from which to resume after `consumed` batches of the epoch, including those
+        before an earlier resume.
 
         It is called after the body of that batch, and before the next batch is taken.
         """
@@ -120,5 +136,7 @@ class Feed:
         """
 
     def describe(self) -> LoaderFacts:
-        """Facts for the fingerprint; those named in feed.MOVES decide which samples a position means."""
+        """Facts for the fingerprint;
+        those named in feed.MOVES decide which samples a position means.
+        """
         return facts(self._loader)

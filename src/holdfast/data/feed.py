@@ -25,15 +25,18 @@ from .replay import ReplayFeed
 from .stateful import StatefulFeed, forgets
 from .zipped import Zip
 
-# Facts of describe() that decide which samples a position means. The others (workers, ...) may change freely.
+# Facts of describe() that decide which samples a position means. The others (workers, ...) may
+# change freely.
 MOVES = frozenset(
     {"accumulate", "batch_size", "drop_last", "groups", "length", "loader", "order"}
     | {"sampler", "seed", "shards", "shuffle"}
 )
 
-NEXT = 4  # the number of a list's next batches that are compared, and about the number of later ones
+# the number of a list's next batches that are compared, and about the number of later ones
+NEXT = 4
 
-# The framework of a loader's class -> our module that knows its loaders: feed_for(loader, seed) -> Feed | None.
+# The framework of a loader's class -> our module that knows its loaders: feed_for(loader, seed) ->
+# Feed | None.
 FRAMEWORKS = {"torch": "holdfast.torch.loader", "accelerate": "holdfast.accelerate.loader"}
 
 
@@ -48,14 +51,22 @@ def feed_for(loader: Any, seed: int, name: str = "loader") -> Feed:
     if type(loader) is Zip:
         return ZipFeed(loader, [feed_for(each, seed, name) for each in loader.loaders])
     homes = dict.fromkeys(kind.__module__.partition(".")[0] for kind in type(loader).__mro__)
-    found = (import_module(FRAMEWORKS[home]).feed_for(loader, seed) for home in homes if home in FRAMEWORKS)
+    found = (
+        import_module(FRAMEWORKS[home]).feed_for(loader, seed)
+        for home in homes
+        if home in FRAMEWORKS
+    )
     if (feed := next(filter(None, found), None)) is not None:
         return feed  # type: ignore[no-any-return]
     if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict") and not forgets(loader):
         return StatefulFeed(loader)
     if isinstance(loader, Mapping | AbstractSet | str | bytes) or hasattr(loader, "keys"):
-        raise UsageError(f'the loader "{name}" is a {type(loader).__name__}: it has no order of batches')
-    if isinstance(loader, Sequence) or (hasattr(loader, "__getitem__") and hasattr(loader, "__len__")):
+        raise UsageError(
+            f'the loader "{name}" is a {type(loader).__name__}: it has no order of batches'
+        )
+    if isinstance(loader, Sequence) or (
+        hasattr(loader, "__getitem__") and hasattr(loader, "__len__")
+    ):
         return SequenceFeed(loader)
     if isinstance(loader, Iterable):
         return ReplayFeed(loader)
@@ -65,24 +76,31 @@ def feed_for(loader: Any, seed: int, name: str = "loader") -> Feed:
 class SequenceFeed(Feed):
     """A list, a tuple, an array: batch `i` is `batches[i]`, in the same order every epoch.
 
-    A list can be reordered in place. So the digests of some of the batches that follow are saved and compared, and of
-    a list that changes from epoch to epoch no position is restored, unless the run restores the list.
+    A list can be reordered in place. So the digests of some of the batches that follow are saved
+    and compared, and of a list that changes from epoch to epoch no position is restored, unless the
+    run restores the list.
     """
 
     def __init__(self, batches: Any) -> None:
         super().__init__(batches)
         own = getattr(type(batches), "__getitem__", None)
-        self._is_list = own in {list.__getitem__, tuple.__getitem__}  # len() of other types may run a script's code
+        # len() of other types may run a script's code
+        self._is_list = own in {list.__getitem__, tuple.__getitem__}
         self._changes = self._is_tracked = False
         self._order: list[list[Any]] | None = None  # of the list when the epoch before began
 
     def require(self, objects: Iterable[object]) -> None:
-        held = [each for one in objects for each in (one, *(one.values() if isinstance(one, dict) else ()))]
+        held = [
+            each
+            for one in objects
+            for each in (one, *(one.values() if isinstance(one, dict) else ()))
+        ]
         self._is_tracked = any(each is self._loader for each in held)
 
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         self._epoch, batches = epoch, self._loader
-        if position is not None and not self._is_tracked:  # otherwise the run restores it as the loop begins
+        # otherwise the run restores it as the loop begins
+        if position is not None and not self._is_tracked:
             self._compare(epoch, position)
         now = self._some(0) if self._is_list else []
         self._changes = self._changes or (self._order is not None and now != self._order)
@@ -96,7 +114,9 @@ class SequenceFeed(Feed):
             Mismatch: the list is another one, or nobody can tell.
         """
         if "changes" in position and position["epoch"] != epoch:
-            raise self._refusal(f"by the end of epoch {position['epoch']} it had been changed in place")
+            raise self._refusal(
+                f"by the end of epoch {position['epoch']} it had been changed in place"
+            )
         for number, found in position.get("next", []) if reached(position, epoch) else ():
             if number < len(self._loader) and digest(self._loader[number]) != found:
                 raise self._refusal(f"batch {number + 1} of epoch {epoch} is another one")
@@ -104,16 +124,28 @@ class SequenceFeed(Feed):
     def position(self, consumed: int) -> FeedPosition:
         following = self._some(consumed) if self._is_list else []
         changes = {"changes": True} if self._changes and not self._is_tracked else {}
-        return {**super().position(consumed), **({"next": following} if following else {}), **changes}
+        return {
+            **super().position(consumed),
+            **({"next": following} if following else {}),
+            **changes,
+        }
 
     def _some(self, first: int) -> list[list[Any]]:
-        """Return the numbers and digests of the next batches, and of some that are spread over the rest."""
+        """Return the numbers and digests of the next batches,
+        and of some that are spread over the rest.
+        """
         count = len(self._loader)
-        numbers = {*range(first, min(first + NEXT, count)), *range(first, count, max(1, (count - first) // NEXT))}
+        numbers = {
+            *range(first, min(first + NEXT, count)),
+            *range(first, count, max(1, (count - first) // NEXT)),
+        }
         return [[number, digest(self._loader[number])] for number in sorted(numbers)]
 
     def _refusal(self, why: str) -> Mismatch:
-        return Mismatch(f"the {type(self._loader).__name__} in run.batches is not as it was: {why}. {other_samples()}")
+        return Mismatch(
+            f"the {type(self._loader).__name__} in run.batches "
+            f"is not as it was: {why}. {other_samples()}"
+        )
 
 
 class ZipFeed(Feed):
@@ -136,12 +168,21 @@ class ZipFeed(Feed):
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         self._epoch = epoch
         positions = [None] * len(self._feeds) if position is None else position["members"]
-        return zip(*(feed.open(epoch, at) for feed, at in zip(self._feeds, positions, strict=True)), strict=False)
+        return zip(
+            *(feed.open(epoch, at) for feed, at in zip(self._feeds, positions, strict=True)),
+            strict=False,
+        )
 
     def position(self, consumed: int) -> FeedPosition:
-        return {**super().position(consumed), "members": [dict(feed.position(consumed)) for feed in self._feeds]}
+        return {
+            **super().position(consumed),
+            "members": [dict(feed.position(consumed)) for feed in self._feeds],
+        }
 
     def describe(self) -> LoaderFacts:
         members = [feed.describe() for feed in self._feeds]
         names = dict.fromkeys(name for member in members for name in member)
-        return {**super().describe(), **{name: [member.get(name) for member in members] for name in names}}
+        return {
+            **super().describe(),
+            **{name: [member.get(name) for member in members] for name in names},
+        }

@@ -1,8 +1,10 @@
-"""Batches of one group each: images of similar shape, sentences of similar length. Grouped over all ranks at once.
+"""Batches of one group each: images of similar shape, sentences of similar length. Grouped over all
+ranks at once.
 
-A batch is made of as many samples as all ranks together take in a step, so every rank has the same group in the same
-step, and what was consumed does not depend on how many ranks there were. The rest of a group comes last, as one short
-batch. After a change of the batch's size the samples that are left are grouped anew, in the same order.
+A batch is made of as many samples as all ranks together take in a step, so every rank has the same
+group in the same step, and what was consumed does not depend on how many ranks there were. The rest
+of a group comes last, as one short batch. After a change of the batch's size the samples that are
+left are grouped anew, in the same order.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ Taken = Sequence[tuple[int, int]]  # a position: (count, size) pairs, in order
 def batches(
     order: Iterable[int], group_of: Sequence[Hashable], size: int, *, drop_last: bool = False
 ) -> list[list[int]]:
-    """Return batches in the order in which they fill up, then the rest of each group, unless `drop_last`."""
+    """Return batches in the order in which they fill up,
+    then the rest of each group, unless `drop_last`.
+    """
     full: list[list[int]] = []
     filling: dict[Hashable, list[int]] = {}
     for index in order:
@@ -46,12 +50,16 @@ def further(taken: Taken, size: int, number: int) -> list[tuple[int, int]]:
 
 
 def since(taken: Taken, size: int) -> tuple[Taken, int]:
-    """Return the batches taken before they had this size, and the number of this size taken after."""
+    """Return the batches taken before they had this size,
+    and the number of this size taken after.
+    """
     if taken and taken[-1][0] == size:
         return taken[:-1], taken[-1][1]
     return taken, 0
 
 
 def part(batch: Sequence[int], world: int, rank: int) -> list[int]:
-    """Return the part of a batch for rank `rank`; if it does not divide evenly, some samples appear twice."""
+    """Return the part of a batch for rank `rank`;
+    if it does not divide evenly, some samples appear twice.
+    """
     return [batch[place % len(batch)] for place in Split(len(batch), world, rank).places()]

@@ -1,7 +1,9 @@
-"""Memory: the attributes that an iterable changes from one pass to the next, such as a count of its epochs.
+"""Memory: the attributes that an iterable changes from one pass to the next, such as a count of its
+epochs.
 
-An attribute belongs to it if a pass was seen to change it. Its value before the pass is saved with a position inside,
-its last value with the end of one. So a new process begins a pass with what the old one had.
+An attribute belongs to it if a pass was seen to change it. Its value before the pass is saved with
+a position inside, its last value with the end of one. So a new process begins a pass with what the
+old one had.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _INTS = "int64"  # key of a long list of whole numbers, packed
 
 
 class PassMemory:
-    """The attributes of the objects that `roots` returns. It is called when a pass begins, and for each position."""
+    """The attributes of the objects that `roots` returns.
+    It is called when a pass begins, and for each position.
+    """
 
     def __init__(self, roots: Callable[[], list[Any]]) -> None:
         self._roots = roots
@@ -46,15 +50,23 @@ class PassMemory:
         self._alive = self._iterators()
 
     def before(self) -> dict[str, Any]:
-        """Return the changing attributes as they were when the present pass began; empty if passes change nothing."""
+        """Return the changing attributes as they were when the present pass began;
+        empty if passes change nothing.
+        """
         self._look()
-        return {name: _packed(self._before[name]) for name in sorted(self._changing & self._before.keys())}
+        return {
+            name: _packed(self._before[name])
+            for name in sorted(self._changing & self._before.keys())
+        }
 
     def now(self) -> dict[str, Any]:
         """Return the same attributes as they are now."""
         self._look()
         found = self._attributes()
-        return {name: _packed(_copy(getattr(*found[name]))) for name in sorted(self._changing & found.keys())}
+        return {
+            name: _packed(_copy(getattr(*found[name])))
+            for name in sorted(self._changing & found.keys())
+        }
 
     def restore(self, stored: Mapping[str, Any]) -> None:
         """Set what before() or now() returned; containers and arrays are filled in place."""
@@ -67,17 +79,28 @@ class PassMemory:
                 setattr(target, attribute, value)
 
     def lives_on(self, *, over: bool) -> str:
-        """Return the name of an attribute with an iterator that continues from pass to pass; empty if there is none.
+        """Return the name of an attribute with an iterator that continues from pass to pass; empty
+        if there is none.
 
         It existed before the pass, or it is not exhausted although the pass is `over`.
         """
         now = self._iterators()
-        alive = {name for name, each in now.items() if self._alive.get(name) is each or (over and _goes_on(each))}
+        alive = {
+            name
+            for name, each in now.items()
+            if self._alive.get(name) is each or (over and _goes_on(each))
+        }
         return min(alive, default="")
 
     def _look(self) -> None:
-        now = {name: _digest(getattr(*at)) for name, at in self._attributes().items()} if self._digests else {}
-        self._changing |= {name for name, found in self._digests.items() if name in now and now[name] != found}
+        now = (
+            {name: _digest(getattr(*at)) for name, at in self._attributes().items()}
+            if self._digests
+            else {}
+        )
+        self._changing |= {
+            name for name, found in self._digests.items() if name in now and now[name] != found
+        }
 
     def _attributes(self) -> dict[str, tuple[Any, str]]:
         """Return the object and the name of each attribute that can be saved."""
@@ -93,7 +116,8 @@ class PassMemory:
             f"{path}.{name}": value
             for path, each in self._objects().items()
             for name, value in vars(each).items()
-            if isinstance(value, Iterator) and name != "_iterator"  # torch's DataLoader begins its own anew
+            # torch's DataLoader begins its own anew
+            if isinstance(value, Iterator) and name != "_iterator"
         }
 
     def _objects(self) -> dict[str, Any]:
@@ -121,14 +145,18 @@ def _goes_on(iterator: Any) -> bool:
 
 
 def _members(path: str, value: Any) -> list[tuple[str, Any]]:
-    """Return a value, or the members of a short container, by their paths: stages of a pipeline, for one."""
+    """Return a value, or the members of a short container,
+    by their paths: stages of a pipeline, for one.
+    """
     if isinstance(value, list | tuple) and len(value) <= MOST_OBJECTS:
         return [(f"{path}[{number}]", each) for number, each in enumerate(value)]
     return [(path, value)]
 
 
 def _is_walked(value: Any) -> bool:
-    """Whether a loader may take its batches, or their order, from it. A model has its own state, and does not count."""
+    """Whether a loader may take its batches, or their order, from it. A model has its own state,
+    and does not count.
+    """
     has_state = hasattr(value, "state_dict") or hasattr(value, "__call__")  # noqa: B004  a class's, too
     return hasattr(value, "__dict__") and not isinstance(value, type | ModuleType) and not has_state
 

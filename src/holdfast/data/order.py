@@ -1,4 +1,6 @@
-"""The order of an epoch, computed for each place alone: nothing is stored or drawn, and it can start anywhere."""
+"""The order of an epoch, computed for each place alone:
+nothing is stored or drawn, and it can start anywhere.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 VERSION = "shuffle-1"  # identifies the function below permanently: another order needs another name
-ROUNDS = 12  # 6 are enough: over two million keys 5 still show, 6 no longer do (tests/test_shuffle.py)
+# 6 are enough: over two million keys 5 still show, 6 no longer do (tests/test_shuffle.py)
+ROUNDS = 12
 SMALL = 256  # up to this length the order is drawn from all orders, and kept
 LONGEST = 2**63  # places and values fit 64 bits with a sign
 
-CHUNK = 32_768  # places that NumPy mixes at once: they fit the processor's cache, and amortise the call
+# places that NumPy mixes at once: they fit the processor's cache, and amortise the call
+CHUNK = 32_768
 FIRST = 1_024  # a walk begins with this many, so that its first index comes quickly
 AHEAD = 16_384  # and computes at most this many ahead: 0.7 MB of Python's integers
 
@@ -30,15 +34,16 @@ def key(*parts: object) -> int:
 
 
 class Shuffle:
-    """A pseudo-random permutation of range(length) that (length, seed, epoch) decides; every place costs the same.
+    """A pseudo-random permutation of range(length) that (length, seed, epoch) decides; every place
+    costs the same.
 
         shuffle[10**9]          the value at a place
         shuffle[5:10]           a list of them
         shuffle.walk(10**9)     an iterator from a place to the end
         shuffle.block(0, 4096)  a NumPy array of them: tens of millions a second
 
-    The order is the same without NumPy, only slower: where the program has not imported it, each value is computed by
-    itself, in one to three microseconds.
+    The order is the same without NumPy, only slower: where the program has not imported it, each
+    value is computed by itself, in one to three microseconds.
     """
 
     def __init__(self, length: int, seed: int, epoch: int = 0) -> None:
@@ -47,7 +52,10 @@ class Shuffle:
             raise ValueError(f"an order has a length from 0 to 2**63, not {length}")
         self.seed, self.epoch = seed, epoch
         small = self.length <= SMALL
-        words = [key(VERSION, self.length, seed, epoch, turn) for turn in range(self.length if small else 2 * ROUNDS)]
+        words = [
+            key(VERSION, self.length, seed, epoch, turn)
+            for turn in range(self.length if small else 2 * ROUNDS)
+        ]
         self._table = _drawn(words) if small else None
         self._mixing = _mixing((self.length - 1).bit_length(), words)
 
@@ -73,7 +81,9 @@ class Shuffle:
         return self.walk()
 
     def walk(self, start: int = 0) -> Iterator[int]:
-        """The order from place `start` to its end; computed in blocks, if the program has imported NumPy."""
+        """The order from place `start` to its end;
+        computed in blocks, if the program has imported NumPy.
+        """
         if start < 0:
             raise IndexError(f"a walk from place {start}")
         if self._table is not None or not _numpy_is_there():
@@ -123,12 +133,16 @@ class Shuffle:
 
 
 def _numpy_is_there() -> bool:
-    """Importing NumPy would take longer than most walks. Programs that use it have imported it, as torch does."""
+    """Importing NumPy would take longer than most walks.
+    Programs that use it have imported it, as torch does.
+    """
     return sys.modules.get("numpy") is not None
 
 
 def _drawn(words: list[int]) -> list[int]:
-    """Draw one of all orders of this length. Source: Fisher and Yates; Durstenfeld, Algorithm 235, 1964."""
+    """Draw one of all orders of this length. Source:
+    Fisher and Yates; Durstenfeld, Algorithm 235, 1964.
+    """
     order = list(range(len(words)))
     for place in range(len(order) - 1, 0, -1):
         other = words[place] * (place + 1) >> 64
@@ -139,10 +153,10 @@ def _drawn(words: list[int]) -> list[int]:
 class _Mixing(NamedTuple):
     """A permutation of the numbers of so many bits: each step of each round can be undone.
 
-    A value beyond the order's length is permuted again until it is inside (cycle walking). That is less than one more
-    round on average, as the length is more than half of the numbers. Sources: Kensler, Correlated Multi-Jittered
-    Sampling, 2013 (`permute`), with keys of its own for every round; Black and Rogaway, Ciphers with Arbitrary Finite
-    Domains, 2002, section 4.
+    A value beyond the order's length is permuted again until it is inside (cycle walking). That is
+    less than one more round on average, as the length is more than half of the numbers. Sources:
+    Kensler, Correlated Multi-Jittered Sampling, 2013 (`permute`), with keys of its own for every
+    round; Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002, section 4.
     """
 
     mask: int
@@ -153,7 +167,11 @@ class _Mixing(NamedTuple):
 def _mixing(bits: int, words: list[int]) -> _Mixing:
     mask = (1 << bits) - 1
     rounds = zip(words[::2], words[1::2], strict=False)
-    return _Mixing(mask, (bits + 1) // 2, tuple(((factor | 1) & mask, summand & mask) for factor, summand in rounds))
+    return _Mixing(
+        mask,
+        (bits + 1) // 2,
+        tuple(((factor | 1) & mask, summand & mask) for factor, summand in rounds),
+    )
 
 
 def _mixed(value: int, by: _Mixing) -> int:
@@ -168,7 +186,8 @@ def _mix(values: NDArray[np.uint64], by: _Mixing) -> None:
     """Do the same as `_mixed`, for all of them in place."""
     import numpy as np
 
-    mask, shift = np.array(by.mask, np.uint64), np.array(by.shift, np.uint64)  # scalars would cost twice as much a call
+    # scalars would cost twice as much a call
+    mask, shift = np.array(by.mask, np.uint64), np.array(by.shift, np.uint64)
     upper = np.empty_like(values)
     for keys in by.rounds:
         factor, summand = np.array(keys[0], np.uint64), np.array(keys[1], np.uint64)

@@ -1,7 +1,9 @@
-"""Promises: whether a loader yields the same batches when it is read again. Only its type decides; no data is read.
+"""Promises: whether a loader yields the same batches when it is read again. Only its type decides;
+no data is read.
 
-Python's own iterators repeat if the objects inside them do, for example lists. The code of a class or a generator may
-read ahead, or depend on earlier actions of the process. So its replay counts as unproven until a drill has shown it.
+Python's own iterators repeat if the objects inside them do, for example lists. The code of a class
+or a generator may read ahead, or depend on earlier actions of the process. So its replay counts as
+unproven until a drill has shown it.
 """
 
 from __future__ import annotations
@@ -15,32 +17,44 @@ from typing import Any, NamedTuple
 
 import xxhash
 
-_PYTHONS = {"builtins", "itertools", "_io", "_csv", "collections"}  # modules of iterators without a script's code
-_SHOWS = {"tqdm": "iterable"}  # packages of progress bars -> the attribute with the iterable inside a bar
-_REPLAY = {"torch": "holdfast.torch.loader"}  # package -> our module with unknown_in(), for its iterators
+# modules of iterators without a script's code
+_PYTHONS = {"builtins", "itertools", "_io", "_csv", "collections"}
+# packages of progress bars -> the attribute with the iterable inside a bar
+_SHOWS = {"tqdm": "iterable"}
+# package -> our module with unknown_in(), for its iterators
+_REPLAY = {"torch": "holdfast.torch.loader"}
 
 
 class Unproven(NamedTuple):
-    """A loader's code, or a framework, that may behave differently after a resume. A drill can prove it."""
+    """A loader's code, or a framework,
+    that may behave differently after a resume. A drill can prove it.
+    """
 
     code: str  # 32 hex digits that change with it
     kind: str  # its name, for people
-    changed: str = ""  # of a framework: its parts that changed since it was tested; empty: it is a loader's code
+    # of a framework: its parts that changed since it was tested; empty: it is a loader's code
+    changed: str = ""
 
 
 def unproven(unknown: Any) -> Unproven:
     """Return it for a class, or a generator's code; a framework is one already."""
-    return unknown if isinstance(unknown, Unproven) else Unproven(digest_of(unknown), name_of(unknown))
+    return (
+        unknown if isinstance(unknown, Unproven) else Unproven(digest_of(unknown), name_of(unknown))
+    )
 
 
 def unknown_in(loader: Any) -> Any:
-    """Return the class, or the generator's code, whose replay is unproven; None if all of `loader` is known."""
+    """Return the class, or the generator's code,
+    whose replay is unproven; None if all of `loader` is known.
+    """
     kind = type(loader)
     if kind is GeneratorType:
         return loader.gi_code
     home = kind.__module__.partition(".")[0]
-    own = isinstance(getattr(kind, "__iter__", None), FunctionType)  # a script's code, whatever its module is called
-    if kind.__module__ in _PYTHONS and not own and kind not in {chain, tee}:  # these begin a loader in mid-pass
+    # a script's code, whatever its module is called
+    own = isinstance(getattr(kind, "__iter__", None), FunctionType)
+    # these begin a loader in mid-pass
+    if kind.__module__ in _PYTHONS and not own and kind not in {chain, tee}:
         return next(filter(None, map(unknown_in, _inside(loader))), None)
     if home in _SHOWS and hasattr(loader, _SHOWS[home]):
         return unknown_in(iter_of(getattr(loader, _SHOWS[home])))

@@ -1,8 +1,8 @@
 """Iterables without a position: a resume reads the consumed batches again, and compares them.
 
-The pass is read with the random numbers with which it began. Before the last of these batches, the random numbers of
-that moment are restored. So a loader whose replay is certain (promise.py) yields the same batches. When the digest of
-the first or of the last one differs, the resume is refused.
+The pass is read with the random numbers with which it began. Before the last of these batches, the
+random numbers of that moment are restored. So a loader whose replay is certain (promise.py) yields
+the same batches. When the digest of the first or of the last one differs, the resume is refused.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from .facts import Feed, FeedPosition, reached
 from .memory import PassMemory
 
 _NOTHING = object()
-_CARRIED, _OVER, _LIVES = "carried", "over", "lives"  # keys of positions in loaders whose replay is unproven
+# keys of positions in loaders whose replay is unproven
+_CARRIED, _OVER, _LIVES = "carried", "over", "lives"
 _NOT_OF_A_PASS = {"epoch", "batches", "last", _CARRIED, _OVER, _LIVES}
 
 
 class ReplayFeed(Feed):
     """The feed of any iterable: an epoch is one pass over it.
 
-    A loader that counts its passes begins at 0 in a new process. Passes are begun until one has the same first batch:
-    at most one more than there were epochs.
+    A loader that counts its passes begins at 0 in a new process. Passes are begun until one has the
+    same first batch: at most one more than there were epochs.
     """
 
     replays = True
@@ -38,7 +39,8 @@ class ReplayFeed(Feed):
         super().__init__(batches)
         self._once = isinstance(batches, Iterator)
         self._passes = False  # whether a pass has begun
-        self._last: Callable[[], str | None] = lambda: None  # the digest of the batch that was handed out last
+        # the digest of the batch that was handed out last
+        self._last: Callable[[], str | None] = lambda: None
         self._read = 0  # batches taken by a replay that reached none of its positions
         self._memory: dict[str, Any] = {}
         self.unknown = self._unknown()
@@ -54,8 +56,14 @@ class ReplayFeed(Feed):
 
     @property
     def lives_on(self) -> str:
-        """The attribute of the loader with an iterator that goes on from epoch to epoch; empty if there is none."""
-        return self._attributes.lives_on(over=self._over) if self.unknown is not None and not self._once else ""
+        """The attribute of the loader with an iterator that goes on from epoch to epoch;
+        empty if there is none.
+        """
+        return (
+            self._attributes.lives_on(over=self._over)
+            if self.unknown is not None and not self._once
+            else ""
+        )
 
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         if position is not None and _LIVES in position and (position["epoch"] != epoch or epoch):
@@ -70,8 +78,14 @@ class ReplayFeed(Feed):
                 self._catch_up(position)
             if self._once and self._passes:
                 raise UsageError(
-                    f"epoch {epoch} cannot begin: a {type(self._loader).__name__} can be iterated once only. "
-                    + str(Advice("made in each epoch", "Make it in the body of run.epochs, or pass a list"))
+                    f"epoch {epoch} cannot begin: "
+                    f"a {type(self._loader).__name__} can be iterated once only. "
+                    + str(
+                        Advice(
+                            "made in each epoch",
+                            "Make it in the body of run.epochs, or pass a list",
+                        )
+                    )
                 )
             self._memory = {"rng": rng.capture(), **self._facts_of_pass(position)}
             self._pass_begins()
@@ -106,7 +120,9 @@ class ReplayFeed(Feed):
         return iter(self._loader)
 
     def _facts_of_pass(self, position: FeedPosition | None) -> dict[str, Any]:  # noqa: ARG002  likewise
-        """Facts that a replay of the pass that begins now also needs. `position`: the run's position before it."""
+        """Facts that a replay of the pass that begins now also needs. `position`: the run's
+        position before it.
+        """
         return {}
 
     def _handed_out(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -141,7 +157,9 @@ class ReplayFeed(Feed):
         return batches
 
     def _catch_up(self, position: FeedPosition) -> None:
-        """Restore a loader that counts its passes to its state at the end of the epoch of `position`."""
+        """Restore a loader that counts its passes to its state at the end of the epoch of
+        `position`.
+        """
         if position.get("first") is None:
             return
         now = rng.capture()
@@ -163,7 +181,8 @@ class ReplayFeed(Feed):
 
     def _refusal(self, epoch: int, number: int, cause: str = "") -> Mismatch:
         return Mismatch(
-            f"the {type(self._loader).__name__} in run.batches cannot be resumed: read again, batch {number} of"
+            f"the {type(self._loader).__name__} in run.batches "
+            f"cannot be resumed: read again, batch {number} of"
             f" epoch {epoch} is not the one of before: {cause or self._cause()}. {other_samples()}"
         )
 

@@ -22,11 +22,12 @@ def require_same_order(mine: Mapping[str, Any], state: Mapping[str, Any]) -> Non
 
 
 class Sampler:
-    """For DataLoader(sampler=...): the indices of successive epochs, each in the order of (seed, epoch).
+    """For DataLoader(sampler=...): the indices of successive epochs, each in the order of (seed,
+    epoch).
 
-    An epoch that was handed out whole is followed by the next one; one that was left in the middle begins again.
-    The state says what was *handed out*; a loader with workers is a few batches ahead of its loop. Inside
-    `run.batches` the run counts what the loop consumed, and resumes from there.
+    An epoch that was handed out whole is followed by the next one; one that was left in the middle
+    begins again. The state says what was *handed out*; a loader with workers is a few batches ahead
+    of its loop. Inside `run.batches` the run counts what the loop consumed, and resumes from there.
     """
 
     world = 1  # each process that iterates it takes the whole order
@@ -51,8 +52,14 @@ class Sampler:
         self.seek(epoch + 1, 0)
 
     def indices(self, epoch: int, start: int = 0) -> Iterator[Index]:
-        """Return the indices of `epoch` from place `start`; the sampler's own position does not change."""
-        order = Shuffle(self.length, self.seed, epoch).walk(start) if self.shuffle else range(start, self.length)
+        """Return the indices of `epoch` from place `start`;
+        the sampler's own position does not change.
+        """
+        order = (
+            Shuffle(self.length, self.seed, epoch).walk(start)
+            if self.shuffle
+            else range(start, self.length)
+        )
         return carrying(order, epoch)
 
     def set_epoch(self, epoch: int) -> None:

@@ -1,4 +1,6 @@
-"""Randomness per sample: random numbers in `__getitem__` depend on the sample, not on its loader or predecessors."""
+"""Randomness per sample: random numbers in `__getitem__` depend on the sample,
+not on its loader or predecessors.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from .order import key
 
 
 class Index(int):
-    """A sample's index with its epoch, so that the epoch reaches workers which outlive many epochs."""
+    """A sample's index with its epoch,
+    so that the epoch reaches workers which outlive many epochs.
+    """
 
     epoch: int
 
@@ -32,18 +36,20 @@ def carrying(indices: Iterable[int], epoch: int) -> Iterator[Index]:
 
 
 class Seeded:
-    """Return `dataset`, with the random numbers of its `__getitem__` made a pure function of (seed, epoch, index).
+    """Return `dataset`, with the random numbers of its `__getitem__` made a pure function of (seed,
+    epoch, index).
 
-    Covered are the global generators that `random`, NumPy and torch (on the CPU) draw from: each is seeded for the
-    sample and put back afterwards, so that the training's own stream is as if no sample had been loaded. A generator
-    that the dataset keeps for itself is not covered.
+    Covered are the global generators that `random`, NumPy and torch (on the CPU) draw from: each is
+    seeded for the sample and put back afterwards, so that the training's own stream is as if no
+    sample had been loaded. A generator that the dataset keeps for itself is not covered.
 
-    It has to be the outermost wrapper: Seeded(Subset(dataset, ...)). `run.batches` and `holdfast.data.Sampler` send
-    the epoch along with each index; an index without one counts as epoch 0, and a warning says so.
+    It has to be the outermost wrapper: Seeded(Subset(dataset, ...)). `run.batches` and
+    `holdfast.data.Sampler` send the epoch along with each index; an index without one counts as
+    epoch 0, and a warning says so.
 
-    A worker of `run.batches` has no training stream to protect. There the generators stay as the batch's last sample
-    left them, so that `collate_fn` draws repeatable numbers, too. It costs 10 microseconds a sample, and 80 a batch
-    where the generators are put back.
+    A worker of `run.batches` has no training stream to protect. There the generators stay as the
+    batch's last sample left them, so that `collate_fn` draws repeatable numbers, too. It costs 10
+    microseconds a sample, and 80 a batch where the generators are put back.
     """
 
     def __init__(self, dataset: Any, seed: int) -> None:
@@ -64,7 +70,8 @@ class Seeded:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "dataset":
-            raise AttributeError(name)  # copying and unpickling look up attributes before there is a dataset
+            # copying and unpickling look up attributes before there is a dataset
+            raise AttributeError(name)
         return getattr(self.dataset, name)
 
     def _sample(self, index: Any) -> Any:
@@ -72,9 +79,12 @@ class Seeded:
         if epoch is None and not self._told:
             self._told = True
             warnings.warn(
-                f"Seeded got a plain {type(index).__name__} as index, without an epoch: every epoch repeats the"
-                " randomness of epoch 0. Load through run.batches(loader) or sampler=holdfast.data.Sampler(...), which"
-                " carry the epoch. Make Seeded the outermost wrapper: Seeded(Subset(...)), not Subset(Seeded(...)).",
+                f"Seeded got a plain {type(index).__name__} as index, "
+                "without an epoch: every epoch repeats the"
+                " randomness of epoch 0. Load through run.batches(loader) "
+                "or sampler=holdfast.data.Sampler(...), which"
+                " carry the epoch. Make Seeded the outermost wrapper: "
+                "Seeded(Subset(...)), not Subset(Seeded(...)).",
                 UserWarning,
                 stacklevel=3,
             )
@@ -93,14 +103,18 @@ class SeededBatches(Seeded):
         with _protected():
             rng.seed(key("batch", self.seed, _epoch(indices) or 0, *map(_name, indices)))
             read = getattr(self.dataset, "__getitems__", None)
-            return [self.dataset[index] for index in indices] if read is None else list(read(indices))
+            return (
+                [self.dataset[index] for index in indices] if read is None else list(read(indices))
+            )
 
 
 _training_here = True  # the generators must be restored; in a worker only samples use them
 
 
 def in_worker() -> None:
-    """Mark this process as a loader's worker: samples seed its generators and do not restore them."""
+    """Mark this process as a loader's worker:
+    samples seed its generators and do not restore them.
+    """
     global _training_here  # noqa: PLW0603  a process becomes a worker once, for its whole life
     _training_here = False
 
@@ -118,12 +132,15 @@ def _epoch(index: Any) -> int | None:
 
 
 def _name(index: Any) -> str:
-    """Return the representation of `index` in its seed: equal numbers are equal, whatever their type."""
+    """Return the representation of `index` in its seed:
+    equal numbers are equal, whatever their type.
+    """
     if isinstance(index, str | bytes | tuple | list):
         return repr(index)
     try:
         return str(index.__index__())
     except (AttributeError, TypeError):
         raise UsageError(
-            f"Seeded cannot tell samples apart by an index of type {type(index).__name__}: use int, str or tuples"
+            "Seeded cannot tell samples apart by an index of "
+            f"type {type(index).__name__}: use int, str or tuples"
         ) from None

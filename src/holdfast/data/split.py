@@ -1,11 +1,13 @@
-"""An epoch's order, split over ranks: which places each rank takes, from any place on, for any number of ranks.
+"""An epoch's order, split over ranks: which places each rank takes, from any place on, for any
+number of ranks.
 
-The order is taken in rounds: one sample for each rank, next to each other. So what all ranks together have consumed is
-always the order's beginning, and one number, the same on every rank, says how much of it: the *position*. After a
-resume any number of ranks takes the rest, in rounds of the new size.
+The order is taken in rounds: one sample for each rank, next to each other. So what all ranks
+together have consumed is always the order's beginning, and one number, the same on every rank, says
+how much of it: the *position*. After a resume any number of ranks takes the rest, in rounds of the
+new size.
 
-The last round may be short. Then the round is filled with samples from the order's beginning (some samples come twice),
-or it is left out (`drop_last`).
+The last round may be short. Then the round is filled with samples from the order's beginning (some
+samples come twice), or it is left out (`drop_last`).
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from typing import NamedTuple
 
 
 class Split(NamedTuple):
-    """The part of `length` places for rank `rank` of `world`. Place `p` beyond the end means place `p % length`."""
+    """The part of `length` places for rank `rank` of `world`.
+    Place `p` beyond the end means place `p % length`.
+    """
 
     length: int
     world: int = 1
@@ -34,9 +38,11 @@ class Split(NamedTuple):
 
 
 def dealt(split: Split, count: int) -> list[int]:
-    """Return `count` different places for this rank to keep: its own share first, then those of the ranks after it.
+    """Return `count` different places for this rank to keep: its own share first, then those of the
+    ranks after it.
 
-    With `count` = length / world the ranks have each place once between them, with `count` = length each has all.
+    With `count` = length / world the ranks have each place once between them, with `count` = length
+    each has all.
     """
     owners = ((split.rank + turn) % split.world for turn in range(split.world))
     shares = (range(owner, split.length, split.world) for owner in owners)

@@ -18,14 +18,17 @@ _NOTHING = object()
 
 
 class StatefulFeed(Feed):
-    """An object with state_dict() and load_state_dict(), for example torchdata's StatefulDataLoader.
+    """An object with state_dict() and load_state_dict(), for example torchdata's
+    StatefulDataLoader.
 
-    `keeper` is the object with the state, if that is not the loader itself but, for example, a dataset. A pass begins
-    with the random numbers of the loop, as it would without Holdfast. On a resume these are restored while the loader
-    loads its state and makes its iterator, because a loader may draw some there.
+    `keeper` is the object with the state, if that is not the loader itself but, for example, a
+    dataset. A pass begins with the random numbers of the loop, as it would without Holdfast. On a
+    resume these are restored while the loader loads its state and makes its iterator, because a
+    loader may draw some there.
 
-    Some begin every pass at the state that was loaded last, as Hugging Face's streams do in the same epoch. A new pass
-    that does so is begun again, after no state was loaded: None, or an empty one.
+    Some begin every pass at the state that was loaded last, as Hugging Face's streams do in the
+    same epoch. A new pass that does so is begun again, after no state was loaded: None, or an empty
+    one.
     """
 
     def __init__(self, loader: Any, keeper: Any = None) -> None:
@@ -34,7 +37,8 @@ class StatefulFeed(Feed):
         self._ended = False
         self._began: Any = None  # the random numbers when this pass began
         self._asked = False  # whether its state was available
-        self._loaded: Any = None  # the state that was loaded, and the one behind the first batch after it
+        # the state that was loaded, and the one behind the first batch after it
+        self._loaded: Any = None
 
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         self._epoch, self._ended = epoch, False
@@ -49,8 +53,14 @@ class StatefulFeed(Feed):
         return self._until_ended(rest, is_new=position is None or position["epoch"] != epoch)
 
     def position(self, consumed: int) -> FeedPosition:
-        state = copy.deepcopy(self._keeper.state_dict())  # loaders return state that they continue to change
-        found = {**super().position(consumed), "state": state, "ended": self._ended, "began": self._began}
+        # loaders return state that they continue to change
+        state = copy.deepcopy(self._keeper.state_dict())
+        found = {
+            **super().position(consumed),
+            "state": state,
+            "ended": self._ended,
+            "began": self._began,
+        }
         return found | self._generator()
 
     def _begin(self, *, first: bool) -> Iterator[Any]:  # noqa: ARG002
@@ -70,16 +80,19 @@ class StatefulFeed(Feed):
         return iter(())  # iterating a loader that is at its end would begin the next epoch
 
     def _leave(self, position: FeedPosition) -> None:
-        """From the state of a completed epoch, advance the loader so that the next iter() begins a new epoch.
+        """From the state of a completed epoch, advance the loader so that the next iter() begins a
+        new epoch.
 
-        If a loader yields no further batch from that state, it is at the end. If it yields one, and the loop did not
-        leave early, the epoch had ended before the state was taken: that batch is the next epoch's first.
+        If a loader yields no further batch from that state, it is at the end. If it yields one, and
+        the loop did not leave early, the epoch had ended before the state was taken: that batch is
+        the next epoch's first.
         """
         self._load(position["state"])
         if next(iter(self._loader), _NOTHING) is not _NOTHING and position["ended"]:
             self._load(position["state"])
             if hasattr(self._loader, "next_iter_state"):
-                iter(self._loader)  # torchdata makes one iterator that loads the state, and then another
+                # torchdata makes one iterator that loads the state, and then another
+                iter(self._loader)
         self._restore_generator(position)
 
     def _load(self, state: Any) -> None:
@@ -95,7 +108,8 @@ class StatefulFeed(Feed):
             raise
         except Exception as error:  # a script's objects may raise anything
             raise Mismatch(
-                f"a {type(self._keeper).__name__} in run.batches cannot load the state that is in the checkpoint:"
+                f"a {type(self._keeper).__name__} in run.batches "
+                "cannot load the state that is in the checkpoint:"
                 f" {type(error).__name__} ({error}). {other_samples()}"
             ) from error
 
@@ -131,20 +145,26 @@ class StatefulFeed(Feed):
                     self._loaded = None
                     return chain([first], batches)
         raise Mismatch(
-            f"a {type(self._keeper).__name__} in run.batches begins epoch {self._epoch} where the one before was"
+            f"a {type(self._keeper).__name__} in run.batches "
+            f"begins epoch {self._epoch} where the one before was"
             f" resumed. {other_samples()}"
         )
 
     def _is_there_again(self) -> bool:
-        """Whether the first batch of a new pass is the one that followed the state that was loaded."""
+        """Whether the first batch of a new pass is the one that followed the state that was
+        loaded.
+        """
         loaded, after = self._loaded
-        return after is not None and _digest(loaded) != _digest(after[0]) == _digest(self._keeper.state_dict())
+        return after is not None and _digest(loaded) != _digest(after[0]) == _digest(
+            self._keeper.state_dict()
+        )
 
     def _require_state(self) -> None:
         """Require that the loader's state_dict() works.
 
         Raises:
-            UsageError: the loader has a state_dict() that does not work, so that no position could be saved.
+            UsageError: the loader has a state_dict() that does not work, so that no position could
+                be saved.
         """
         if self._asked:
             return
@@ -152,16 +172,28 @@ class StatefulFeed(Feed):
             with rng.scope(0):
                 self._keeper.state_dict()
         except Exception as error:
-            inner = "loader.base_dataloader" if hasattr(self._loader, "base_dataloader") else "the loader that it wraps"
+            inner = (
+                "loader.base_dataloader"
+                if hasattr(self._loader, "base_dataloader")
+                else "the loader that it wraps"
+            )
             raise UsageError(
-                f"run.batches cannot resume this {type(self._loader).__name__}: its state_dict() raises"
+                f"run.batches cannot resume this {type(self._loader).__name__}: "
+                "its state_dict() raises"
                 f" {type(error).__name__} ({error}). "
-                + str(Advice("loader inside", f"Pass {inner}, and move each batch to its device in the loop"))
+                + str(
+                    Advice(
+                        "loader inside",
+                        f"Pass {inner}, and move each batch to its device in the loop",
+                    )
+                )
             ) from error
         self._asked = True
 
     def _generator(self) -> dict[str, Any]:
-        """Return the torch.Generator that the user gave to the loader: it draws more from it than its state records."""
+        """Return the torch.Generator that the user gave to the loader: it draws more from it
+        than its state records.
+        """
         generator: Any = getattr(self._loader, "generator", None)
         return {"generator": generator.get_state()} if hasattr(generator, "get_state") else {}
 
@@ -171,7 +203,8 @@ class StatefulFeed(Feed):
 
 
 def forgets(dataset: Any) -> bool:
-    """Whether it is a stream of Hugging Face's datasets that shuffles: its state_dict() leaves the buffer out.
+    """Whether it is a stream of Hugging Face's datasets that shuffles: its state_dict() leaves the
+    buffer out.
 
     Source: datasets, IterableDataset.load_state_dict.
     """

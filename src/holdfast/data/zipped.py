@@ -11,8 +11,8 @@ class Zip:
 
         for (x, y), (noise,) in run.batches(Zip(images, noises)):
 
-    A plain zip() is an iterator without a position: a resume reads it again from its beginning. Each loader of a Zip
-    continues where it was.
+    A plain zip() is an iterator without a position: a resume reads it again from its beginning.
+    Each loader of a Zip continues where it was.
     """
 
     def __init__(self, *loaders: Any) -> None:

@@ -1,4 +1,6 @@
-"""Copies: half copies in a folder that is a mirror, left by attempts that are gone. Whole copies stay as they are."""
+"""Copies: half copies in a folder that is a mirror, left by attempts that are gone. Whole copies
+stay as they are.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def find(place: Path) -> list[StaleFile]:
     gone = {claim.attempt for claim in seen.claims if _is_gone(claim)}
     halves = [
         StaleFile(
-            place / folder(rest.attempt, rest.name), f"a copy that attempt {rest.attempt} did not complete", REMOVE
+            place / folder(rest.attempt, rest.name),
+            f"a copy that attempt {rest.attempt} did not complete",
+            REMOVE,
         )
         for rest in seen.rests
         if rest.why == NO_MANIFEST and rest.attempt in gone
@@ -36,4 +40,6 @@ def _unfinished(place: Path, within: list[Path]) -> Iterator[StaleFile]:
 
 
 def _is_gone(claim: Claim) -> bool:
-    return claim.ended or (bool(claim.owner) and owner.proven_gone(claim.owner, lambda: claim.claimed))
+    return claim.ended or (
+        bool(claim.owner) and owner.proven_gone(claim.owner, lambda: claim.claimed)
+    )

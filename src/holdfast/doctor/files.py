@@ -1,4 +1,7 @@
-"""Files: checks by trial whether the file system under a directory supports each operation that a store needs."""
+"""Files:
+checks by trial whether the file system under a directory supports each operation that a store
+needs.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,11 @@ def examine(directory: Path, needed_bytes: int = 0) -> Iterator[Check]:
         disk.make_dir(place)
     except OSError as error:
         full = error.errno in _FULL
-        todo = "remove files: space or inodes are used up" if full else "choose a directory of your own for runs"
+        todo = (
+            "remove files: space or inodes are used up"
+            if full
+            else "choose a directory of your own for runs"
+        )
         yield problem("writing", f"{directory}: {error.strerror}", todo)
         return
     try:
@@ -57,7 +64,11 @@ def _tried(name: str, check: Callable[[Path], Check], place: Path) -> Check:
         return check(place)
     except OSError as error:
         full = error.errno in _FULL
-        return problem(name, f"{error.strerror}", "free some space" if full else "choose another file system for runs")
+        return problem(
+            name,
+            f"{error.strerror}",
+            "free some space" if full else "choose another file system for runs",
+        )
 
 
 def _kind(directory: Path) -> Check:
@@ -65,7 +76,9 @@ def _kind(directory: Path) -> Check:
     own = os.path.realpath(directory)
     kind, point = "unknown", ""
     if not scan.exists(_MOUNTS):
-        return warning("file system", "not known: there is no /proc", "Linux is what the tests run on")
+        return warning(
+            "file system", "not known: there is no /proc", "Linux is what the tests run on"
+        )
     with open(_MOUNTS, encoding="utf-8", errors="replace") as mounts:
         for line in mounts:
             left, _, right = line.partition(" - ")
@@ -73,7 +86,11 @@ def _kind(directory: Path) -> Check:
             if (own == at or own.startswith(at.rstrip("/") + "/")) and len(at) >= len(point):
                 kind, point = right.split()[0], at
     if kind in VOLATILE:
-        return warning("file system", f"{kind}, mounted on {point}: memory", "runs there are gone after a reboot")
+        return warning(
+            "file system",
+            f"{kind}, mounted on {point}: memory",
+            "runs there are gone after a reboot",
+        )
     return ok("file system", f"{kind}, mounted on {point}")
 
 
@@ -83,7 +100,11 @@ def _durable(place: Path) -> Check:
     disk.sync_dir(place)
     took_s = time.monotonic() - began_s
     what = f"1 MiB and its name are durable after {1000 * took_s:.0f} ms"
-    return ok("fsync", what) if took_s < SLOW_S else warning("fsync", what, "a file system as slow will stall saves")
+    return (
+        ok("fsync", what)
+        if took_s < SLOW_S
+        else warning("fsync", what, "a file system as slow will stall saves")
+    )
 
 
 def _rename(place: Path) -> Check:
@@ -95,7 +116,11 @@ def _rename(place: Path) -> Check:
     except FileExistsError:
         disk.rename_new(place / "a", place / "c")
         return ok("rename", "replaces nothing when it should not")
-    return problem("rename", "replaced an existing directory", "choose another file system: commits are not safe here")
+    return problem(
+        "rename",
+        "replaced an existing directory",
+        "choose another file system: commits are not safe here",
+    )
 
 
 def _links(place: Path) -> Check:
@@ -113,7 +138,11 @@ def _direct(place: Path) -> Check:
     try:
         os.close(disk.open_plain(place / "direct", direct=True))
     except OSError as error:
-        return warning("O_DIRECT", f"{error.strerror}", "big files go through the page cache, and saves are slower")
+        return warning(
+            "O_DIRECT",
+            f"{error.strerror}",
+            "big files go through the page cache, and saves are slower",
+        )
     return ok("O_DIRECT", "works")
 
 
@@ -124,12 +153,20 @@ def _clock(place: Path) -> Check:
     off_s = os.stat(place / "clock").st_mtime - (before_s + time.time()) / 2
     if abs(off_s) > CLOCK_S:
         what = f"the file server's is {abs(off_s):.0f} s {'ahead' if off_s > 0 else 'behind'}"
-        return warning("clock", what, "tell the site; until it is corrected, ages of files are judged wrongly")
+        return warning(
+            "clock", what, "tell the site; until it is corrected, ages of files are judged wrongly"
+        )
     return ok("clock", "agrees with the file server's")
 
 
 _MOUNTS = "/proc/self/mountinfo"
-TRIALS = {"fsync": _durable, "rename": _rename, "hard links": _links, "O_DIRECT": _direct, "clock": _clock}
+TRIALS = {
+    "fsync": _durable,
+    "rename": _rename,
+    "hard links": _links,
+    "O_DIRECT": _direct,
+    "clock": _clock,
+}
 
 
 def _space(directory: Path, needed_bytes: int) -> Iterator[Check]:
@@ -137,13 +174,17 @@ def _space(directory: Path, needed_bytes: int) -> Iterator[Check]:
     free, total = facts.f_bavail * facts.f_frsize, max(facts.f_blocks * facts.f_frsize, 1)
     what = f"{size(free)} free of {size(total)}"
     if needed_bytes > free:
-        yield problem("space", f"{what}; two checkpoints of this run need {size(needed_bytes)}", "free some")
+        yield problem(
+            "space", f"{what}; two checkpoints of this run need {size(needed_bytes)}", "free some"
+        )
     elif free < LITTLE_BYTES:
         yield warning("space", what, "free some, or keep fewer checkpoints")
     else:
         yield ok("space", what)
     if facts.f_files and facts.f_favail < LITTLE_FILES:
-        yield warning("files", f"room for {facts.f_favail} more", "remove some; a checkpoint has a few files")
+        yield warning(
+            "files", f"room for {facts.f_favail} more", "remove some; a checkpoint has a few files"
+        )
 
 
 def _quota() -> Iterator[Check]:
@@ -154,7 +195,10 @@ def _quota() -> Iterator[Check]:
         return
     for each in found:
         left = each.limit_bytes - each.used_bytes
-        what = f"{each.place}: {size(each.used_bytes)} used of {size(each.limit_bytes)} by {each.owner}"
+        what = (
+            f"{each.place}: {size(each.used_bytes)} used "
+            f"of {size(each.limit_bytes)} by {each.owner}"
+        )
         if each.limit_bytes and left <= 0:
             yield problem("quota", what, "free some: nothing can be saved there")
         elif each.limit_bytes and left < LITTLE_BYTES:

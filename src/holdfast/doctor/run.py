@@ -26,7 +26,9 @@ from .scheduler import Settings
 
 
 def ageing(run: Path, days: float | None) -> Iterator[Check]:
-    """Check which files of a run a site's purge will delete, if it deletes files after so many days."""
+    """Check which files of a run a site's purge will delete,
+    if it deletes files after so many days.
+    """
     if days is None:
         return
     told = purged(run, days, time.time())
@@ -38,7 +40,9 @@ def ageing(run: Path, days: float | None) -> Iterator[Check]:
 
 
 def rights(run: Path) -> Iterator[Check]:
-    """Check that this user may move and remove all that a start and a prune have to, including files of other users."""
+    """Check that this user may move and remove all that a start and a prune have to, including
+    files of other users.
+    """
     for bar in all_barred(run):
         yield problem("rights", bar.what, bar.todo)
 
@@ -70,25 +74,37 @@ def know(directory: Path, save_s: float | None) -> RunFacts:
     """Read the batch script and where the run is."""
     try:
         script = read(
-            (job_leader.script_of(directory) or directory).read_text(encoding="utf-8", errors="replace"),
+            (job_leader.script_of(directory) or directory).read_text(
+                encoding="utf-8", errors="replace"
+            ),
             ScriptContext(),
         )
     except OSError:
         script = None
     run = job_leader.run_of(directory) or directory
     return RunFacts(
-        directory, run, script, save_s, next(filter(None, map(chosen_in, reversed(journal.logs(run)))), None)
+        directory,
+        run,
+        script,
+        save_s,
+        next(filter(None, map(chosen_in, reversed(journal.logs(run)))), None),
     )
 
 
 def examine(known: RunFacts, settings: Settings | None) -> Iterator[Check]:
     """Check its checkpoints, and the duration of its saves against the time left for them."""
     yield from _checkpoints(known)
-    held = next((place for place in (known.directory, known.run) if scan.exists(place / HOLD)), None)
+    held = next(
+        (place for place in (known.directory, known.run) if scan.exists(place / HOLD)), None
+    )
     if held is not None:
         yield warning("hold", "it is not requeued", f"holdfast release {held}")
     if known.save_s is None:
-        yield warning("saves", "none was made yet, so nobody knows what one takes", "ask again after the first")
+        yield warning(
+            "saves",
+            "none was made yet, so nobody knows what one takes",
+            "ask again after the first",
+        )
         return
     if known.chosen is not None:
         yield ok("interval", young_daly.explain(known.chosen))
@@ -104,7 +120,10 @@ def examine(known: RunFacts, settings: Settings | None) -> Iterator[Check]:
     if settings is not None and not settings.preempts.startswith("OFF"):
         grace = f"your grace is {duration(settings.grace_s)}"
         if settings.grace_s < need_s:
-            todo = "a preemption loses what came after the last periodic save: save more often (every=), or less"
+            todo = (
+                "a preemption loses what came after the last periodic save: "
+                "save more often (every=), or less"
+            )
             yield problem("grace", f"{took}, {grace}", todo)
         else:
             yield ok("grace", f"{grace}: enough for a save")
@@ -114,17 +133,25 @@ def _checkpoints(known: RunFacts) -> Iterator[Check]:
     aside = scan.glob(known.run / "quarantine", "step-*")
     if aside:
         yield warning(
-            "quarantine", f"{counted(len(aside), 'checkpoint')} set aside", f"holdfast ls {known.run} says why"
+            "quarantine",
+            f"{counted(len(aside), 'checkpoint')} set aside",
+            f"holdfast ls {known.run} says why",
         )
     try:
         found = locate(known.run).checkpoints()
     except StoreError as error:
-        yield warning("checkpoints", str(error), "none was committed yet, or this is not the run's directory")
+        yield warning(
+            "checkpoints", str(error), "none was committed yet, or this is not the run's directory"
+        )
         return
     gone = [] if found else journal.unaccounted(journal.logs(known.run))
     if gone or (aside and not found):
         what = f"none is left; the last that was saved is {gone[-1]}" if gone else "none is left"
-        yield problem("checkpoints", what, "put a copy back; a start is refused unless it says allow_fresh=True")
+        yield problem(
+            "checkpoints",
+            what,
+            "put a copy back; a start is refused unless it says allow_fresh=True",
+        )
         return
     if not found:
         yield warning("checkpoints", "none was committed yet", "ask again after the first")

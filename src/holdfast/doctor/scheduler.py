@@ -1,4 +1,6 @@
-"""Scheduler: how Slurm is configured to treat a job at its time limit or when its node is taken away."""
+"""Scheduler:
+how Slurm is configured to treat a job at its time limit or when its node is taken away.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +34,19 @@ class Settings(NamedTuple):
 
     @property
     def grace_s(self) -> float:
-        """Seconds from the first signal of a preemption to SIGKILL, for a process that replaces the batch shell.
+        """Seconds from the first signal of a preemption to SIGKILL, for a process that replaces the
+        batch shell.
 
-        Such a process gets the partition's grace time only where Slurm sends the job's own signal at once.
+        Such a process gets the partition's grace time only where Slurm sends the job's own signal
+        at once.
         """
         told = "preempt_send_user_signal" in self.whole.get("SlurmctldParameters", "")
         return self.kill_wait_s + (float(self.partition.get("GraceTime", "0")) if told else 0.0)
 
 
 def settings(partition: str | None) -> Settings | None:
-    """Return the settings of the cluster and of that partition, else of the default one; None without Slurm.
+    """Return the settings of the cluster and of that partition, else of the default one; None
+    without Slurm.
 
     Raises:
         ClusterError: Slurm does not answer, or has no such partition.
@@ -50,20 +55,33 @@ def settings(partition: str | None) -> Settings | None:
         return None
     found = slurm.partitions()
     if partition is not None and partition not in found:
-        raise ClusterError(f"there is no partition {partition}; there are {', '.join(sorted(found))}")
+        raise ClusterError(
+            f"there is no partition {partition}; there are {', '.join(sorted(found))}"
+        )
     default = next((name for name, facts in found.items() if facts.get("Default") == "YES"), "")
     return Settings(slurm.config(), found.get(partition or default, {}))
 
 
 def examine(partition: str | None) -> tuple[list[Check], Settings | None]:
-    """Check whether Slurm answers and how it is configured; return also its settings, if it has answered."""
+    """Check whether Slurm answers and how it is configured;
+    return also its settings, if it has answered.
+    """
     try:
         found = settings(partition)
     except ClusterError as error:
-        if "configuration source" in str(error):  # Slurm's commands are installed, and know of no cluster
+        # Slurm's commands are installed, and know of no cluster
+        if "configuration source" in str(error):
             what = "Slurm is installed here, but belongs to no cluster"
-            return [warning("scheduler", what, "to submit jobs, call doctor on a machine of the cluster")], None
-        return [problem("scheduler", str(error), "nothing can be submitted or requeued until it answers")], None
+            return [
+                warning(
+                    "scheduler", what, "to submit jobs, call doctor on a machine of the cluster"
+                )
+            ], None
+        return [
+            problem(
+                "scheduler", str(error), "nothing can be submitted or requeued until it answers"
+            )
+        ], None
     if found is not None:
         answers = ok("scheduler", f"Slurm {found.whole.get('SLURM_VERSION', '')} answers")
         return [answers, *_behaviour(found)], found
@@ -77,17 +95,29 @@ def _behaviour(found: Settings) -> Iterator[Check]:
     name = found.partition.get("PartitionName", "?")
     killed = f"{found.kill_wait_s:.0f} s from SIGTERM to SIGKILL"
     if found.kill_wait_s < SHORT_S:
-        yield warning("KillWait", killed, "a save that takes longer must begin earlier: holdfast submit --lead")
+        yield warning(
+            "KillWait",
+            killed,
+            "a save that takes longer must begin earlier: holdfast submit --lead",
+        )
     else:
         yield ok("KillWait", killed)
     grace = f"{name}: {found.partition.get('GraceTime', '0')} s of grace"
     if found.preempts.startswith("OFF"):
         yield ok("preemption", f"{name}: jobs are not preempted")
     elif "CANCEL" in found.preempts:
-        yield warning("preemption", f"{grace}, then the job is cancelled", "holdfast run asks for its requeue in time")
+        yield warning(
+            "preemption",
+            f"{grace}, then the job is cancelled",
+            "holdfast run asks for its requeue in time",
+        )
     else:
         yield ok("preemption", f"{grace}, then {found.preempts}")
     if found.whole.get("JobRequeue") == "0":
-        yield warning("JobRequeue", "0: jobs are not started again", "write --requeue, as holdfast submit does")
+        yield warning(
+            "JobRequeue",
+            "0: jobs are not started again",
+            "write --requeue, as holdfast submit does",
+        )
     else:
         yield ok("JobRequeue", "1: jobs are started again after a lost node")

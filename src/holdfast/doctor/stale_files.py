@@ -1,4 +1,6 @@
-"""Stale files: finds useless files in a run's directory, and says what will happen to each. It changes nothing."""
+"""Stale files: finds useless files in a run's directory,
+and says what will happen to each. It changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ class StaleFile(NamedTuple):
 
 
 def find(root: Path) -> list[StaleFile]:
-    """Return the problems of the run at `root`, where no attempt may be alive; unreadable files included."""
+    """Return the problems of the run at `root`,
+    where no attempt may be alive; unreadable files included.
+    """
     index = CheckpointIndex(root)
     return [
         *_run_file(index),
@@ -68,7 +72,9 @@ def _run_file(index: CheckpointIndex) -> Iterator[StaleFile]:
     except OSError as error:
         yield _unknown(path, error)
     if not scan.lexists(path) and index.run() is not None:
-        yield StaleFile(path, "is gone", "the next start writes it again, from the newest checkpoint")
+        yield StaleFile(
+            path, "is gone", "the next start writes it again, from the newest checkpoint"
+        )
 
 
 def _rooms(root: Path) -> Iterator[StaleFile]:
@@ -76,8 +82,12 @@ def _rooms(root: Path) -> Iterator[StaleFile]:
         room = root / "attempts" / number
         for child in scan.names(room) if number.isdecimal() and not scan.is_symlink(room) else ():
             if child != f"attempt-{number}.jsonl":
-                what = next((what for word, what in _IN_A_ROOM.items() if child.startswith(word)), "a file")
-                yield StaleFile(room / child, f"{what}, left by attempt {number}, which has ended", STARTS)
+                what = next(
+                    (what for word, what in _IN_A_ROOM.items() if child.startswith(word)), "a file"
+                )
+                yield StaleFile(
+                    room / child, f"{what}, left by attempt {number}, which has ended", STARTS
+                )
 
 
 def _drafts(root: Path) -> Iterator[StaleFile]:
@@ -97,7 +107,9 @@ def _drafts(root: Path) -> Iterator[StaleFile]:
 
 
 def _no_checkpoints(root: Path) -> Iterator[StaleFile]:
-    """Yield paths that have a checkpoint's name but can never be read as one: each would block its step."""
+    """Yield paths that have a checkpoint's name but can never be read as one:
+    each would block its step.
+    """
     folder = root / "checkpoints"
     for path in (folder / name for name in scan.names(folder) if parse_name(name) is not None):
         try:
@@ -141,7 +153,9 @@ def _incomplete(path: Path) -> str | None:
 
 
 def _quarantined(root: Path) -> Iterator[StaleFile]:
-    """Yield checkpoints that were quarantined as damaged and are whole now; only their layout is checked."""
+    """Yield checkpoints that were quarantined as damaged and are whole now;
+    only their layout is checked.
+    """
     taken, logs = {*scan.names(root / "checkpoints")}, journal.logs(root)
     for path in scan.glob(root / "quarantine", "step-*"):
         named = _QUARANTINED.fullmatch(path.name)
@@ -163,10 +177,14 @@ def _move(path: Path, to: Path) -> str:
 
 
 def _is_present(root: Path, path: Path, name: str, logs: Sequence[Log]) -> bool:
-    """Whether that checkpoint is in the run's lineage: no later attempt resumed from an earlier place."""
+    """Whether that checkpoint is in the run's lineage:
+    no later attempt resumed from an earlier place.
+    """
     try:
         head = Checkpoint(path).head
-        ours = str(head.name) == name and head.run == (read_run(root) or CheckpointIndex(root).run())
+        ours = str(head.name) == name and head.run == (
+            read_run(root) or CheckpointIndex(root).run()
+        )
     except (Damaged, NotFound):
         return False
     later = (log.restored for log in logs if log.attempt > head.attempt)
@@ -191,4 +209,6 @@ def _links(index: CheckpointIndex) -> Iterator[StaleFile]:
             except NotFound:
                 wanted = None
             if leads != wanted and (leads is not None or not scan.lexists(path)):
-                yield StaleFile(path, f"leads to {leads or 'nothing'} instead of {wanted or 'nothing'}", RENEWS)
+                yield StaleFile(
+                    path, f"leads to {leads or 'nothing'} instead of {wanted or 'nothing'}", RENEWS
+                )

@@ -25,7 +25,9 @@ def examine() -> Iterator[Check]:
         except metadata.PackageNotFoundError:
             continue
         if _numbers(version) < _numbers(lowest):
-            yield warning(name, f"{version} is older than {lowest}", f"pip install '{name}>={lowest}'")
+            yield warning(
+                name, f"{version} is older than {lowest}", f"pip install '{name}>={lowest}'"
+            )
         elif name not in OWN:
             yield ok(name, version)
 

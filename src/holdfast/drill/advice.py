@@ -28,7 +28,9 @@ _OF_DATA = ("generator", "attributes")  # these decide which batch comes next
 
 
 def kind_of(suspect: Suspect, variables: Collection[str]) -> str:
-    """Return the kind of a variable that was not restored, one of _LINES. `variables`: names in run.vars."""
+    """Return the kind of a variable that was not restored,
+    one of _LINES. `variables`: names in run.vars.
+    """
     about = suspect.about
     if suspect.held:
         return "rebound"
@@ -61,11 +63,14 @@ def is_meter(suspect: Suspect) -> bool:
     return any(part in words for part in METERS)
 
 
-def ranked(found: Iterable[Suspect], variables: Collection[str], *, data: bool, options: bool) -> list[Suspect]:
+def ranked(
+    found: Iterable[Suspect], variables: Collection[str], *, data: bool, options: bool
+) -> list[Suspect]:
     """Return the suspects, the most likely first.
 
-    If the data differs, that is what decides on it; if an optimizer's options differ, what sets them. A variable that
-    had not changed yet at the resume comes last, unless other attributes of its object had.
+    If the data differs, that is what decides on it; if an optimizer's options differ, what sets
+    them. A variable that had not changed yet at the resume comes last, unless other attributes of
+    its object had.
     """
     kept = list(found)
     changed = {each.owner for each in kept if not each.unchanged_at_start} - {""}
@@ -91,12 +96,15 @@ def text(found: Sequence[Suspect]) -> str:
 
 
 def lines(
-    found: Sequence[Suspect], variables: Collection[str], state: Collection[str] = (), entered: str | None = None
+    found: Sequence[Suspect],
+    variables: Collection[str],
+    state: Collection[str] = (),
+    entered: str | None = None,
 ) -> list[AdviceLine]:
     """Return the lines to write, one for each way of keeping a variable, in the order of `found`.
 
-    `variables`: names in run.vars; `state`: names of tracked objects, which are not passed twice; `entered`: the
-    function that enters the run, "" for the module, None if unknown.
+    `variables`: names in run.vars; `state`: names of tracked objects, which are not passed twice;
+    `entered`: the function that enters the run, "" for the module, None if unknown.
     """
     groups: dict[Callable[[Sequence[Suspect], Collection[str]], AdviceLine], list[Suspect]] = {}
     for suspect in found:
@@ -124,7 +132,11 @@ def _reachable(line: AdviceLine, found: Sequence[Suspect], entered: str | None) 
 
 
 def _changed(suspect: Suspect) -> str:
-    if suspect.unchanged_at_start or not suspect.was.startswith("=") or (suspect.now or "=")[0] != "=":
+    if (
+        suspect.unchanged_at_start
+        or not suspect.was.startswith("=")
+        or (suspect.now or "=")[0] != "="
+    ):
         return suspect.name
     now = "nothing" if suspect.now is None else suspect.now.removeprefix("=")
     return f"{suspect.name} (it was {suspect.was.removeprefix('=')}, and began as {now})"
@@ -151,11 +163,15 @@ def _track(found: Sequence[Suspect], state: Collection[str]) -> AdviceLine:
         fixes.append(Fix("fields", tuple(dict.fromkeys(names)), owner, _free(_word(owner), taken)))
     lacking = sorted({each.about.owner_tracked for each in found if each.about.owner_tracked})
     why = f" (what {', '.join(lacking)} saves of itself leaves them out)" if lacking else ""
-    return AdviceLine(f"Track it: Run(path, dict(..., {', '.join(_arguments(fixes))})){why}", tuple(fixes))
+    return AdviceLine(
+        f"Track it: Run(path, dict(..., {', '.join(_arguments(fixes))})){why}", tuple(fixes)
+    )
 
 
 def _arguments(fixes: Sequence[Fix]) -> list[str]:
-    """Return the arguments of dict() that track them. Members of one list with the same attributes share one."""
+    """Return the arguments of dict() that track them.
+    Members of one list with the same attributes share one.
+    """
     alike: dict[tuple[str, ...], list[Fix]] = {}
     for fix in fixes:
         row, index, rest = _member(fix)
@@ -164,7 +180,9 @@ def _arguments(fixes: Sequence[Fix]) -> list[str]:
 
 
 def _member(fix: Fix) -> tuple[str, str, str]:
-    """Return the list, the index and the rest of the owner's name: `envs`, `[0]`, `.env`; without a list no index."""
+    """Return the list, the index and the rest of the owner's name:
+    `envs`, `[0]`, `.env`; without a list no index.
+    """
     found = _MEMBER.fullmatch(fix.owner)
     return (fix.owner, "", "") if found is None else (found["row"], found["index"], found["rest"])
 
@@ -188,7 +206,9 @@ def _free(word: str, taken: Collection[str]) -> str:
 
 
 def _expression(name: str) -> str:
-    """Return the name as code. For a loader without a name in the script, this is the part after it."""
+    """Return the name as code. For a loader without a name in the script,
+    this is the part after it.
+    """
     if not name.startswith("loader '"):
         return name
     return name.rpartition("'")[2].lstrip(".").partition(".")[0] or "dataset"
@@ -204,8 +224,10 @@ def _rebound(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
     names = ", ".join(each.name for each in found)
     first = found[0].name
     return AdviceLine(
-        f"{names} is tracked, and the loop gives the name to a new object, which the run does not hold. Keep it in "
-        f"run.vars instead: Run(..., vars=dict({first}={first})), and run.vars.{first} wherever the loop says {first}; "
+        f"{names} is tracked, and the loop gives the name to a new object, "
+        "which the run does not hold. Keep it in "
+        f"run.vars instead: Run(..., vars=dict({first}={first})), "
+        f"and run.vars.{first} wherever the loop says {first}; "
         "or write the new values into the tracked object",
         _kept(found),
     )
@@ -214,7 +236,8 @@ def _rebound(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
 def _trained(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
     owner = found[0].owner
     return AdviceLine(
-        f"Which parameters are trained is not saved. Set it from where the run is, in every epoch: for p in "
+        "Which parameters are trained is not saved. "
+        "Set it from where the run is, in every epoch: for p in "
         f"{owner}.parameters(): p.requires_grad_(epoch >= N)"
     )
 
@@ -222,24 +245,32 @@ def _trained(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
 def _inside(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
     holders = ", ".join(dict.fromkeys(each.owner.partition("._")[0] for each in found))
     return AdviceLine(
-        f"{holders} keeps that inside, where no line of yours can put it back. Keep in run.vars what it is made from, "
-        "and make it anew from that in each pass, as docs/questions.md does for a study and a booster"
+        f"{holders} keeps that inside, where no line of yours can put it back. "
+        "Keep in run.vars what it is made from, "
+        "and make it anew from that in each pass, "
+        "as docs/questions.md does for a study and a booster"
     )
 
 
 def _immutable(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
     root = found[0].root
     return AdviceLine(
-        f"{root} cannot be changed in place, and the loop's name for it begins anew. Read it from what is tracked in "
+        f"{root} cannot be changed in place, and the loop's name "
+        "for it begins anew. Read it from what is tracked in "
         f"each pass: {root} = tree.value, of a holdfast.jax.Tree; or keep it as run.vars.{root}",
-        tuple(Fix("vars", (each,)) for each in dict.fromkeys(each.root for each in found) if each.isidentifier()),
+        tuple(
+            Fix("vars", (each,))
+            for each in dict.fromkeys(each.root for each in found)
+            if each.isidentifier()
+        ),
     )
 
 
 def _own_vars(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
     names = _in_vars(found)
     return AdviceLine(
-        f"{names} is kept, but the loop uses a variable of its own: write {names} wherever it says {found[0].name}",
+        f"{names} is kept, but the loop uses a variable of its own: "
+        f"write {names} wherever it says {found[0].name}",
         _kept(found),
     )
 
@@ -248,16 +279,24 @@ def _vars(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
     first = ", ".join(f"{each.name}=..." for each in found)
     names = _in_vars(found)
     return AdviceLine(
-        f"Keep what the loop changes in run.vars: Run(..., vars=dict({first})), and {names} wherever the loop says "
+        "Keep what the loop changes in run.vars: Run(..., "
+        f"vars=dict({first})), and {names} wherever the loop says "
         f"{found[0].name}",
         _kept(found),
     )
 
 
 def _kept(found: Sequence[Suspect]) -> tuple[Fix, ...]:
-    """`word`: an array's name, which can be tracked as it is if the loop changes it in place only."""
+    """`word`: an array's name,
+    which can be tracked as it is if the loop changes it in place only.
+    """
     return tuple(
-        Fix("vars", (each.name,), function_of(each.path), each.name if each.about.kind == "array" else "")
+        Fix(
+            "vars",
+            (each.name,),
+            function_of(each.path),
+            each.name if each.about.kind == "array" else "",
+        )
         for each in found
         if each.name.isidentifier()
     )

@@ -1,4 +1,6 @@
-"""Aim: where the next attempt resumes, which kill leads there, and what an attempt's end meant. Pure."""
+"""Aim: where the next attempt resumes, which kill leads there,
+and what an attempt's end meant. Pure.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from .plan import RANK, DrillOptions, Kill, RunPace, plan
 
 
 class Schedule:
-    """The kills of a drill: as many distinct resume points as kills were requested, or as the script has."""
+    """The kills of a drill:
+    as many distinct resume points as kills were requested, or as the script has.
+    """
 
     def __init__(self, course: Course, pace: RunPace, options: DrillOptions) -> None:
         self.course, self.pace, self._options = course, pace, options
@@ -24,19 +28,34 @@ class Schedule:
         self._were_due: set[str] = set()
         self.due: list[str] = []  # kinds of damage to be done next
 
-    def begin(self, resumes_at: SafePoint, proven: Collection[SafePoint]) -> tuple[settings.Aim, ...]:
-        """Return what the next start must do. `resumes_at`: where it will resume, as far as that is known.
+    def begin(
+        self, resumes_at: SafePoint, proven: Collection[SafePoint]
+    ) -> tuple[settings.Aim, ...]:
+        """Return what the next start must do. `resumes_at`: where it will resume, as far as that is
+        known.
 
         If too few places lie ahead because kills led elsewhere, further ones are chosen.
         """
         known = {*proven, resumes_at}.intersection(self.course.places)
         missing = self.wanted - len(known)
         done = known | self._without
-        ahead = [kill for kill in self.queue if _is_ahead(kill, resumes_at) and kill.target.place not in done]
+        ahead = [
+            kill
+            for kill in self.queue
+            if _is_ahead(kill, resumes_at) and kill.target.place not in done
+        ]
         if len(ahead) < missing:
             taken = {*done, *(kill.target.place for kill in ahead)}
-            targets = self.course.more(missing - len(ahead), taken, resumes_at, self._options.seed + len(self.queue))
-            more = plan(self.pace, self.course, targets, self._options._replace(damage=False), len(self.queue))
+            targets = self.course.more(
+                missing - len(ahead), taken, resumes_at, self._options.seed + len(self.queue)
+            )
+            more = plan(
+                self.pace,
+                self.course,
+                targets,
+                self._options._replace(damage=False),
+                len(self.queue),
+            )
             self.queue += more
             ahead = sorted([*ahead, *more], key=lambda kill: kill.target.place.order)
         self._ahead = ahead if missing > 0 else []
@@ -45,16 +64,28 @@ class Schedule:
     def __call__(self, view: Follow) -> Kill | None:
         """Return the kill for the attempt in `view`; the run chooses its aim by the same rule."""
         came = view.restored
-        return None if came is None else next((kill for kill in self._ahead if _is_ahead(kill, came)), None)
+        return (
+            None
+            if came is None
+            else next((kill for kill in self._ahead if _is_ahead(kill, came)), None)
+        )
 
     def pass_over_last_batches(self) -> None:
-        """Do not resume the run after an epoch's last batch again: it would resume from the checkpoint before."""
-        self._without.update(place for place in self.course.places if self.course.kind(place) == LAST)
+        """Do not resume the run after an epoch's last batch again: it would resume from the
+        checkpoint before.
+        """
+        self._without.update(
+            place for place in self.course.places if self.course.kind(place) == LAST
+        )
         self.wanted = min(self.wanted, len(self.course.places) - len(self._without))
 
     def fired(self, strikes: Iterable[Fired]) -> None:
         """Note the delivered kills: the damage planned for each of them becomes due, once."""
-        due = [strike.damage for strike in strikes if strike.damage is not None and strike.damage not in self._were_due]
+        due = [
+            strike.damage
+            for strike in strikes
+            if strike.damage is not None and strike.damage not in self._were_due
+        ]
         self.due += due
         self._were_due.update(due)
 
@@ -78,4 +109,8 @@ def move(ended: ChildExit, log: Log | None) -> str:
     if ended.fired is None:
         return "failed"
     # after the loss of a rank, the exit codes of the launcher and of the other ranks vary
-    return "again" if ended.fired.signal == RANK or ended.exit in exits_of(ended.fired.signal) else "failed"
+    return (
+        "again"
+        if ended.fired.signal == RANK or ended.exit in exits_of(ended.fired.signal)
+        else "failed"
+    )

@@ -1,4 +1,6 @@
-"""Attempts: what each start of the command did, from its journal, and which resume points that proves. Pure."""
+"""Attempts: what each start of the command did,
+from its journal, and which resume points that proves. Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,24 @@ MOST_IDLE = 3  # attempts in a row without progress, none of them interrupted
 
 
 def attempts_of(logs: Sequence[Log], strikes: Mapping[int, Fired]) -> list[DrillAttempt]:
-    """Return the attempts of one start; a launcher may begin another itself after it has lost a rank."""
+    """Return the attempts of one start;
+    a launcher may begin another itself after it has lost a rank.
+    """
     return [_attempt(log, strikes.get(log.attempt)) for log in logs]
 
 
 def _attempt(log: Log, strike: Fired | None) -> DrillAttempt:
     restored: Event = next((event for event in log.events if event["event"] == "restored"), {})
     last = log.events[-1] if log.closed else {}
-    places = [place_of(event) for event in log.events if event["event"] in ("restored", "digests", "saved")]
-    came, reached = place_of(restored), max(places, key=lambda place: place.order, default=SafePoint(0))
+    places = [
+        place_of(event)
+        for event in log.events
+        if event["event"] in ("restored", "digests", "saved")
+    ]
+    came, reached = (
+        place_of(restored),
+        max(places, key=lambda place: place.order, default=SafePoint(0)),
+    )
     return DrillAttempt(
         attempt=log.attempt,
         restored=restored.get("checkpoint"),
@@ -40,15 +51,22 @@ def _attempt(log: Log, strike: Fired | None) -> DrillAttempt:
 
 
 def prove(attempts: Sequence[DrillAttempt], places: Collection[SafePoint]) -> list[SafePoint]:
-    """Return the distinct places from which an attempt resumed after a kill, and beyond which it ran.
+    """Return the distinct places from which an attempt resumed after a kill, and beyond which it
+    ran.
 
-    Each counts once, even if the run resumed there again; `proven` is set on the kill that led there first.
+    Each counts once, even if the run resumed there again; `proven` is set on the kill that led
+    there first.
     """
     found: list[SafePoint] = []
     for struck, after in pairwise(attempts):
         came = SafePoint(after.restored_step, after.restored_phase)
-        beyond = after.restored is not None and came.order < SafePoint(after.reached, after.reached_phase).order
-        struck.proven = struck.signal is not None and beyond and came in places and came not in found
+        beyond = (
+            after.restored is not None
+            and came.order < SafePoint(after.reached, after.reached_phase).order
+        )
+        struck.proven = (
+            struck.signal is not None and beyond and came in places and came not in found
+        )
         if struck.proven:
             found.append(came)
     return found
@@ -60,11 +78,14 @@ def require_progress(attempts: Sequence[DrillAttempt]) -> None:
     Raises:
         ChildError: several attempts in a row made no progress, although none was interrupted.
     """
-    idle = [each.signal is None and each.reached <= each.restored_step for each in attempts[-MOST_IDLE:]]
+    idle = [
+        each.signal is None and each.reached <= each.restored_step for each in attempts[-MOST_IDLE:]
+    ]
     if len(idle) == MOST_IDLE and all(idle):
         last = attempts[-1]
         raise ChildError(
-            f"{MOST_IDLE} attempts in a row came no further than step {last.reached}: {last.stop or last.exit}"
+            f"{MOST_IDLE} attempts in a row came no further "
+            f"than step {last.reached}: {last.stop or last.exit}"
         )
 
 
@@ -83,7 +104,9 @@ def described(attempt: DrillAttempt) -> str:
         if attempt.restored
         else "started fresh"
     )
-    how = f"{attempt.signal} at step {attempt.reached}" if attempt.signal else attempt.stop or "ended"
+    how = (
+        f"{attempt.signal} at step {attempt.reached}" if attempt.signal else attempt.stop or "ended"
+    )
     saving = f" while saving {attempt.in_save}" if attempt.in_save else ""
     aside = f"; set aside {', '.join(attempt.quarantined)}" if attempt.quarantined else ""
     hurt = f"; then {attempt.damage}" if attempt.damage else ""

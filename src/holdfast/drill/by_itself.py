@@ -21,7 +21,9 @@ def is_known(found: Cause) -> bool:
 
 
 def cause_of(first: Trace, second: Trace, facts: CauseFacts) -> Cause:
-    """Return why `second` differs from `first`: what differed before the state did, the most certain first."""
+    """Return why `second` differs from `first`:
+    what differed before the state did, the most certain first.
+    """
     found = _causes(first, second, facts) if first.sights.all and second.sights.all else []
     if not found:
         return Cause(UNKNOWN, "nothing that was noted differed before the state did")
@@ -32,21 +34,31 @@ def cause_of(first: Trace, second: Trace, facts: CauseFacts) -> Cause:
 def _causes(first: Trace, second: Trace, facts: CauseFacts) -> list[Cause]:
     began, beside = first.sights.all[0], second.sights.all[0]
     unlike = _unlike(began, beside)
-    drawn = [name for name in unlike if len({sight.rng.get(name) for sight in first.sights.all}) > 1]
+    drawn = [
+        name for name in unlike if len({sight.rng.get(name) for sight in first.sights.all}) > 1
+    ]
     orders, times = reordered(first.sights, second.sights), clocks(first.sights, second.sights)
     found = [_seed(drawn)] if drawn else []
     if orders:
-        text = "held the same in another order, as a set of strings is iterated: sort it, sorted(set(...)), or start"
+        text = (
+            "held the same in another order, as a set of strings is iterated: "
+            "sort it, sorted(set(...)), or start"
+        )
         found.append(Cause("hash order", f"{_names(orders)} {text} Python with PYTHONHASHSEED=0"))
     if facts.other_batch is True and not drawn and facts.unseeded:
         text = "handed out other batches: wrap the dataset, holdfast.data.Seeded(dataset, seed=0)"
         found.append(Cause("augmentation", f"the workers of loader {facts.unseeded} {text}"))
     if found:
         return found
-    if unlike and began.state != beside.state:  # a generator unused since the first loop may have made the state
+    # a generator unused since the first loop may have made the state
+    if unlike and began.state != beside.state:
         return [_seed(unlike[:1])]
     text = "holds a time: let no time of day and no duration decide what a step does"
-    return [Cause("clock", f"everything else began equal, and {_names(times)} {text}")] if times else []
+    return (
+        [Cause("clock", f"everything else began equal, and {_names(times)} {text}")]
+        if times
+        else []
+    )
 
 
 def _unlike(began: VariableRecord, beside: VariableRecord) -> list[str]:
@@ -58,7 +70,9 @@ def _unlike(began: VariableRecord, beside: VariableRecord) -> list[str]:
 def _seed(names: list[str]) -> Cause:
     calls = ", ".join(_SEEDS.get(name, f"the seed of {name}") for name in names)
     return Cause(
-        "unseeded", f"the generator of {', '.join(names)} began in another state: call {calls} before anything draws"
+        "unseeded",
+        f"the generator of {', '.join(names)} began in another state: "
+        f"call {calls} before anything draws",
     )
 
 

@@ -1,8 +1,8 @@
 """Cause: why a resumed run differs, derived from what differed first. Pure.
 
-Each cause is a rule with the evidence that it needs. The strongest evidence is a variable of the script that the resume
-did not restore (suspects.py). Then come the run's own reports, the consumed batch, and the leaves of the state that
-changed.
+Each cause is a rule with the evidence that it needs. The strongest evidence is a variable of the
+script that the resume did not restore (suspects.py). Then come the run's own reports, the consumed
+batch, and the leaves of the state that changed.
 """
 
 from __future__ import annotations
@@ -28,30 +28,39 @@ _OF_PARAMETER = re.compile(r"[^/]+/state/\d+/")  # what an optimizer of torch ho
 class CauseFacts(NamedTuple):
     """The known facts about a divergence."""
 
-    leaves: tuple[str, ...] = ()  # keys that differed at the first safe point where the state did; empty: none ever
+    # keys that differed at the first safe point where the state did; empty: none ever
+    leaves: tuple[str, ...] = ()
     all_leaves: tuple[str, ...] = ()  # every key of the state
     metrics: tuple[str, ...] = ()  # metrics that differed first
     metrics_first: bool = False  # metrics differed while every leaf was still equal
     same_steps: bool = True  # both runs have the same safe points
-    same_metrics_there: bool | None = None  # whether the metrics logged by that step were equal; None: it logged none
+    # whether the metrics logged by that step were equal; None: it logged none
+    same_metrics_there: bool | None = None
     loaders: Mapping[str, Mapping[str, Any]] = {}  # arguments of run.batches, by name
     suspects: Sequence[Suspect] = ()  # variables that the resume did not restore
     variables: frozenset[str] = frozenset()  # names in run.vars
     counting: tuple[str, ...] = ()  # numbers that restarted from their first value
     other_batch: bool | None = None  # whether the step consumed another batch; None: unknown
-    idle_step: bool = False  # the first step after the resume changed nothing, where the reference run's did
-    told: tuple[tuple[str, str, str], ...] = ()  # mistakes in the script that the run reported: kind, name, line
+    # the first step after the resume changed nothing, where the reference run's did
+    idle_step: bool = False
+    # mistakes in the script that the run reported: kind, name, line
+    told: tuple[tuple[str, str, str], ...] = ()
     iterators: tuple[str, ...] = ()  # iterators that the loop advances itself
     unwalked: tuple[str, ...] = ()  # loaders of the script that no run.batches walks
     persistent: tuple[str, ...] = ()  # those of them with persistent workers
     seen: bool = False  # the script's variables were recorded
-    datasets: Mapping[str, Mapping[str, Sequence[str]]] = {}  # by loader: what its code draws from and changes
+    # by loader: what its code draws from and changes
+    datasets: Mapping[str, Mapping[str, Sequence[str]]] = {}
     entered: str | None = None  # the function that enters the run, "" for the module
 
     @property
     def optimizers(self) -> set[str]:
         """Names of tracked objects that look like optimizers."""
-        names = {name for key in self.all_leaves for name in [key.removeprefix("tree:").partition("/")[0]]}
+        names = {
+            name
+            for key in self.all_leaves
+            for name in [key.removeprefix("tree:").partition("/")[0]]
+        }
         stateful = {key.partition("/")[0] for key in self.all_leaves if _OF_PARAMETER.match(key)}
         return {name for name in names if "opt" in name.lower()} | stateful
 
@@ -63,17 +72,27 @@ class CauseFacts(NamedTuple):
     @property
     def unseeded(self) -> str:
         """The loaders whose workers draw from unseeded generators, as text; empty: none."""
-        workers = ((name, str(each.get("dataset"))) for name, each in self.loaders.items() if each.get("workers"))
-        return ", ".join(repr(name) for name, dataset in workers if not dataset.startswith("Seeded("))
+        workers = (
+            (name, str(each.get("dataset")))
+            for name, each in self.loaders.items()
+            if each.get("workers")
+        )
+        return ", ".join(
+            repr(name) for name, dataset in workers if not dataset.startswith("Seeded(")
+        )
 
     @property
     def state(self) -> frozenset[str]:
         """Names of all tracked objects."""
-        return frozenset(key.removeprefix("tree:") for key in self.all_leaves if key.startswith("tree:"))
+        return frozenset(
+            key.removeprefix("tree:") for key in self.all_leaves if key.startswith("tree:")
+        )
 
     @property
     def only_metrics(self) -> bool:
-        """Whether metrics differed but no tracked object did. A run stores the mean of logged values."""
+        """Whether metrics differed but no tracked object did.
+        A run stores the mean of logged values.
+        """
         return bool(self.metrics) and (self.metrics_first or set(self.leaves) == {OWN_TREE})
 
 
@@ -91,22 +110,31 @@ class Cause(NamedTuple):
 
     def also(self, other: Cause) -> Cause:
         """Return this cause with another one that the evidence fits, too."""
-        return Cause(self.name, f"{self.text}. Also ({other.name}): {other.text}", (*self.lines, *other.lines))
+        return Cause(
+            self.name,
+            f"{self.text}. Also ({other.name}): {other.text}",
+            (*self.lines, *other.lines),
+        )
 
 
 POSITION = Cause(
     "position",
-    "the data went on from another place, and no loader goes through run.batches: iterate `for batch in "
-    "run.batches(loader)`, so that the position in the data is restored; a generator of your own that makes data "
+    "the data went on from another place, "
+    "and no loader goes through run.batches: iterate `for batch in "
+    "run.batches(loader)`, so that the position in the data is restored; "
+    "a generator of your own that makes data "
     "belongs among the tracked objects",
 )
 
 
 UNSEEN = Cause(
     "unseen",
-    "the state, the batch and every variable that the drill can read were equal, and the step's result was not: "
-    "something else was left behind by code that an earlier attempt had run. Look for what is done only once (`if "
-    "epoch == 1:`), for attributes of classes and modules, for what a library holds inside (a solver, an iterator), "
+    "the state, the batch and every variable that the drill "
+    "can read were equal, and the step's result was not: "
+    "something else was left behind by code that an earlier "
+    "attempt had run. Look for what is done only once (`if "
+    "epoch == 1:`), for attributes of classes and modules, "
+    "for what a library holds inside (a solver, an iterator), "
     "and for files; do it again in every epoch, or keep it in run.vars",
 )
 
@@ -126,12 +154,17 @@ def gather(
     first = metrics[0].place if metrics else None
     there = parted.place if parted is not None else None
     logged = {name for line in reference.metrics if line.place == there for name in line.values}
-    told = [(each["kind"], each.get("name", ""), each.get("what", "")) for each in (*other.told, *reference.told)]
+    told = [
+        (each["kind"], each.get("name", ""), each.get("what", ""))
+        for each in (*other.told, *reference.told)
+    ]
     shown = reference.sights.at(place)
     return CauseFacts(
         leaves=parted.leaves if parted is not None else (),
         all_leaves=tuple(reference.states[0].leaves) if reference.states else (),
-        metrics=tuple(dict.fromkeys(each.name for each in metrics if each.place == first and each.name)),
+        metrics=tuple(
+            dict.fromkeys(each.name for each in metrics if each.place == first and each.name)
+        ),
         metrics_first=first is not None and (there is None or first.order < there.order),
         same_steps=parted is None or bool(parted.leaves),
         same_metrics_there=None if not logged else all(each.place != there for each in metrics),
@@ -155,46 +188,80 @@ def gather(
 
 def _variables(reference: Trace) -> frozenset[str]:
     return frozenset(
-        path.removeprefix(VARS) for sight in reference.sights.all for path in sight.values if path.startswith(VARS)
+        path.removeprefix(VARS)
+        for sight in reference.sights.all
+        for path in sight.values
+        if path.startswith(VARS)
     )
 
 
 def _iterators(reference: Trace) -> tuple[str, ...]:
-    """Return the live iterators: the values that the loop takes from them are neither recorded nor restored."""
+    """Return the live iterators:
+    the values that the loop takes from them are neither recorded nor restored.
+    """
     about = [item for sight in reference.sights.all[-1:] for item in sight.about.items()]
-    return tuple(spelled(path) for path, each in about if each.kind == "iterator" and each.live and _is_own(path))
+    return tuple(
+        spelled(path)
+        for path, each in about
+        if each.kind == "iterator" and each.live and _is_own(path)
+    )
 
 
 def _is_own(path: str) -> bool:
-    """Whether the script holds it under a name of its own, and no loader or library keeps it inside."""
+    """Whether the script holds it under a name of its own,
+    and no loader or library keeps it inside.
+    """
     return not path.startswith("loader ") and "._" not in path
 
 
 def _unwalked(reference: Trace, persistent: str = "") -> tuple[str, ...]:
     values = [item for sight in reference.sights.all[-1:] for item in sight.values.items()]
-    paths = (path for path, value in values if path.endswith(".persistent_workers") and persistent in value)
-    return tuple(spelled(path).removesuffix(".persistent_workers") for path in paths if not path.startswith("loader "))
+    paths = (
+        path
+        for path, value in values
+        if path.endswith(".persistent_workers") and persistent in value
+    )
+    return tuple(
+        spelled(path).removesuffix(".persistent_workers")
+        for path in paths
+        if not path.startswith("loader ")
+    )
 
 
 def _is_idle(reference: Trace, other: Trace, place: SafePoint, attempt: int) -> bool:
     """Whether no tracked object changed between the resume and the place of the difference."""
     came_to = other.restored.get(attempt)
     expected = {seen.place: _tracked(seen.leaves) for seen in reference.states}
-    here = [_tracked(seen.leaves) for seen in other.states if (seen.place, seen.attempt) == (place, attempt)]
+    here = [
+        _tracked(seen.leaves)
+        for seen in other.states
+        if (seen.place, seen.attempt) == (place, attempt)
+    ]
     if came_to is None or came_to not in expected or place not in expected or not here:
         return False
     return here[0] == expected[came_to] != expected[place]
 
 
 def _tracked(leaves: Mapping[str, str]) -> dict[str, str]:
-    return {key: digest for key, digest in leaves.items() if not key.startswith(RESERVED) and key != OWN_TREE}
+    return {
+        key: digest
+        for key, digest in leaves.items()
+        if not key.startswith(RESERVED) and key != OWN_TREE
+    }
 
 
 def usual(facts: CauseFacts) -> Cause:
     """Return the cause that `facts` support, and what to do about it."""
-    found = next((found for rule in _RULES if (found := rule(facts)) is not None), None) or _by_leaves(facts)
+    found = next(
+        (found for rule in _RULES if (found := rule(facts)) is not None), None
+    ) or _by_leaves(facts)
     iterator, index = _own_iterator(facts), _index(facts)
-    if iterator is not None and iterator.name != found.name and not facts.loaders and not facts.only_metrics:
+    if (
+        iterator is not None
+        and iterator.name != found.name
+        and not facts.loaders
+        and not facts.only_metrics
+    ):
         found = iterator.also(found)  # everything else depends on what it yields
     if index is None or index.name == found.name:
         return found
@@ -202,7 +269,8 @@ def usual(facts: CauseFacts) -> Cause:
     return index.also(found) if shown else found.also(index)  # no weight depends on a meter
 
 
-# Rules by evidence, the strongest first ------------------------------------------------------------------------------
+# Rules by evidence, the strongest first
+# ------------------------------------------------------------------------------
 
 
 def _step_without_work(facts: CauseFacts) -> Cause | None:
@@ -213,18 +281,26 @@ def _step_without_work(facts: CauseFacts) -> Cause | None:
     name = f" ({unset[0].name})" if unset else ""
     return Cause(
         "prefetched batch",
-        "the first step after the resume took a batch and trained on nothing: the loop asks for a batch one pass "
-        f"ahead of its use{name}, so that a checkpoint counts it as consumed. Let each pass train on the batch that "
-        "it is given: `for batch in run.batches(loader)`; a prefetcher goes inside: run.batches(prefetch(loader))",
+        "the first step after the resume took a batch and trained on nothing: "
+        "the loop asks for a batch one pass "
+        f"ahead of its use{name}, so that a checkpoint counts it as consumed. "
+        "Let each pass train on the batch that "
+        "it is given: `for batch in run.batches(loader)`; "
+        "a prefetcher goes inside: run.batches(prefetch(loader))",
     )
 
 
 def _own_order(facts: CauseFacts) -> Cause | None:
     """A loader draws its order from a generator that the resume did not restore.
 
-    The run uses its own copy of a DataLoader's generator, so for a DataLoader the batch must differ.
+    The run uses its own copy of a DataLoader's generator, so for a DataLoader the batch must
+    differ.
     """
-    drawing = [each.name for each in facts.suspects if each.about.in_loader and not _is_of_samples(each.name)]
+    drawing = [
+        each.name
+        for each in facts.suspects
+        if each.about.in_loader and not _is_of_samples(each.name)
+    ]
     found = advice.ranked(facts.suspects, facts.variables, data=True, options=False)
     lines = [line.text for line in advice.lines(found, facts.variables, facts.state, facts.entered)]
     own = any("dataset" not in loader for loader in facts.loaders.values())
@@ -232,15 +308,20 @@ def _own_order(facts: CauseFacts) -> Cause | None:
         return None
     return Cause(
         "order",
-        f"a loader draws its order from {', '.join(drawing)}, a generator of its own. Make the order a function of "
-        "the epoch: sampler=holdfast.data.Sampler(dataset, seed=0) for a DataLoader, holdfast.data.Shuffle(length, "
-        "seed, run.epoch) for a loader of your own; or give the loader state_dict() and load_state_dict(). Where the "
+        f"a loader draws its order from {', '.join(drawing)}, "
+        "a generator of its own. Make the order a function of "
+        "the epoch: sampler=holdfast.data.Sampler(dataset, "
+        "seed=0) for a DataLoader, holdfast.data.Shuffle(length, "
+        "seed, run.epoch) for a loader of your own; "
+        "or give the loader state_dict() and load_state_dict(). Where the "
         f"loop draws from it as well: {'; '.join(lines)}",
     )
 
 
 def _drawn_in_workers(facts: CauseFacts) -> Cause | None:
-    """The batch differed, and the code that makes samples draws random numbers in unseeded workers."""
+    """The batch differed,
+    and the code that makes samples draws random numbers in unseeded workers.
+    """
     drawn = any(each.get("draws") for each in facts.datasets.values())
     return _data(facts) if drawn and facts.unseeded else None
 
@@ -253,7 +334,9 @@ def _is_of_samples(name: str) -> bool:
 def not_brought_back(facts: CauseFacts) -> Cause | None:
     """The script's variables that the resume did not restore."""
     had = [each for each in facts.suspects if each.now is not None or each.about.owner]
-    found = advice.ranked(had, facts.variables, data=facts.other_batch is True, options=bool(facts.options))
+    found = advice.ranked(
+        had, facts.variables, data=facts.other_batch is True, options=bool(facts.options)
+    )
     if all(each.unchanged_at_start for each in found):
         return None
     name = advice.kind_of(found[0], facts.variables)
@@ -266,7 +349,8 @@ def not_brought_back(facts: CauseFacts) -> Cause | None:
 _TOLD = {
     "forgotten": "it changes from step to step, and is not tracked",
     "left_out": "what changes from step to step is not in its state_dict()",
-    "rebound": "a tracked value was given to the run, and the loop has bound its name to another object",
+    "rebound": "a tracked value was given to the run, "
+    "and the loop has bound its name to another object",
     "untracked_parameters": "an optimizer steps parameters that no tracked object holds",
     "generator_replaced": "a tracked generator was replaced by another after the run had begun",
 }
@@ -275,7 +359,13 @@ _TOLD = {
 def _told(facts: CauseFacts) -> Cause | None:
     """The run itself has detected a mistake and reported what to write."""
     known = [each for each in facts.told if each[0] in _TOLD]
-    return next((Cause(kind.replace("_", " "), line or f"{name}: {_TOLD[kind]}") for kind, name, line in known), None)
+    return next(
+        (
+            Cause(kind.replace("_", " "), line or f"{name}: {_TOLD[kind]}")
+            for kind, name, line in known
+        ),
+        None,
+    )
 
 
 def _index(facts: CauseFacts) -> Cause | None:
@@ -288,7 +378,8 @@ def _index(facts: CauseFacts) -> Cause | None:
         f"{names} counted from its first value again after the resume",
         (
             AdviceLine(
-                f"Use the index that survives: `for {spelled(facts.counting[0])}, batch in run.enumerate(loader)` in "
+                f"Use the index that survives: `for {spelled(facts.counting[0])}, "
+                "batch in run.enumerate(loader)` in "
                 "the place of enumerate(run.batches(loader))",
                 (Fix("enumerate", tuple(map(spelled, facts.counting))),),
             ),
@@ -305,7 +396,8 @@ def _data(facts: CauseFacts) -> Cause | None:
         for kind in ("changes", "draws")
     )
     itself = (
-        f"the dataset changes itself as it is read ({', '.join(changes)}): make what it returns a function of the "
+        f"the dataset changes itself as it is read ({', '.join(changes)}): "
+        "make what it returns a function of the "
         "index alone, "
         'or track what it changes: dict(..., dataset=Fields(dataset, "'
         + '", "'.join(changes[:3])
@@ -316,16 +408,23 @@ def _data(facts: CauseFacts) -> Cause | None:
         drawn = f" ({', '.join(draws)})" if draws else ""
         return Cause(
             "augmentation",
-            f"the state was equal and the batch was not: what the workers of loader {facts.unseeded} draw at "
+            "the state was equal and the batch was not: "
+            f"what the workers of loader {facts.unseeded} draw at "
             f"random{drawn} is not restored",
-            (AdviceLine(f"Wrap the dataset: holdfast.data.Seeded(dataset, seed=0){also}", _seeded(facts)),),
+            (
+                AdviceLine(
+                    f"Wrap the dataset: holdfast.data.Seeded(dataset, seed=0){also}", _seeded(facts)
+                ),
+            ),
         )
     if changes:
         return Cause("dataset", f"the state was equal and the batch was not: {itself}")
     return Cause(
         "order",
-        "the state was equal and the batch was not: the loader or its sampler draws its order from a generator of "
-        "its own, or reads something that changed. Track the generator: dict(..., rng=rng), or take "
+        "the state was equal and the batch was not: "
+        "the loader or its sampler draws its order from a generator of "
+        "its own, or reads something that changed. "
+        "Track the generator: dict(..., rng=rng), or take "
         "holdfast.data.Sampler",
     )
 
@@ -340,7 +439,8 @@ def _own_iterator(facts: CauseFacts) -> Cause | None:
             f"the loop takes values from {names}, an iterator whose place is not restored",
             (
                 AdviceLine(
-                    "Let run.batches walk it (holdfast.data.Zip for two loaders side by side), or compute its value "
+                    "Let run.batches walk it (holdfast.data.Zip for "
+                    "two loaders side by side), or compute its value "
                     "from run.step",
                     (Fix("batches", facts.iterators),),
                 ),
@@ -351,7 +451,8 @@ def _own_iterator(facts: CauseFacts) -> Cause | None:
         f"the loop takes its data from {names}, an iterator whose place is not restored",
         (
             AdviceLine(
-                "Iterate `for batch in run.batches(loader)`, so that the position in the data is restored; track a "
+                "Iterate `for batch in run.batches(loader)`, "
+                "so that the position in the data is restored; track a "
                 "generator of your own that makes data",
                 (Fix("batches", facts.iterators),),
             ),
@@ -360,13 +461,25 @@ def _own_iterator(facts: CauseFacts) -> Cause | None:
 
 
 def _seeded(facts: CauseFacts) -> tuple[Fix, ...]:
-    return (Fix("seeded", tuple(name for name, each in facts.loaders.items() if each.get("workers"))),)
+    return (
+        Fix("seeded", tuple(name for name, each in facts.loaders.items() if each.get("workers"))),
+    )
 
 
-_RULES = (_step_without_work, _own_order, _drawn_in_workers, not_brought_back, _index, _told, _data, _own_iterator)
+_RULES = (
+    _step_without_work,
+    _own_order,
+    _drawn_in_workers,
+    not_brought_back,
+    _index,
+    _told,
+    _data,
+    _own_iterator,
+)
 
 
-# Rules by the leaves that differ, where no variable was recorded ----------------------------------------------------
+# Rules by the leaves that differ, where no variable was recorded
+# ----------------------------------------------------
 
 
 def _by_leaves(facts: CauseFacts) -> Cause:
@@ -377,14 +490,17 @@ def _by_leaves(facts: CauseFacts) -> Cause:
     if facts.options and any("sched" in name.lower() for name in facts.state):
         return Cause(
             "scheduler",
-            f"the options of {', '.join(facts.options)} were not what they had been, although a scheduler is tracked: "
-            "what sets them keeps a number outside of its state_dict(). Keep that in run.vars, or compute it from "
+            f"the options of {', '.join(facts.options)} were not "
+            "what they had been, although a scheduler is tracked: "
+            "what sets them keeps a number outside of its state_dict(). "
+            "Keep that in run.vars, or compute it from "
             "run.step",
         )
     if facts.options:
         return Cause(
             "scheduler",
-            f"the options of {', '.join(facts.options)} were not what they had been: the learning rate jumped. Track "
+            f"the options of {', '.join(facts.options)} were not "
+            "what they had been: the learning rate jumped. Track "
             "the scheduler: Run(path, dict(..., scheduler=scheduler))",
         )
     if not all(key.startswith(f"{RESERVED}/") or key == OWN_TREE for key in facts.leaves):
@@ -394,8 +510,10 @@ def _by_leaves(facts: CauseFacts) -> Cause:
         names = ", ".join(facts.persistent)
         return Cause(
             "draws",
-            f"{names} has persistent workers, which draw one number from torch's generator when their process begins, "
-            "and none in later passes: a resumed run draws one more. Give it persistent_workers=False, or "
+            f"{names} has persistent workers, which draw one number "
+            "from torch's generator when their process begins, "
+            "and none in later passes: a resumed run draws one more. "
+            "Give it persistent_workers=False, or "
             "generator=torch.Generator(), or walk it inside of `with torch.random.fork_rng():`",
         )
     if not facts.loaders:
@@ -403,7 +521,8 @@ def _by_leaves(facts: CauseFacts) -> Cause:
     if drawn:
         return Cause(
             "draws",
-            "the global random generators were drawn from a different number of times, or by code that runs only in a "
+            "the global random generators were drawn from a different "
+            "number of times, or by code that runs only in a "
             "resumed run: draw inside the loop only, and load data through run.batches",
         )
     return Cause("vars", "the position in the data, or a value in run.vars, is not what it was")
@@ -413,14 +532,21 @@ def _no_leaf(facts: CauseFacts) -> Cause:
     if not facts.same_steps:
         return Cause(
             "steps",
-            "the two runs did not take the same steps: a decision to end or to go on (early stopping, for one) came "
-            "from a variable of the loop that a restart begins anew; keep it in run.vars, and let the loop be "
+            "the two runs did not take the same steps: "
+            "a decision to end or to go on (early stopping, for one) came "
+            "from a variable of the loop that a restart begins anew; "
+            "keep it in run.vars, and let the loop be "
             "run.epochs, run.batches or run.steps",
         )
     if facts.metrics_first:
-        return Cause("lines", "the metrics log has not the same lines: call run.log inside the loops, or after them")
+        return Cause(
+            "lines",
+            "the metrics log has not the same lines: call run.log inside the loops, or after them",
+        )
     return Cause(
-        "late", "every safe point agreed, so the state changed after its last one; if nothing did that, report a bug"
+        "late",
+        "every safe point agreed, so the state changed after its last one; "
+        "if nothing did that, report a bug",
     )
 
 
@@ -430,25 +556,34 @@ def _untracked_number(facts: CauseFacts) -> Cause:
     if any(part in name.lower() for name in facts.metrics for part in advice.AVERAGES):
         return Cause(
             "EMA",
-            f"{names} came from an object that is not tracked, an averaged copy of the weights (EMA, SWA): "
+            f"{names} came from an object that is not tracked, "
+            "an averaged copy of the weights (EMA, SWA): "
             "add it to the tracked ones, Run(path, dict(..., ema=ema))",
         )
     return Cause(
         "accumulator",
-        f"{names} came from something that is not restored, while everything tracked was equal: a number or list that "
-        "the loop itself changes lives in run.vars; an object with a state of its own belongs among the tracked ones",
+        f"{names} came from something that is not restored, "
+        "while everything tracked was equal: a number or list that "
+        "the loop itself changes lives in run.vars; "
+        "an object with a state of its own belongs among the tracked ones",
     )
 
 
 def _weights(facts: CauseFacts) -> Cause:
-    """Weights differ after a step that began with equal ones: its data, its randomness or its update differed."""
+    """Weights differ after a step that began with equal ones:
+    its data, its randomness or its update differed.
+    """
     if facts.same_metrics_there and not facts.optimizers:
-        return Cause("optimizer", "the step began equal and its update differed: track the optimizer")
+        return Cause(
+            "optimizer", "the step began equal and its update differed: track the optimizer"
+        )
     if facts.same_metrics_there:
         return Cause(
             "update",
-            "the step began equal, logged the same and its update differed. What the update reads was not brought "
-            f"back: what {', '.join(sorted(facts.optimizers))} keeps outside of its state_dict() (counters, slow "
+            "the step began equal, logged the same and its update differed. "
+            "What the update reads was not brought "
+            f"back: what {', '.join(sorted(facts.optimizers))} "
+            "keeps outside of its state_dict() (counters, slow "
             "weights, an optimizer inside), or sparse gradients that were pending",
         )
     if facts.other_batch is False or (facts.seen and not facts.loaders and not facts.unwalked):
@@ -458,13 +593,17 @@ def _weights(facts: CauseFacts) -> Cause:
     if facts.unseeded:
         return Cause(
             "augmentation",
-            "the weights were equal one step before, so the data differed: what the workers of loader "
-            f"{facts.unseeded} draw at random is not restored. Wrap the dataset: holdfast.data.Seeded(dataset, seed)",
+            "the weights were equal one step before, "
+            "so the data differed: what the workers of loader "
+            f"{facts.unseeded} draw at random is not restored. "
+            "Wrap the dataset: holdfast.data.Seeded(dataset, seed)",
         )
     return Cause(
         "generator",
-        "the weights were equal one step before: randomness was drawn from a generator that is not restored (a "
-        "np.random.Generator, random.Random or torch.Generator of your own). Track it: Run(path, dict(..., rng=rng))",
+        "the weights were equal one step before: "
+        "randomness was drawn from a generator that is not restored (a "
+        "np.random.Generator, random.Random or torch.Generator of your own). "
+        "Track it: Run(path, dict(..., rng=rng))",
     )
 
 

@@ -20,7 +20,8 @@ class Parting(NamedTuple):
 
     place: SafePoint
     attempt: int
-    leaves: tuple[str, ...]  # keys that differ, models before what depends on them; empty: one run never got there
+    # keys that differ, models before what depends on them; empty: one run never got there
+    leaves: tuple[str, ...]
     what: str
 
 
@@ -34,12 +35,17 @@ class MetricDifference(NamedTuple):
 
 
 def idle(a: Trace, b: Trace) -> frozenset[str]:
-    """Return the global generators that were neither seeded nor used: their state differs by run, but never changes.
+    """Return the global generators that were neither seeded nor used: their state differs by run,
+    but never changes.
 
     The comparison requires that their state is constant within a run, across all resumes.
     """
     mine, others = (_generators(trace.states) for trace in (a, b))
-    still = [name for name in mine.keys() & others.keys() if _is_one(mine[name]) and _is_one(others[name])]
+    still = [
+        name
+        for name in mine.keys() & others.keys()
+        if _is_one(mine[name]) and _is_one(others[name])
+    ]
     return frozenset(name for name in still if mine[name] != others[name])
 
 
@@ -68,10 +74,16 @@ def parting(reference: Trace, other: Trace, idle: frozenset[str] = frozenset()) 
     own = _own_generators(other, idle)
     for seen in sorted(other.states, key=_when):
         if seen.place not in expected:
-            return Parting(seen.place, seen.attempt, (), "the uninterrupted run has no such safe point")
+            return Parting(
+                seen.place, seen.attempt, (), "the uninterrupted run has no such safe point"
+            )
         mine = own.get(seen.attempt, {})
-        wanted = {key: mine.get(present(key), digest) for key, digest in expected[seen.place].items()}
-        changed = tuple(key for key in {**wanted, **seen.leaves} if wanted.get(key) != seen.leaves.get(key))
+        wanted = {
+            key: mine.get(present(key), digest) for key, digest in expected[seen.place].items()
+        }
+        changed = tuple(
+            key for key in {**wanted, **seen.leaves} if wanted.get(key) != seen.leaves.get(key)
+        )
         if changed:
             what = f"{len(changed)} of {len(expected[seen.place])} leaves differ"
             return Parting(seen.place, seen.attempt, changed, what)
@@ -84,16 +96,21 @@ def parting(reference: Trace, other: Trace, idle: frozenset[str] = frozenset()) 
 
 
 def _own_generators(trace: Trace, idle: frozenset[str]) -> dict[int, dict[str, str]]:
-    """Return, for each attempt, the required state of its idle generators: that of the fresh start from which it
-    descends.
+    """Return, for each attempt, the required state of its idle generators: that of the fresh start
+    from which it descends.
 
-    The keys are those of the present state. The state at an epoch's begin, if there is one, must be the same.
+    The keys are those of the present state. The state at an epoch's begin, if there is one, must be
+    the same.
     """
     found: dict[int, dict[str, str]] = {}
     current: dict[str, str] = {}
     for seen in trace.states:
         if seen.attempt not in found and trace.restored.get(seen.attempt, SafePoint(0)).step == 0:
-            current = {present(key): digest for key, digest in seen.leaves.items() if generator_of(key) in idle}
+            current = {
+                present(key): digest
+                for key, digest in seen.leaves.items()
+                if generator_of(key) in idle
+            }
         found.setdefault(seen.attempt, current)
     return found
 
@@ -105,7 +122,9 @@ def _when(seen: RunEvidence) -> tuple[tuple[int, int], int]:
 def metric_differences(
     reference: Sequence[Line], other: Sequence[Line], exempt: Sequence[str] = TIMINGS
 ) -> list[MetricDifference]:
-    """Return the differences between two metrics logs, in the run's order; names that match `exempt` are ignored."""
+    """Return the differences between two metrics logs, in the run's order; names that match
+    `exempt` are ignored.
+    """
     mine, others = _by_place(reference), _by_place(other)
     passed = exempted([*reference, *other], exempt)
     found: list[MetricDifference] = []
@@ -132,7 +151,9 @@ def _by_place(lines: Sequence[Line]) -> defaultdict[SafePoint, list[Line]]:
     return found
 
 
-def _values(place: SafePoint, a: Line, b: Line, passed: Sequence[str]) -> Iterable[MetricDifference]:
+def _values(
+    place: SafePoint, a: Line, b: Line, passed: Sequence[str]
+) -> Iterable[MetricDifference]:
     for name in sorted({*a.values, *b.values}.difference(passed)):
         was, now = a.values.get(name), b.values.get(name)
         if repr(was) != repr(now):  # repr is exact, and distinguishes -0.0 from 0.0

@@ -38,16 +38,21 @@ Watch = Callable[[int, int | None], None]  # receives the step, and the last ste
 class Drill:
     """One drill of one command."""
 
-    def __init__(self, command: Sequence[str], options: DrillOptions, say: Say, watch: Watch) -> None:
+    def __init__(
+        self, command: Sequence[str], options: DrillOptions, say: Say, watch: Watch
+    ) -> None:
         self.command, self.options, self.say, self._watch = list(command), options, say, watch
         self._exempt = (*TIMINGS, *options.exempt)
         self._idle: frozenset[str] = frozenset()
         self._began_ns = time.time_ns()
         self._printed: dict[str, list[Section]] = {}  # by run
-        self._files: dict[str, files.Contents] = {}  # by run: what the script's own files held at its end
+        # by run: what the script's own files held at its end
+        self._files: dict[str, files.Contents] = {}
         self.undisturbed: list[str] = []  # what the undisturbed runs printed
-        self.failed: Divergence | None = None  # the first difference of a resumed attempt that failed
-        self._opened: dict[str, Path] = {}  # by run: the file in which its processes note the files that they open
+        # the first difference of a resumed attempt that failed
+        self.failed: Divergence | None = None
+        # by run: the file in which its processes note the files that they open
+        self._opened: dict[str, Path] = {}
 
     def run(self) -> DrillReport:
         """Run the drill and return the findings."""
@@ -78,9 +83,13 @@ class Drill:
         reference = reference._replace(second=second.sights)
         if self._idle:
             names = ", ".join(sorted(self._idle))
-            found.notes.append(f"nobody seeds or draws from the generators of {names}: compared within each run")
+            found.notes.append(
+                f"nobody seeds or draws from the generators of {names}: compared within each run"
+            )
         if cut := max((sight.cut for sight in reference.sights.all), default=0):
-            found.notes.append(f"of the script's variables the first {cut:,} were read, and there are more")
+            found.notes.append(
+                f"of the script's variables the first {cut:,} were read, and there are more"
+            )
         course = Course(reference.states)
         schedule = Schedule(course, first, self.options)
         found.places = len(course.places)
@@ -93,7 +102,10 @@ class Drill:
                 self.failed = judge.failed(reference, evidence.trace(place / "killed"), self._idle)
                 raise ChildError(f"{error}{judge.why_failed(self.failed)}") from error
             interrupted = evidence.trace(place / "killed")
-            found.states_compared, found.metric_lines = len(interrupted.states), len(interrupted.metrics)
+            found.states_compared, found.metric_lines = (
+                len(interrupted.states),
+                len(interrupted.metrics),
+            )
             self._judge(found, reference, interrupted, place, "killed")
             if found.verdict == report.IDENTICAL:
                 self._judge_files(found, reference, interrupted)
@@ -104,7 +116,9 @@ class Drill:
         if found.verdict == report.IDENTICAL and why is not None:
             found.verdict = report.NOT_PROVEN
             found.notes.append(why)
-        if found.verdict == report.IDENTICAL and any(each.phase == "step" for each in found.resumed):
+        if found.verdict == report.IDENTICAL and any(
+            each.phase == "step" for each in found.resumed
+        ):
             found.notes += _proofs(place / "killed")
         return found
 
@@ -116,28 +130,36 @@ class Drill:
             kills_asked=self.options.kills,
             steps=first.last,
             saves=first.saves,
-            metrics={name: value for line in reference.metrics for name, value in line.values.items()},
+            metrics={
+                name: value for line in reference.metrics for name, value in line.values.items()
+            },
             exempt=compare.exempted(reference.metrics, self._exempt),
             reference_s=first.total_s,
         )
 
-    # -- the two undisturbed runs ----------------------------------------------------------------------------------
+    # -- the two undisturbed runs
+    # ----------------------------------------------------------------------------------
 
     def _undisturbed(self, root: Path, number: int) -> RunPace:
         self.say(f"undisturbed run {number} of 2: {' '.join(self.command)}")
-        ended = kill.run(self.command, self._environment(root), root, partial(self._look, None, None))
+        ended = kill.run(
+            self.command, self._environment(root), root, partial(self._look, None, None)
+        )
         log = next(reversed(_logs(root)), None)
         if move(ended, log) != "finished":
             raise ChildError(f"undisturbed run {number}: {_failure(ended, log)}")
         if log is None:
             raise UsageError(
-                f"the command ended well, but without a Run: it left nothing in {settings.RUN_DIR}. A drill needs a "
+                "the command ended well, but without a Run: "
+                f"it left nothing in {settings.RUN_DIR}. A drill needs a "
                 "script with `with Run(...) as run:`"
             )
         if log.last.get("event") == "failed":  # the script ended well
             raise ChildError(
-                f"undisturbed run {number}: the command ended well, and its run did not: {log.last.get('error')}. The "
-                "run ends with its outermost loop: a loop that takes its batches by next() asks for one more in "
+                f"undisturbed run {number}: the command ended well, "
+                f"and its run did not: {log.last.get('error')}. The "
+                "run ends with its outermost loop: "
+                "a loop that takes its batches by next() asks for one more in "
                 "the end, and a generator of them that has more returns there"
             )
         self._printed[root.name] = output.sections(ended.printed, finished=True)
@@ -145,7 +167,8 @@ class Drill:
         self._files[root.name] = files.read(leftovers.written(root.parent))
         learnt = pace(log.events, ended.took_s)
         self.say(
-            f"undisturbed run {number}: {learnt.last} steps in {ended.took_s:.1f} s, {learnt.saves} saves on the way"
+            f"undisturbed run {number}: {learnt.last} steps in "
+            f"{ended.took_s:.1f} s, {learnt.saves} saves on the way"
         )
         return learnt
 
@@ -169,7 +192,8 @@ class Drill:
         self._watch(view.at.step, last)
         return None if schedule is None else schedule(view)
 
-    # -- the interrupted one -----------------------------------------------------------------------------------------
+    # -- the interrupted one
+    # -----------------------------------------------------------------------------------------
 
     def _interrupt(self, found: DrillReport, root: Path, schedule: Schedule) -> None:
         """Start the command until it has finished, killing it as planned."""
@@ -203,28 +227,40 @@ class Drill:
                 return
             require_progress(attempts)
         often = counted(len(attempts), "attempt")
-        raise ChildError(f"the command did not finish in {often}; the last reached step {attempts[-1].reached}")
+        raise ChildError(
+            f"the command did not finish in {often}; the last reached step {attempts[-1].reached}"
+        )
 
-    def _pass_over(self, found: DrillReport, root: Path, schedule: Schedule, failed: Event) -> SafePoint:
-        """Note that the script fails after an epoch's last batch. Return where its next attempt resumes."""
+    def _pass_over(
+        self, found: DrillReport, root: Path, schedule: Schedule, failed: Event
+    ) -> SafePoint:
+        """Note that the script fails after an epoch's last batch.
+        Return where its next attempt resumes.
+        """
         name = str(failed["checkpoint"])
         schedule.pass_over_last_batches()
         before = kill.resumes_at(root, besides=name)
         note = (
-            f"resumed behind an epoch's last batch, the code that follows failed ({failed['error']}), and the run went "
-            "on from the checkpoint before by itself. Keep in run.vars what that code reads and the loop's body sets"
+            "resumed behind an epoch's last batch, "
+            f"the code that follows failed ({failed['error']}), and the run went "
+            "on from the checkpoint before by itself. "
+            "Keep in run.vars what that code reads and the loop's body sets"
         )
         found.notes += [note] if note not in found.notes else []
         return before
 
-    def _damage(self, root: Path, schedule: Schedule, ended: ChildExit) -> tuple[str | None, SafePoint]:
+    def _damage(
+        self, root: Path, schedule: Schedule, ended: ChildExit
+    ) -> tuple[str | None, SafePoint]:
         """Return what was damaged, and where the next attempt will resume."""
         due = schedule.due if ended.fired is not None else []
         damaged = kill.damage(root, due[0], self.options.seed) if due else None
         if damaged is None:  # after a later kill there will be an older checkpoint
             return None, kill.resumes_at(root)
         schedule.due.pop(0)
-        return f"{damaged.checkpoint}: {damaged.what}", kill.resumes_at(root, besides=damaged.checkpoint)
+        return f"{damaged.checkpoint}: {damaged.what}", kill.resumes_at(
+            root, besides=damaged.checkpoint
+        )
 
     def _take(self, found: DrillReport, proven: list[SafePoint], schedule: Schedule) -> None:
         soon = {kill.target.place for kill in schedule.queue if kill.target.kind == AGAIN}
@@ -235,19 +271,27 @@ class Drill:
             for place, kind in zip(proven, kinds, strict=True)
         ]
         for kind in schedule.due:
-            found.notes.append(f"no {kind} was planted: there was never an older whole checkpoint to fall back to")
+            found.notes.append(
+                f"no {kind} was planted: there was never an older whole checkpoint to fall back to"
+            )
 
-    # -- the verdict ---------------------------------------------------------------------------------------------------
+    # -- the verdict
+    # ----------------------------------------------------------------------------------------------
 
-    def _judge(self, found: DrillReport, reference: Trace, other: Trace, place: Path, name: str) -> None:
+    def _judge(
+        self, found: DrillReport, reference: Trace, other: Trace, place: Path, name: str
+    ) -> None:
         metrics = compare.metric_differences(reference.metrics, other.metrics, self._exempt)
-        found.final_differences = evidence.final_differences(place / "first", place / name, self._idle)
+        found.final_differences = evidence.final_differences(
+            place / "first", place / name, self._idle
+        )
         found.metric_differences = [str(each) for each in metrics]
         found.leftovers = leftovers.found(place)
         runs, others = evidence.further_runs(place, name, self._idle)
         if runs and name == "killed":
             found.notes.append(
-                f"{counted(len(runs) + 1, 'run')} in this script: kills are planned by the first one alone"
+                f"{counted(len(runs) + 1, 'run')} in this script: "
+                "kills are planned by the first one alone"
             )
         parted = compare.parting(reference, other, self._idle)
         unseen = unseen_damage(found.attempts)
@@ -261,24 +305,41 @@ class Drill:
             found.verdict, found.final_differences = report.DIFFERENT, others
             found.divergence = judge.of_another_run(others[0], reference, other)
         elif lines:
-            found.verdict, found.divergence = report.OUTPUT_DIFFERS, judge.printed(reference, other, lines[0], read)
+            found.verdict, found.divergence = (
+                report.OUTPUT_DIFFERS,
+                judge.printed(reference, other, lines[0], read),
+            )
         if unseen:
             found.verdict = report.DIFFERENT
             found.notes.append(f"damage went unseen, and was restored: {unseen}")
 
     def _judge_files(self, found: DrillReport, reference: Trace, interrupted: Trace) -> None:
         """Compare what the runs left in the files that the script itself writes."""
-        unlike, found.files_compared = files.differences(*(self._files[run] for run in ("first", "second", "killed")))
+        unlike, found.files_compared = files.differences(
+            *(self._files[run] for run in ("first", "second", "killed"))
+        )
         found.file_differences = [str(each) for each in unlike]
         if unlike:
-            found.verdict, found.divergence = report.OUTPUT_DIFFERS, judge.of_files(unlike, reference, interrupted)
+            found.verdict, found.divergence = (
+                report.OUTPUT_DIFFERS,
+                judge.of_files(unlike, reference, interrupted),
+            )
 
-    def _start_again(self, found: DrillReport, reference: Trace, root: Path, schedule: Schedule) -> None:
-        """Start the finished command once more, as after a kill after its loop; compare what it prints and writes."""
+    def _start_again(
+        self, found: DrillReport, reference: Trace, root: Path, schedule: Schedule
+    ) -> None:
+        """Start the finished command once more, as after a kill after its loop; compare what it
+        prints and writes.
+        """
         self.say("the finished run is started once more")
         after = found.attempts[-1].attempt
         ended = kill.run(
-            self.command, self._environment(root), root, partial(self._look, None, None), schedule.pace.timeout_s, after
+            self.command,
+            self._environment(root),
+            root,
+            partial(self._look, None, None),
+            schedule.pace.timeout_s,
+            after,
         )
         log = next(reversed(_logs(root, after)), None)
         what = []
@@ -287,9 +348,15 @@ class Drill:
         elif log is not None and not any(event["event"] == EXITS for event in log.events):
             first, second = self._printed["first"], self._printed["second"]
             known = output.varying(first, second, self.options.exempt)
-            lines, _ = output.differences(first, output.sections(ended.printed, finished=True), known)
+            lines, _ = output.differences(
+                first, output.sections(ended.printed, finished=True), known
+            )
             found.output_differences = what = [str(each) for each in lines]
-        whole = {path for path, each in self._files["first"].items() if each == self._files["second"].get(path)}
+        whole = {
+            path
+            for path, each in self._files["first"].items()
+            if each == self._files["second"].get(path)
+        }
         contents = files.read(whole)
         kept = {path: self._files["second"][path] for path in whole}
         found.file_differences = [str(each) for each in files.differences(kept, kept, contents)[0]]
@@ -307,13 +374,17 @@ class Drill:
 
 
 def _proofs(root: Path) -> list[str]:
-    """Note for the next starts that loaders and frameworks resume inside an epoch; return a line for each."""
+    """Note for the next starts that loaders and frameworks resume inside an epoch;
+    return a line for each.
+    """
     lines = {}
     for log in _logs(root):
         for event in log.newest(unproven.EVENT):
             path, kind = Path(str(event["run"])), str(event["kind"])
             where = unproven.prove(path, {str(event["code"]): kind})
-            lines[kind] = f"{kind} resumed exactly: {where} lets the next starts of {path} save anywhere"
+            lines[kind] = (
+                f"{kind} resumed exactly: {where} lets the next starts of {path} save anywhere"
+            )
     return [*lines.values()]
 
 
@@ -324,16 +395,27 @@ def _logs(root: Path, after: int = 0) -> list[Log]:
 def _failure(ended: ChildExit, log: Log | None) -> str:
     last = log.last if log is not None and log.closed else {}
     if last.get("event") == "stop":
-        how = f"stopped by itself ({last.get('reason')}); give it more time, or drill fewer steps with --steps"
+        how = (
+            f"stopped by itself ({last.get('reason')}); "
+            "give it more time, or drill fewer steps with --steps"
+        )
     else:
-        how = f"killed by signal {-ended.exit}" if ended.exit < 0 else f"failed with exit {ended.exit}"
+        how = (
+            f"killed by signal {-ended.exit}"
+            if ended.exit < 0
+            else f"failed with exit {ended.exit}"
+        )
     why = f", {last['error']}" if last.get("event") == "failed" and "error" in last else ""
-    return "\n".join([f"the command {how}{why}; the end of its output:", *output.last_lines(ended.tail)])
+    return "\n".join(
+        [f"the command {how}{why}; the end of its output:", *output.last_lines(ended.tail)]
+    )
 
 
 @contextmanager
 def _workplace(keep: Path | None) -> Iterator[Path]:
-    """Yield the directory of the runs; it is removed with the drill, unless the user wants to keep it."""
+    """Yield the directory of the runs;
+    it is removed with the drill, unless the user wants to keep it.
+    """
     if keep is None:
         place = Path(tempfile.gettempdir()) / f"holdfast-drill-{uuid.uuid4().hex}"
         before = os.umask(0o077)  # other users must not read the training data
@@ -348,12 +430,17 @@ def _workplace(keep: Path | None) -> Iterator[Path]:
         return
     disk.make_dirs(keep.absolute())
     if any(keep.iterdir()):
-        raise UsageError(f"--keep {keep}: not empty; name a directory that is, or that does not exist yet")
+        raise UsageError(
+            f"--keep {keep}: not empty; name a directory that is, or that does not exist yet"
+        )
     yield keep.absolute()  # absolute, because the command may change its directory
 
 
-def drill(command: Sequence[str], options: DrillOptions, say: Say, watch: Watch = lambda *_: None) -> DrillReport:
-    """Drill `command`. Reports progress to `say` line by line, and the step to `watch` many times a second.
+def drill(
+    command: Sequence[str], options: DrillOptions, say: Say, watch: Watch = lambda *_: None
+) -> DrillReport:
+    """Drill `command`. Reports progress to `say` line by line, and the step to `watch` many times a
+    second.
 
     Raises:
         UsageError: the command cannot be drilled.

@@ -20,9 +20,11 @@ from .safepoint import SafePoint as SafePoint  # noqa: PLC0414  other modules im
 from .safepoint import place_of
 from .sights import VariableRecords, sights
 
-# Where a run keeps the global generators: as they are now, as the epoch began, as a loader began and last drew.
+# Where a run keeps the global generators: as they are now, as the epoch began, as a loader began
+# and last drew.
 _GENERATOR = re.compile(
-    rf"^(@\d+/)?{RESERVED}/(?:rng|epoch_rng|position/feeds/.+?/(?:rng|last_rng|began|ahead/\d+|fetched/\d+))/([^/]+)"
+    rf"^(@\d+/)?{RESERVED}/(?:rng|epoch_rng|position/feeds/.+?/(?:rng|"
+    r"last_rng|began|ahead/\d+|fetched/\d+))/([^/]+)"
 )
 
 
@@ -52,7 +54,8 @@ class Trace(NamedTuple):
     loaders: Mapping[str, Mapping[str, Any]]  # arguments of run.batches, by name
     sights: VariableRecords = VariableRecords(())  # values of the script's variables
     told: Sequence[Event] = ()  # mistakes in the script that the run reported
-    second: VariableRecords | None = None  # for a reference run: the variables of the second undisturbed run
+    # for a reference run: the variables of the second undisturbed run
+    second: VariableRecords | None = None
 
 
 def trace(root: Path) -> Trace:
@@ -64,9 +67,19 @@ def trace(root: Path) -> Trace:
         for event in log.events
         if event["event"] == "digests"
     ]
-    metrics = [Line(place_of(event), event.get("epoch"), event["values"]) for event in journal.lineage(logs, "metrics")]
-    restored = {log.attempt: place_of(e) for log in logs for e in log.events if e["event"] == "restored"}
-    told = [event for log in logs for event in log.events if event["event"] == "told" and "kind" in event]
+    metrics = [
+        Line(place_of(event), event.get("epoch"), event["values"])
+        for event in journal.lineage(logs, "metrics")
+    ]
+    restored = {
+        log.attempt: place_of(e) for log in logs for e in log.events if e["event"] == "restored"
+    }
+    told = [
+        event
+        for log in logs
+        for event in log.events
+        if event["event"] == "told" and "kind" in event
+    ]
     return Trace(
         states,
         metrics,
@@ -78,30 +91,41 @@ def trace(root: Path) -> Trace:
 
 
 def final_differences(a: Path, b: Path, idle: Collection[str] = ()) -> list[str]:
-    """Return the differences between the last states of two runs; every byte of both is read and compared.
+    """Return the differences between the last states of two runs; every byte of both is read and
+    compared.
 
-    `idle` generators are ignored, and so is what a run keeps of its process: the metrics themselves are compared.
+    `idle` generators are ignored, and so is what a run keeps of its process: the metrics themselves
+    are compared.
     """
     apart = [f"{ranks}{RESERVED}/{name}" for name in PROCESSES_OWN for ranks in ("", "@*/")]
     found = same_state(_last(a), _last(b), apart)
     return [str(each) for each in found if generator_of(each.where) not in idle]
 
 
-def further_runs(place: Path, name: str, idle: Collection[str] = ()) -> tuple[list[Path], list[str]]:
-    """Return the directories of the script's runs besides its first, and how they differ from the run called `name`."""
+def further_runs(
+    place: Path, name: str, idle: Collection[str] = ()
+) -> tuple[list[Path], list[str]]:
+    """Return the directories of the script's runs besides its first, and how they differ from
+    the run called `name`.
+    """
     runs = scan.glob(place, f"first{BESIDE}*")
     found = []
     for first in runs:
         other = place / first.name.replace("first", name, 1)
         try:
-            found += [f"{first.suffix.removeprefix('.')}: {each}" for each in final_differences(first, other, idle)]
+            found += [
+                f"{first.suffix.removeprefix('.')}: {each}"
+                for each in final_differences(first, other, idle)
+            ]
         except StoreError as error:
             found.append(f"{first.suffix.removeprefix('.')}: {error}")
     return runs, found
 
 
 def generator_of(key: str) -> str | None:
-    """Return the global random generator that the leaf belongs to, "numpy" or "numpy of rank 1", or None."""
+    """Return the global random generator that the leaf belongs to,
+    "numpy" or "numpy of rank 1", or None.
+    """
     found = _GENERATOR.match(key)
     return None if found is None else found[2] + (f" of rank {found[1][1:-1]}" if found[1] else "")
 

@@ -1,8 +1,10 @@
-"""Files: what each run of a drill added to the files that the script itself writes, and whether a kill changed that.
+"""Files: what each run of a drill added to the files that the script itself writes, and whether a
+kill changed that.
 
-All runs of a drill share these files, and so do the attempts of one run. A file that both undisturbed runs leave with
-the same bytes is compared as a whole. Of one that grows, what a run added is compared: a row that a killed attempt had
-written, and that the next one wrote again, is there twice.
+All runs of a drill share these files, and so do the attempts of one run. A file that both
+undisturbed runs leave with the same bytes is compared as a whole. Of one that grows, what a run
+added is compared: a row that a killed attempt had written, and that the next one wrote again, is
+there twice.
 """
 
 from __future__ import annotations
@@ -62,7 +64,10 @@ def _read(path: Path) -> FileContent:
 
 def _rows(path: Path) -> dict[str, int]:
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
-        names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        names = [
+            name
+            for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        ]
         quoted = {name: name.replace('"', '""') for name in names}
         count = 'SELECT count(*) FROM "{}"'  # a table's name cannot be a parameter
         return {name: database.execute(count.format(quoted[name])).fetchone()[0] for name in names}
@@ -71,8 +76,12 @@ def _rows(path: Path) -> dict[str, int]:
 Contents = Mapping[str, FileContent]
 
 
-def differences(first: Contents, second: Contents, killed: Contents) -> tuple[list[FileDifference], int]:
-    """Return the files that differ after the killed run and an undisturbed one, and how many were compared."""
+def differences(
+    first: Contents, second: Contents, killed: Contents
+) -> tuple[list[FileDifference], int]:
+    """Return the files that differ after the killed run and an undisturbed one,
+    and how many were compared.
+    """
     found, compared = list[FileDifference](), 0
     for path in sorted(first.keys() & second.keys()):
         a, b, c = first[path], second[path], killed.get(path)
@@ -86,11 +95,15 @@ def differences(first: Contents, second: Contents, killed: Contents) -> tuple[li
 
 
 def _compared(first: FileContent, second: FileContent, killed: FileContent) -> str | None:
-    """Return the difference; "": there is none; None: two undisturbed runs differ so much that no comparison is
-    possible.
+    """Return the difference; "": there is none; None: two undisturbed runs differ so much that no
+    comparison is possible.
     """
     if first.digest == second.digest:
-        return "" if killed.digest == second.digest else "its content is not that of an undisturbed run"
+        return (
+            ""
+            if killed.digest == second.digest
+            else "its content is not that of an undisturbed run"
+        )
     if second.rows:
         return _more_rows(first.rows, second.rows, killed.rows)
     if not first.data or not second.data.startswith(first.data):
@@ -101,11 +114,16 @@ def _compared(first: FileContent, second: FileContent, killed: FileContent) -> s
     return _more_lines(added, again, exact=first.data.endswith(added))
 
 
-def _more_rows(first: Mapping[str, int], second: Mapping[str, int], killed: Mapping[str, int]) -> str:
+def _more_rows(
+    first: Mapping[str, int], second: Mapping[str, int], killed: Mapping[str, int]
+) -> str:
     for table, count in second.items():
         added, again = count - first.get(table, 0), killed.get(table, 0) - count
         if added != again:
-            return f"an undisturbed run added {counted(added, 'row')} to {table}, and the killed one {again}"
+            return (
+                f"an undisturbed run added {counted(added, 'row')} to {table}, "
+                f"and the killed one {again}"
+            )
     return ""
 
 
@@ -113,6 +131,9 @@ def _more_lines(added: bytes, again: bytes, *, exact: bool) -> str:
     """`exact`: two undisturbed runs have added the same bytes."""
     mine, theirs = (text.decode(errors="replace").splitlines() for text in (added, again))
     if len(mine) != len(theirs):
-        return f"an undisturbed run added {counted(len(mine), 'line')}, and the killed one {len(theirs)}"
+        return (
+            f"an undisturbed run added {counted(len(mine), 'line')}, "
+            f"and the killed one {len(theirs)}"
+        )
     unlike = [pair for pair in zip(mine, theirs, strict=True) if words(pair[0]) != words(pair[1])]
     return f"{unlike[0][0]!r} became {unlike[0][1]!r}" if exact and unlike else ""

@@ -26,17 +26,30 @@ def divergence(
     metrics: Sequence[MetricDifference],
     leftovers: Sequence[Leftover] = (),
 ) -> Divergence:
-    """Return where the states or metrics of `other` first left those of the reference run, and the usual reason."""
+    """Return where the states or metrics of `other` first left those of the reference run,
+    and the usual reason.
+    """
     if metrics and (parted is None or metrics[0].place.order < parted.place.order):
         place, what = metrics[0].place, metrics[0].what
-        before = [attempt for attempt, restored in other.restored.items() if restored.order < place.order]
-        attempt = max(before, default=0)  # the attempt whose line survived: the last that began before it
+        before = [
+            attempt for attempt, restored in other.restored.items() if restored.order < place.order
+        ]
+        # the attempt whose line survived: the last that began before it
+        attempt = max(before, default=0)
     elif parted is not None:
         place, attempt, what = parted.place, parted.attempt, parted.what
     else:
-        place, attempt, what = reference.states[-1].place, max(other.restored, default=0), "the last state differs"
+        place, attempt, what = (
+            reference.states[-1].place,
+            max(other.restored, default=0),
+            "the last state differs",
+        )
     facts = cause.gather(reference, other, (place, attempt), parted, metrics)
-    usual = by_itself.cause_of(reference, other, facts) if reference.second is None else cause.usual(facts)
+    usual = (
+        by_itself.cause_of(reference, other, facts)
+        if reference.second is None
+        else cause.usual(facts)
+    )
     found = _at(place, attempt, other, what, _reason(usual, leftovers))
     found.leaf = facts.leaves[0] if facts.leaves and not facts.metrics_first else None
     found.leaves = list(facts.leaves)
@@ -47,8 +60,14 @@ def divergence(
 def printed(
     reference: Trace, other: Trace, difference: LineDifference, leftovers: Sequence[Leftover] = ()
 ) -> Divergence:
-    """The first line that `other` printed differently while all tracked state was equal, and the usual reason."""
-    line = f"the line {difference.now!r}" if difference.now is not None else f"what printed {difference.was!r}"
+    """The first line that `other` printed differently while all tracked state was equal,
+    and the usual reason.
+    """
+    line = (
+        f"the line {difference.now!r}"
+        if difference.now is not None
+        else f"what printed {difference.was!r}"
+    )
     where = difference.after, difference.attempt
     facts = cause.gather(reference, other, where)._replace(metrics=(line,), metrics_first=True)
     return _at(*where, other, str(difference), _reason(cause.usual(facts), leftovers))
@@ -56,8 +75,10 @@ def printed(
 
 FILE = Cause(
     "file",
-    "attempts of one run share this file, and a resume does not take back what a killed attempt had written. Let each "
-    "row carry run.step and replace an earlier one of that step, or write the file anew from run.metrics() or from "
+    "attempts of one run share this file, and a resume does "
+    "not take back what a killed attempt had written. Let each "
+    "row carry run.step and replace an earlier one of that step, "
+    "or write the file anew from run.metrics() or from "
     "what run.vars keeps",
 )
 
@@ -66,12 +87,15 @@ def of_files(differences: Sequence[FileDifference], reference: Trace, other: Tra
     """The first file that differs after `other`, while all tracked state was equal."""
     attempt, place = max(other.restored, default=0), reference.states[-1].place
     lost = cause.not_brought_back(cause.gather(reference, other, (place, attempt)))
-    return _at(place, attempt, other, str(differences[0]), FILE if lost is None else lost.also(FILE))
+    return _at(
+        place, attempt, other, str(differences[0]), FILE if lost is None else lost.also(FILE)
+    )
 
 
 ANOTHER_RUN = Cause(
     "another run",
-    "the first run of the script is identical, and a further one ended otherwise. Drill that one alone, in a script "
+    "the first run of the script is identical, "
+    "and a further one ended otherwise. Drill that one alone, in a script "
     "without the others: then the cause is named",
 )
 
@@ -83,33 +107,47 @@ def of_another_run(what: str, reference: Trace, other: Trace) -> Divergence:
 
 AFTER_THE_LOOP = Cause(
     "after the loop",
-    "the finished script was started once more, as after a kill behind its loop, and the loop's body did not run",
+    "the finished script was started once more, "
+    "as after a kill behind its loop, and the loop's body did not run",
 )
 
 
 def of_a_restart(what: str, reference: Trace, other: Trace) -> Divergence:
-    """The differences after a start of the finished script. The run reports names that only the loop's body sets."""
+    """The differences after a start of the finished script. The run reports names that only the
+    loop's body sets.
+    """
     attempt = max(other.restored, default=0)
-    named = [str(event.get("name")).split(", ") for event in other.told if event["kind"] == "after_the_loop"]
+    named = [
+        str(event.get("name")).split(", ")
+        for event in other.told
+        if event["kind"] == "after_the_loop"
+    ]
     names = tuple(named[-1]) if named else ()
     reads = f", which sets {', '.join(names)}" if names else ""
     lines = (
         AdviceLine(
-            "Keep in run.vars what the code behind the loop reads", tuple(Fix("vars", (name,)) for name in names)
+            "Keep in run.vars what the code behind the loop reads",
+            tuple(Fix("vars", (name,)) for name in names),
         ),
-        AdviceLine('or end such a process: Run(..., finished="exit")', (Fix("finished", ("exit",)),)),
+        AdviceLine(
+            'or end such a process: Run(..., finished="exit")', (Fix("finished", ("exit",)),)
+        ),
     )
     reason = AFTER_THE_LOOP._replace(text=AFTER_THE_LOOP.text + reads, lines=lines)
     return _at(reference.states[-1].place, attempt, other, what, reason)
 
 
 def failed(reference: Trace, other: Trace, idle: frozenset[str]) -> Divergence | None:
-    """Return where a resumed attempt that failed had left the reference run's path; None if it had not."""
+    """Return where a resumed attempt that failed had left the reference run's path;
+    None if it had not.
+    """
     parted = compare.parting(reference, other, idle)
     if parted is None or not other.restored.get(parted.attempt, SafePoint(0)).step:
         return None
     metrics = compare.metric_differences(reference.metrics, other.metrics)
-    return divergence(reference, other, parted, [each for each in metrics if each.what != "missing"])
+    return divergence(
+        reference, other, parted, [each for each in metrics if each.what != "missing"]
+    )
 
 
 def why_failed(found: Divergence | None) -> str:
@@ -117,18 +155,28 @@ def why_failed(found: Divergence | None) -> str:
     if found is None:
         return ""
     place = SafePoint(found.step, found.phase)
-    return f"\nthe resumed run had left the undisturbed one's path at {place}; {found.cause}: {found.advice}"
+    return (
+        "\nthe resumed run had left the undisturbed one's "
+        f"path at {place}; {found.cause}: {found.advice}"
+    )
 
 
 def require_something(found: DrillReport, reference: Trace) -> None:
-    """Do not call a run identical if nothing could be compared: it tracks, logs and prints nothing."""
+    """Do not call a run identical if nothing could be compared:
+    it tracks, logs and prints nothing.
+    """
     keys = [key for seen in reference.states[:1] for key in seen.leaves]
     state = [key for key in keys if not key.removeprefix("tree:").startswith(RESERVED)]
-    state += [path for sight in reference.sights.all for path in sight.values if path.startswith(VARS)]
-    if found.verdict == IDENTICAL and not (state or found.metric_lines or found.lines_compared or found.files_compared):
+    state += [
+        path for sight in reference.sights.all for path in sight.values if path.startswith(VARS)
+    ]
+    if found.verdict == IDENTICAL and not (
+        state or found.metric_lines or found.lines_compared or found.files_compared
+    ):
         found.verdict = NOT_PROVEN
         found.notes.append(
-            "there was nothing to compare: the run tracks nothing, logs nothing and prints nothing at its safe points. "
+            "there was nothing to compare: the run tracks nothing, "
+            "logs nothing and prints nothing at its safe points. "
             "Give Run the objects that the loop changes, or log a number with run.log()"
         )
 
@@ -139,24 +187,30 @@ def not_proven(found: DrillReport, schedule_wanted: int) -> str | None:
         return None
     if found.places == 0:
         return (
-            "the run has one safe point or none: there is nothing to resume from and go on to. Give the script more "
+            "the run has one safe point or none: "
+            "there is nothing to resume from and go on to. Give the script more "
             "steps (--steps N drills the first N of them)"
         )
     return (
-        f"the run was resumed from {found.kills_proven} distinct places of the {schedule_wanted} wanted: a kill led to "
-        "a place that was tried before, or came too late. Try another --seed, fewer --kills, --signals KILL, or more "
+        f"the run was resumed from {found.kills_proven} distinct "
+        f"places of the {schedule_wanted} wanted: a kill led to "
+        "a place that was tried before, or came too late. "
+        "Try another --seed, fewer --kills, --signals KILL, or more "
         "steps (--steps N)"
     )
 
 
 def _reason(usual: Cause, leftovers: Sequence[Leftover]) -> Cause:
-    """Return the reason. A file that another run left comes first: it changes how any run begins."""
+    """Return the reason. A file that another run left comes first:
+    it changes how any run begins.
+    """
     if not leftovers:
         return usual
     also = f". Or ({usual.name}): {usual.advice}" if by_itself.is_known(usual) else ""
     return Cause(
         LEFTOVER,
-        f"{leftovers[0]}. A run must not depend on files that an earlier one left: let the script write it elsewhere "
+        f"{leftovers[0]}. A run must not depend on files that "
+        "an earlier one left: let the script write it elsewhere "
         f"for each run, or track its content{also}",
     )
 

@@ -1,4 +1,6 @@
-"""Kill: starts the user's command, follows its journal, interrupts it as planned, and damages its checkpoints."""
+"""Kill: starts the user's command, follows its journal,
+interrupts it as planned, and damages its checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,8 @@ class ChildExit(NamedTuple):
     fired: Fired | None
     tail: str
     took_s: float
-    strikes: Mapping[int, Fired] = {}  # by attempt: a launcher that lost a rank may begin another attempt itself
+    # by attempt: a launcher that lost a rank may begin another attempt itself
+    strikes: Mapping[int, Fired] = {}
     printed: str = ""  # to standard output, with the marks of safe points
 
 
@@ -69,7 +72,9 @@ class ChildTree(children.Child):
         (self._out, out), (self._err, err) = os.pipe(), os.pipe()
         for pipe in (self._out, self._err):
             os.set_blocking(pipe, False)
-        streams = Streams(os.open(os.devnull, os.O_RDONLY), out, err, sources=(self._out, self._err))
+        streams = Streams(
+            os.open(os.devnull, os.O_RDONLY), out, err, sources=(self._out, self._err)
+        )
         self._open = False
         try:
             super().__init__(command, {**os.environ, **environment}, streams)
@@ -87,13 +92,15 @@ class ChildTree(children.Child):
         return self.code is not None
 
     def interrupt(self, name: str) -> None:
-        """Send SIGKILL to every process of the command, as a lost machine does; any other signal only to the command
-        itself.
+        """Send SIGKILL to every process of the command, as a lost machine does; any other signal
+        only to the command itself.
         """
         self.send(signal.Signals[f"SIG{name}"], alone=name != "KILL")
 
     def lose_rank(self, which: float) -> None:
-        """Send SIGKILL to one process that has a rank, and to no other; without ranks, to the command."""
+        """Send SIGKILL to one process that has a rank,
+        and to no other; without ranks, to the command.
+        """
         ranks = sorted(processes.workers(self.pid, "RANK")) or [self.pid]
         warden.send([ranks[int(which * len(ranks))]], signal.SIGKILL)
 
@@ -142,7 +149,8 @@ class Follow:
         self.room: Path | None = None
         self.restored: SafePoint | None = None  # where it resumed; step 0: it began afresh
         self.at = SafePoint(0)  # the safe point that it has reached
-        self.kept = SafePoint(0)  # the last place with a durable checkpoint, according to its journal
+        # the last place with a durable checkpoint, according to its journal
+        self.kept = SafePoint(0)
 
     def close(self) -> None:
         if self._file is not None:
@@ -181,7 +189,9 @@ class Follow:
         return FileIO(self.room / f"attempt-{newest}.jsonl")
 
     def _newest(self) -> int:
-        return max((int(name) for name in _names(self._root / "attempts") if name.isdecimal()), default=0)
+        return max(
+            (int(name) for name in _names(self._root / "attempts") if name.isdecimal()), default=0
+        )
 
     def _take(self, event: Event) -> None:
         what, place = event.get("event"), place_of(event)
@@ -212,7 +222,8 @@ def run(
     timeout_s: float = float("inf"),
     after: int = 0,
 ) -> ChildExit:
-    """Start the command, whose run is in `root`, and wait for its end. Earlier attempts have numbers up to `after`.
+    """Start the command, whose run is in `root`, and wait for its end. Earlier attempts have
+    numbers up to `after`.
 
     After a strike, a launcher may begin another attempt itself.
 
@@ -227,7 +238,11 @@ def run(
             view.look()
             kill = aim(view) if view.attempt not in strikes else None
             near = kill is not None and is_near(kill, view)
-            if kill is not None and is_ripe(kill, view) and (fired := _fire(child, view, kill)) is not None:
+            if (
+                kill is not None
+                and is_ripe(kill, view)
+                and (fired := _fire(child, view, kill)) is not None
+            ):
                 strikes[view.attempt] = fired
             if time.monotonic() - began > timeout_s:
                 child.finish()
@@ -235,17 +250,28 @@ def run(
                 raise ChildError("\n".join([line, *output.last_lines(child.tail)]))
             time.sleep(POLL_SAVE_S if near else POLL_S)
         code = child.finish()
-        return ChildExit(code, strikes.get(view.attempt), child.tail, time.monotonic() - began, strikes, child.printed)
+        return ChildExit(
+            code,
+            strikes.get(view.attempt),
+            child.tail,
+            time.monotonic() - began,
+            strikes,
+            child.printed,
+        )
 
 
 def is_near(kill: Kill, view: Follow) -> bool:
-    """Whether the attempt is where the kill must come, apart from the save inside which it must come."""
+    """Whether the attempt is where the kill must come,
+    apart from the save inside which it must come.
+    """
     reached = kill.reached is None or view.at.order >= kill.reached.order
     return reached and (kill.kept is None or view.kept.order >= kill.kept.order)
 
 
 def is_ripe(kill: Kill, view: Follow) -> bool:
-    """Whether the kill may come. If the save to be struck is already over, its checkpoint is accepted."""
+    """Whether the kill may come.
+    If the save to be struck is already over, its checkpoint is accepted.
+    """
     return is_near(kill, view) and (
         kill.in_save is None or view.saving() is not None or view.kept.order >= kill.in_save.order
     )
@@ -270,14 +296,18 @@ def _fire(child: ChildTree, view: Follow, kill: Kill) -> Fired | None:
 
 
 def exits_of(name: str) -> tuple[int, int]:
-    """Return the exit statuses of a command killed by a signal: seen directly, and through a shell."""
+    """Return the exit statuses of a command killed by a signal:
+    seen directly, and through a shell.
+    """
     number = signal.Signals[f"SIG{name}"]
     return -number, 128 + number
 
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """While entered, SIGTERM and SIGHUP unwind this process as Ctrl-C does, so that no child outlives it."""
+    """While entered, SIGTERM and SIGHUP unwind this process as Ctrl-C does,
+    so that no child outlives it.
+    """
 
     def unwind(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -291,12 +321,16 @@ def ended_by_signals() -> Iterator[None]:
 
 
 def damage(root: Path, kind: str, seed: int) -> Damage | None:
-    """Damage the newest checkpoint of the run at `root`; return None, and do nothing, without an older intact one."""
+    """Damage the newest checkpoint of the run at `root`; return None, and do nothing, without an
+    older intact one.
+    """
     found = Store(root).checkpoints()
     if not any(_is_whole(checkpoint) for checkpoint in found[:-1]):
         return None
     newest = found[-1]
-    names = sorted(name for name, file in newest.manifest.files.items() if file.size_bytes) or [MANIFEST]
+    names = sorted(name for name, file in newest.manifest.files.items() if file.size_bytes) or [
+        MANIFEST
+    ]
     name = names[key(seed, kind, "shard") % len(names)]
     path = newest.path / name
     data = bytearray(path.read_bytes())
@@ -313,11 +347,14 @@ def damage(root: Path, kind: str, seed: int) -> Damage | None:
 
 
 def resumes_at(root: Path, besides: str | None = None) -> SafePoint:
-    """Return the place of the newest checkpoint of the run at `root`, without the one called `besides`; step 0 if none.
+    """Return the place of the newest checkpoint of the run at `root`, without the one called
+    `besides`; step 0 if none.
 
     The next attempt will resume there.
     """
-    found = [checkpoint for checkpoint in Store(root).checkpoints() if checkpoint.path.name != besides]
+    found = [
+        checkpoint for checkpoint in Store(root).checkpoints() if checkpoint.path.name != besides
+    ]
     return SafePoint(*found[-1].head.name) if found else SafePoint(0)
 
 

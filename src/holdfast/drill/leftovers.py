@@ -1,4 +1,6 @@
-"""Leftovers: files outside the run's directory that one run of the drill wrote and another one read."""
+"""Leftovers:
+files outside the run's directory that one run of the drill wrote and another one read.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ class Leftover(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         wrote = f" at {self.written_at}" if self.written_at else ""
         read = f" at {self.read_at}" if self.read_at else ""
-        return f"{self.path}, which {NAMES[self.writer]} wrote{wrote} and {NAMES[self.reader]} read{read}"
+        return (
+            f"{self.path}, which {NAMES[self.writer]} "
+            f"wrote{wrote} and {NAMES[self.reader]} read{read}"
+        )
 
 
 def prepare(place: Path, run: str, began_ns: int) -> Path:
@@ -48,16 +53,22 @@ def found(place: Path) -> list[Leftover]:
         for line in lines[run]:
             if "read" in line and not _of_a_supervisor(line["read"]):
                 path, before = line["read"], [each for each in NAMES if lines[each]]
-                writer = [each for each in before if lines[each][0]["began_ns"] <= line["written_ns"]][-1]
+                writer = [
+                    each for each in before if lines[each][0]["began_ns"] <= line["written_ns"]
+                ][-1]
                 wrote = {each["wrote"]: each["at"] for each in lines[writer] if "wrote" in each}
-                left.setdefault((run, path), Leftover(path, writer, wrote.get(path, ""), run, line["at"]))
+                left.setdefault(
+                    (run, path), Leftover(path, writer, wrote.get(path, ""), run, line["at"])
+                )
     return list(left.values())
 
 
 def written(place: Path) -> set[str]:
     """Return the files that any run has written until now."""
     lines = (line for run in NAMES for line in _lines(place / DIRECTORY / f"{run}.jsonl"))
-    return {line["wrote"] for line in lines if "wrote" in line and not _of_a_supervisor(line["wrote"])}
+    return {
+        line["wrote"] for line in lines if "wrote" in line and not _of_a_supervisor(line["wrote"])
+    }
 
 
 def _of_a_supervisor(path: str) -> bool:

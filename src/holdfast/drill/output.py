@@ -1,9 +1,10 @@
-"""Output: what a command printed between two safe points, compared with what the reference run printed there. Pure.
+"""Output: what a command printed between two safe points, compared with what the reference run
+printed there. Pure.
 
-A drilled run marks each safe point in its own standard output. Lines before the first mark of an attempt belong to its
-start and are not compared. What differs between the two undisturbed runs is not compared either: a number in lines of
-one wording, a wording, or a place. Standard error is not compared: progress bars, warnings and Holdfast's own lines go
-there.
+A drilled run marks each safe point in its own standard output. Lines before the first mark of an
+attempt belong to its start and are not compared. What differs between the two undisturbed runs is
+not compared either: a number in lines of one wording, a wording, or a place. Standard error is not
+compared: progress bars, warnings and Holdfast's own lines go there.
 """
 
 from __future__ import annotations
@@ -17,16 +18,24 @@ from typing import NamedTuple
 from .evidence import SafePoint
 
 MARK = re.compile(r"\x1eholdfast (\d+) (\w+) (\d+)\x1e\r?\n")
-_NUMBER = re.compile(r"0x[0-9a-fA-F]+|[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?\b(?:nan|inf)\b")
+_NUMBER = re.compile(
+    r"0x[0-9a-fA-F]+|[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?\b(?:nan|inf)\b"
+)
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(?::\d{2})?(?:[.,]\d+)?")
-_UNIT = re.compile(r"(?:\s?(?:s|ms|us|µs|ns|secs?|seconds?|mins|minutes?|hours?|[\w/]*/s(?:ec(?:ond)?)?)|m|min|h)\b")
-_PADDED = re.compile(r"[ \t]*#[ \t]*")  # a number in a field of fixed width has more or fewer spaces around it
+_UNIT = re.compile(
+    r"(?:\s?(?:s|ms|us|µs|ns|secs?|seconds?|mins|"
+    r"minutes?|hours?|[\w/]*/s(?:ec(?:ond)?)?)|m|min|h)\b"
+)
+# a number in a field of fixed width has more or fewer spaces around it
+_PADDED = re.compile(r"[ \t]*#[ \t]*")
 LAST_LINES = 20
 _LOGGED = re.compile(r"[WEI]\d{4} [\d:.]+ +\d+ .*\btorch/distributed/(elastic|run)\b")
 _RAISED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
 _FIRST = re.compile(r"Root Cause.*?rank +: (\d+) .*?exitcode +: (-?\d+)", re.DOTALL)
 _MOVES = re.compile(r"\x1b\[[\d;]*[A-HJKST]")  # the cursor: a line that a progress bar writes over
-_TIMED = re.compile(r"(?:time|elapsed|took|eta|duration|seconds|speed|throughput)\W{0,3}$", re.IGNORECASE)
+_TIMED = re.compile(
+    r"(?:time|elapsed|took|eta|duration|seconds|speed|throughput)\W{0,3}$", re.IGNORECASE
+)
 
 
 class Section(NamedTuple):
@@ -74,7 +83,10 @@ class Varying(NamedTuple):
             or any(fnmatchcase(line, pattern) for pattern in self.exempt)
         ):
             return None
-        kept = tuple("" if (wording, place) in self.numbers else number for place, number in enumerate(numbers))
+        kept = tuple(
+            "" if (wording, place) in self.numbers else number
+            for place, number in enumerate(numbers)
+        )
         return LineParts(wording, kept)
 
 
@@ -83,7 +95,9 @@ def without_marks(text: str) -> str:
 
 
 def sections(text: str, *, finished: bool) -> list[Section]:
-    """Return the sections of one start's output; the last one is complete only if the command finished."""
+    """Return the sections of one start's output;
+    the last one is complete only if the command finished.
+    """
     _, *rest = MARK.split(text)  # then, for each mark, its three groups and the text after it
     marked = zip(*(rest[part::4] for part in range(4)), strict=True)
     cut = [
@@ -94,7 +108,9 @@ def sections(text: str, *, finished: bool) -> list[Section]:
     return [section for section, is_whole in zip(cut, whole, strict=False) if is_whole]
 
 
-def varying(first: Sequence[Section], second: Sequence[Section], exempt: Sequence[str] = ()) -> Varying:
+def varying(
+    first: Sequence[Section], second: Sequence[Section], exempt: Sequence[str] = ()
+) -> Varying:
     """Return what two undisturbed runs printed differently."""
     others, found = _by_place(second), Varying(set(), set(), set(), set(), exempt)
     for section in first:
@@ -106,16 +122,20 @@ def varying(first: Sequence[Section], second: Sequence[Section], exempt: Sequenc
             (wording, mine), (another, theirs) = words(line), words(other)
             if wording != another:
                 found.wordings.update((wording, another))
-                found.positions.add((section.after, at))  # a third run may have a third wording there
+                # a third run may have a third wording there
+                found.positions.add((section.after, at))
             else:
-                found.numbers.update((wording, place) for place, was in enumerate(mine) if was != theirs[place])
+                found.numbers.update(
+                    (wording, place) for place, was in enumerate(mine) if was != theirs[place]
+                )
     return found
 
 
 def differences(
     reference: Sequence[Section], other: Sequence[Section], known: Varying
 ) -> tuple[list[LineDifference], int]:
-    """Return the lines of `other` that the reference run lacks there, and how many lines were compared.
+    """Return the lines of `other` that the reference run lacks there, and how many lines were
+    compared.
 
     The lines are in the order of the run.
     """
@@ -160,13 +180,18 @@ def words(line: str) -> LineParts:
 def last_lines(printed: str) -> list[str]:
     """Return the end of a command's output.
 
-    torchrun ends with some fifty lines that only report which process ended first; they are left out.
+    torchrun ends with some fifty lines that only report which process ended first; they are left
+    out.
     """
     lines = [line for line in printed.splitlines() if not _LOGGED.match(line)]
     raised = [number for number, line in enumerate(lines) if line.startswith(_RAISED)]
     if not raised:
         return lines[-LAST_LINES:]
-    begins = (number for number in range(raised[-1]) if lines[number] == "Traceback (most recent call last):")
+    begins = (
+        number
+        for number in range(raised[-1])
+        if lines[number] == "Traceback (most recent call last):"
+    )
     begin = max(begins, default=raised[-1])
     first = _FIRST.search("\n".join(lines[raised[-1] :]))
     said = [f"torchrun: rank {first[1]} was the first to end, with {first[2]}"] if first else []

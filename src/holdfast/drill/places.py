@@ -1,7 +1,8 @@
 """Places: from which safe points to resume a run, so that each kind of them is tried. Pure.
 
-A resume proves nothing at a number that the script itself counts by: with `if index % 3 == 0`, index 6 begins as index
-0 does. So steps, and counts within an epoch, with few small divisors are preferred.
+A resume proves nothing at a number that the script itself counts by: with `if index % 3 == 0`,
+index 6 begins as index 0 does. So steps, and counts within an epoch, with few small divisors are
+preferred.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ _SOON = 3  # safe points from a resume to the next one
 
 
 def fraction(*parts: object) -> float:
-    """Return a number in [0, 1) that depends on every part, so that a drill's choices depend only on its seed."""
+    """Return a number in [0, 1) that depends on every part,
+    so that a drill's choices depend only on its seed.
+    """
     return key("drill", *parts) / 2**64
 
 
@@ -41,7 +44,9 @@ class Target(NamedTuple):
 
 
 class Course:
-    """The safe points of the reference run, in order. A run can be resumed from all but the last."""
+    """The safe points of the reference run, in order.
+    A run can be resumed from all but the last.
+    """
 
     def __init__(self, states: Sequence[RunEvidence]) -> None:
         first = states[0].epoch if states else 0  # 1 with `run.epochs(range(1, 11))`
@@ -49,7 +54,11 @@ class Course:
         self._all = [*self._epochs]
         self.places = self._all[:-1]
         self._number = {place: number for number, place in enumerate(self.places)}
-        self._inner = [place for place in self.places if place.phase == "step" and not self._is_last_batch(place)]
+        self._inner = [
+            place
+            for place in self.places
+            if place.phase == "step" and not self._is_last_batch(place)
+        ]
         self._counts: dict[SafePoint, int] = {}  # how many steps of its epoch are done there
         done = Counter[int]()
         for place, epoch in self._epochs.items():
@@ -73,7 +82,9 @@ class Course:
         return self.places[number - 1] if number else None
 
     def following(self, place: SafePoint, most: int) -> list[SafePoint]:
-        """Return the next safe points after `place`, up to `most`, without the last one of the run."""
+        """Return the next safe points after `place`,
+        up to `most`, without the last one of the run.
+        """
         number = self._number[place] + 1
         return self.places[number : number + most]
 
@@ -82,7 +93,9 @@ class Course:
         return list(takewhile(lambda after: after not in taken, self.following(place, most)))
 
     def choose(self, kills: int, seed: int) -> list[Target]:
-        """Return as many places as kills, or as there are, in the order of the run: one of each kind first."""
+        """Return as many places as kills, or as there are,
+        in the order of the run: one of each kind first.
+        """
         chosen: dict[SafePoint, str] = {}
         for kind, candidates in self._kinds(chosen, seed):
             if len(chosen) < kills and candidates:
@@ -90,7 +103,9 @@ class Course:
         targets = [Target(place, kind) for place, kind in chosen.items()]
         return self._sorted([*targets, *self.more(kills - len(chosen), chosen, SafePoint(0), seed)])
 
-    def more(self, missing: int, taken: Collection[SafePoint], after: SafePoint, seed: int) -> list[Target]:
+    def more(
+        self, missing: int, taken: Collection[SafePoint], after: SafePoint, seed: int
+    ) -> list[Target]:
         """Return up to `missing` further places beyond `after`.
 
         Each is in the middle of the widest gap between those that are taken.
@@ -110,13 +125,16 @@ class Course:
             used.add(found[-1])
         return self._sorted(Target(place, FURTHER) for place in found)
 
-    def _kinds(self, chosen: Collection[SafePoint], seed: int) -> Iterator[tuple[str, Sequence[SafePoint]]]:
+    def _kinds(
+        self, chosen: Collection[SafePoint], seed: int
+    ) -> Iterator[tuple[str, Sequence[SafePoint]]]:
         """Yield each kind of place with its candidates, the most informative kind first."""
         if self._last_epoch:
             epochs: dict[int, list[SafePoint]] = {}
             for place in self._inner:
                 epochs.setdefault(self._epochs[place], []).append(place)
-            late = range(self._last_epoch // 2 + 1, self._last_epoch + 1)  # after the one-time work of early epochs
+            # after the one-time work of early epochs
+            late = range(self._last_epoch // 2 + 1, self._last_epoch + 1)
             yield LATER, [place for epoch in late for place in _middle(epochs.get(epoch, []), 5)]
             yield FIRST, _middle(epochs.get(0, []), 5)
         else:
@@ -124,21 +142,32 @@ class Course:
             yield LATE, _middle(self._inner[half:], 4)
             yield EARLY, self._inner[half // 4 : half]
         last = [place for place in self.places if self._is_last_batch(place)]
-        yield LAST, last[:-1] or last  # not the run's last batch, if there is another: after it little is left to do
+        # not the run's last batch, if there is another: after it little is left to do
+        yield LAST, last[:-1] or last
         yield END, [place for place in self.places if place.phase == "end"]
         yield AGAIN, self._soon_after(chosen, seed)
 
     def _soon_after(self, chosen: Collection[SafePoint], seed: int) -> list[SafePoint]:
-        """Return the places a few steps beyond one of those chosen, with no chosen one in between."""
+        """Return the places a few steps beyond one of those chosen,
+        with no chosen one in between.
+        """
         places = sorted(chosen, key=lambda place: fraction(seed, AGAIN, *place))
         return next(filter(None, (self.free(place, _SOON, chosen) for place in places)), [])
 
-    def _pick(self, candidates: Sequence[SafePoint], chosen: Collection[SafePoint], seed: int, kind: str) -> SafePoint:
-        """Return one of the candidates with the fewest small divisors, and no divisor common to all chosen before."""
+    def _pick(
+        self, candidates: Sequence[SafePoint], chosen: Collection[SafePoint], seed: int, kind: str
+    ) -> SafePoint:
+        """Return one of the candidates with the fewest small divisors, and no divisor common to
+        all chosen before.
+        """
         inside = [self._steps(place) for place in chosen if place in self._inner]
 
         def cost(place: SafePoint) -> float:
-            both = [gcd(*numbers) for numbers in zip(*inside, self._steps(place), strict=True)] if inside else []
+            both = (
+                [gcd(*numbers) for numbers in zip(*inside, self._steps(place), strict=True)]
+                if inside
+                else []
+            )
             return self.regularity(place) + 100 * sum(each > 1 for each in both)
 
         costs = {place: cost(place) for place in candidates}
@@ -149,15 +178,24 @@ class Course:
         return good[int(fraction(seed, kind) * len(good))]
 
     def regularity(self, place: SafePoint) -> float:
-        """Return how likely a script counts by a number that divides the steps done there; small numbers weigh most."""
-        return sum(1 / period for number in set(self._steps(place)) for period in _PERIODS if number % period == 0)
+        """Return how likely a script counts by a number that divides the steps done there; small
+        numbers weigh most.
+        """
+        return sum(
+            1 / period
+            for number in set(self._steps(place))
+            for period in _PERIODS
+            if number % period == 0
+        )
 
     def _steps(self, place: SafePoint) -> tuple[int, int]:
         """Return how many steps are done there, of the run and of the epoch."""
         return place.step, self._counts[place]
 
     def _is_last_batch(self, place: SafePoint) -> bool:
-        return place.phase == "step" and self._all[self._number[place] + 1] == SafePoint(place.step, "end")
+        return place.phase == "step" and self._all[self._number[place] + 1] == SafePoint(
+            place.step, "end"
+        )
 
     def _sorted(self, targets: Iterable[Target]) -> list[Target]:
         return sorted(targets, key=lambda target: target.place.order)

@@ -1,4 +1,6 @@
-"""Plan: how each kill is done, and what is damaged. Pure: it depends only on a seed and a reference run."""
+"""Plan: how each kill is done, and what is damaged.
+Pure: it depends only on a seed and a reference run.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from .evidence import SafePoint
 from .places import END, LAST, Course, Target, fraction
 
 DAMAGE = ("flipped bit", "truncated shard")
-POLITE = ("TERM", "INT", "USR1", "USR2")  # a run responds to these by saving; it cannot respond to KILL
+# a run responds to these by saving; it cannot respond to KILL
+POLITE = ("TERM", "INT", "USR1", "USR2")
 RANK = "RANK"  # a SIGKILL to one of the processes that a launcher has started, and to no other
 SIGNALS = ("KILL", *POLITE, RANK)
 
@@ -34,7 +37,8 @@ class RunPace(NamedTuple):
     step_s: float
     save_s: float
     total_s: float
-    start_s: float = 0.0  # from the start of the process to its first step, and from the last to its end
+    # from the start of the process to its first step, and from the last to its end
+    start_s: float = 0.0
 
     @property
     def timeout_s(self) -> float:
@@ -71,20 +75,28 @@ class DrillOptions(NamedTuple):
 
 def pace(events: Sequence[Event], total_s: float) -> RunPace:
     """Return the pace of a run, computed from its journal."""
-    steps, saves = ([event for event in events if event["event"] == kind] for kind in ("digests", "saved"))
+    steps, saves = (
+        [event for event in events if event["event"] == kind] for kind in ("digests", "saved")
+    )
     last = max((int(event["step"]) for event in steps), default=0)
     return RunPace(
         last=last,
         saves=len({event["step"] for event in saves if 0 < event["step"] < last}),
-        step_s=statistics.median([later["time"] - sooner["time"] for sooner, later in pairwise(steps)] or [0.0]),
+        step_s=statistics.median(
+            [later["time"] - sooner["time"] for sooner, later in pairwise(steps)] or [0.0]
+        ),
         save_s=statistics.median([event.get("save_s", 0.0) for event in saves] or [0.0]),
         total_s=total_s,
         start_s=max(0.0, total_s - (steps[-1]["time"] - steps[0]["time"])) if steps else total_s,
     )
 
 
-def plan(pace: RunPace, course: Course, targets: Sequence[Target], options: DrillOptions, begin: int = 0) -> list[Kill]:
-    """Return a kill for each target, in the order of the run; the first of them is number `begin` of the drill."""
+def plan(
+    pace: RunPace, course: Course, targets: Sequence[Target], options: DrillOptions, begin: int = 0
+) -> list[Kill]:
+    """Return a kill for each target, in the order of the run;
+    the first of them is number `begin` of the drill.
+    """
     seed = options.seed
     signals = list(islice(cycle(options.signals), begin, begin + len(targets)))
     damages = _damage_after(course, targets, signals, seed) if options.damage else {}
@@ -103,28 +115,34 @@ def plan(pace: RunPace, course: Course, targets: Sequence[Target], options: Dril
         aim = msgspec.structs.replace(kill.aim, exact=exact)
         delay_s = _delay_s(kill, pace, fraction(seed, number, "delay"))
         which = fraction(seed, number, "rank")
-        planned.append(kill._replace(signal=signal, aim=aim, delay_s=delay_s, damage=damage, which=which))
+        planned.append(
+            kill._replace(signal=signal, aim=aim, delay_s=delay_s, damage=damage, which=which)
+        )
     return planned
 
 
 def _strike(course: Course, target: Target, later: SafePoint | None, *, in_save: bool) -> Kill:
     """Return a SIGKILL that comes once the target is durable.
 
-    It comes at a random moment after that, inside the save of `later`, or after that save, to damage it.
+    It comes at a random moment after that, inside the save of `later`, or after that save, to
+    damage it.
     """
     place, brink = target.place, course.places[-1]
     saves = (*_fallback(course, target), place)
     if later is None:
         return Kill(target, Aim(place, saves, brink=brink), kept=place)
     aim = Aim(place, (*saves, later), brink=brink)
-    return Kill(target, aim, kept=place, in_save=later) if in_save else Kill(target, aim, kept=later)
+    return (
+        Kill(target, aim, kept=place, in_save=later) if in_save else Kill(target, aim, kept=later)
+    )
 
 
 def _stop(course: Course, target: Target, later: SafePoint | None, *, in_save: bool) -> Kill:
-    """Return a signal in the step before the place where the run must stop; the run waits there if it is early.
+    """Return a signal in the step before the place where the run must stop; the run waits there if
+    it is early.
 
-    If the checkpoint of the stop will be damaged, that place is `later`, and the target lies before it. A stop inside a
-    save comes in the save of the previous safe point.
+    If the checkpoint of the stop will be damaged, that place is `later`, and the target lies before
+    it. A stop inside a save comes in the save of the previous safe point.
     """
     place = target.place
     before = course.before(place)
@@ -137,12 +155,16 @@ def _stop(course: Course, target: Target, later: SafePoint | None, *, in_save: b
 
 
 def _fallback(course: Course, target: Target) -> tuple[SafePoint, ...]:
-    """Return where to save besides: a run that cannot go on behind a last batch takes the checkpoint before."""
+    """Return where to save besides: a run that cannot go on behind a last batch takes the
+    checkpoint before.
+    """
     before = course.before(target.place) if course.kind(target.place) == LAST else None
     return () if before is None else (before,)
 
 
-def _later(course: Course, target: Target, targets: Sequence[Target], seed: int) -> SafePoint | None:
+def _later(
+    course: Course, target: Target, targets: Sequence[Target], seed: int
+) -> SafePoint | None:
     """Return a safe point soon after the target and before the next one; None: there is none.
 
     The next attempt may resume there.
@@ -155,7 +177,9 @@ def _later(course: Course, target: Target, targets: Sequence[Target], seed: int)
 
 
 def _delay_s(kill: Kill, pace: RunPace, part: float) -> float:
-    """Return a random moment: of a save, of the step before the stop, or of the two steps after the target."""
+    """Return a random moment: of a save, of the step before the stop,
+    or of the two steps after the target.
+    """
     if kill.in_save is not None:
         return part * pace.save_s / 4  # the rest of a save only handles older checkpoints
     if kill.reached is not None:
@@ -163,11 +187,14 @@ def _delay_s(kill: Kill, pace: RunPace, part: float) -> float:
     return part * min(2 * pace.step_s, pace.total_s / 10)
 
 
-def _damage_after(course: Course, targets: Sequence[Target], signals: Sequence[str], seed: int) -> dict[SafePoint, str]:
-    """Return which damage is done after which target; never both kinds after one, and only if a later checkpoint can be
-    damaged.
+def _damage_after(
+    course: Course, targets: Sequence[Target], signals: Sequence[str], seed: int
+) -> dict[SafePoint, str]:
+    """Return which damage is done after which target; never both kinds after one, and only if a
+    later checkpoint can be damaged.
 
-    Not after the loss of a rank, if there is another kill: a launcher may restart before the damage is done.
+    Not after the loss of a rank, if there is another kill: a launcher may restart before the damage
+    is done.
     """
     able = [
         (signal == RANK, fraction(seed, *target.place, "wound"), target.place)

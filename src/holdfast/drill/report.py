@@ -14,7 +14,8 @@ NOT_PROVEN = "not proven"
 NOT_DETERMINISTIC = "not deterministic by itself"
 
 LIMITS = (
-    "Killing processes does not lose the page cache: power loss is not drilled here, the project's own crash tests "
+    "Killing processes does not lose the page cache: "
+    "power loss is not drilled here, the project's own crash tests "
     "cover "
     "it."
 )
@@ -108,6 +109,8 @@ class DrillReport(msgspec.Struct, kw_only=True):
 
     @property
     def verdict_line(self) -> str:
-        """The verdict, and how many places there were if they are fewer than the requested kills."""
+        """The verdict,
+        and how many places there were if they are fewer than the requested kills.
+        """
         few = self.verdict == IDENTICAL and self.places < self.kills_asked
         return f"{self.verdict} (all {counted(self.places, 'place')})" if few else self.verdict

@@ -20,7 +20,9 @@ class SafePoint(NamedTuple):
         return self.step, PHASES.index(self.phase)
 
     def __str__(self) -> str:
-        return f"step {self.step}" + {"end": ", after the epoch", "exit": ", after the loop"}.get(self.phase, "")
+        return f"step {self.step}" + {"end": ", after the epoch", "exit": ", after the loop"}.get(
+            self.phase, ""
+        )
 
 
 def place_of(event: Event) -> SafePoint:

@@ -1,4 +1,6 @@
-"""Sights: values of the script's variables at each safe point, noted by the drilled run. Pure except for reading."""
+"""Sights: values of the script's variables at each safe point, noted by the drilled run. Pure
+except for reading.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,11 @@ class VariableRecord(NamedTuple):
     values: Mapping[str, str]  # by path: a digest, "=" and the value itself, or UNREAD
     about: Mapping[str, About]
     rng: Mapping[str, str]  # the global generators
-    datasets: Mapping[str, Mapping[str, Sequence[str]]] = {}  # by loader: what its code "draws" with and "changes"
+    # by loader: what its code "draws" with and "changes"
+    datasets: Mapping[str, Mapping[str, Sequence[str]]] = {}
     state: str = ""  # only at a begin: a digest of all that is tracked
-    entered: str | None = None  # only at a begin: the function that entered the run, "" for the module
+    # only at a begin: the function that entered the run, "" for the module
+    entered: str | None = None
     cut: int = 0  # so many variables were read, and there were more; 0: all of them
 
 
@@ -35,9 +39,20 @@ def sights(log: Log) -> Iterable[VariableRecord]:
     for event in log.events:
         if event["event"] == "visible":
             gone = set(event["gone"])
-            values = {path: value for path, value in {**values, **event["values"]}.items() if path not in gone}
+            values = {
+                path: value
+                for path, value in {**values, **event["values"]}.items()
+                if path not in gone
+            }
             about = {**about, **msgspec.convert(event["about"], dict[str, About])}
-            more = event["batch"], values, about, event["rng"], event.get("datasets", {}), event.get("state", "")
+            more = (
+                event["batch"],
+                values,
+                about,
+                event["rng"],
+                event.get("datasets", {}),
+                event.get("state", ""),
+            )
             rest = event.get("entered"), int(event.get("cut", 0))
             yield VariableRecord(place_of(event), log.attempt, event["at"] == "begin", *more, *rest)
 

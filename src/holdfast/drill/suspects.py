@@ -1,8 +1,10 @@
-"""Suspects: the script's variables that a resume did not restore, found by comparison with two undisturbed runs. Pure.
+"""Suspects: the script's variables that a resume did not restore, found by comparison with two
+undisturbed runs. Pure.
 
-A variable is suspect if three conditions hold. Both undisturbed runs hold the same value at the place where an attempt
-resumed; the loop reads it before it assigns it; and the attempt began with another value. It is not suspect if it had
-the reference's value again at the last safe point before the divergence.
+A variable is suspect if three conditions hold. Both undisturbed runs hold the same value at the
+place where an attempt resumed; the loop reads it before it assigns it; and the attempt began with
+another value. It is not suspect if it had the reference's value again at the last safe point before
+the divergence.
 """
 
 from __future__ import annotations
@@ -35,12 +37,16 @@ class Suspect(NamedTuple):
 
     @property
     def owner(self) -> str:
-        """The object whose attribute it is, as the script spells it; empty if it is no attribute."""
+        """The object whose attribute it is,
+        as the script spells it; empty if it is no attribute.
+        """
         return self.name.rpartition(".")[0] if self.about.owner else ""
 
     @property
     def unchanged_at_start(self) -> bool:
-        """Whether it had the reference's value when the attempt began; then it cannot explain the first difference."""
+        """Whether it had the reference's value when the attempt began; then it cannot explain
+        the first difference.
+        """
         return self.now == self.was
 
     @property
@@ -56,21 +62,30 @@ def spelled(path: str) -> str:
 
 
 def function_of(path: str) -> str:
-    """Return the name of the function whose local the path begins with; empty: a variable of the module."""
+    """Return the name of the function whose local the path begins with;
+    empty: a variable of the module.
+    """
     head, mark, _ = path.partition(":")
     return head if mark and head.isidentifier() else ""
 
 
 def suspects(
-    reference: VariableRecords, second: VariableRecords, other: VariableRecords, attempt: int, diverged_at: SafePoint
+    reference: VariableRecords,
+    second: VariableRecords,
+    other: VariableRecords,
+    attempt: int,
+    diverged_at: SafePoint,
 ) -> list[Suspect]:
-    """Return variables that `attempt` did not restore and that can explain the divergence at `diverged_at`.
+    """Return variables that `attempt` did not restore and that can explain the divergence at
+    `diverged_at`.
 
     Adds unrestored variables that had not changed yet; the result is empty if only those are found.
     every attempt with what it held at the very beginning.
     """
     begin = other.begin(attempt)
-    there, beside = (None, None) if begin is None else (reference.at(begin.place), second.at(begin.place))
+    there, beside = (
+        (None, None) if begin is None else (reference.at(begin.place), second.at(begin.place))
+    )
     if begin is None or there is None or beside is None:
         return []
     before, later = _last_before(other, attempt, diverged_at), _unchanged_at_start(reference, other)
@@ -79,7 +94,8 @@ def suspects(
         now, about, here = begin.values.get(path), there.about[path], begin.about.get(path)
         if path in last and last[path].renewed:
             about = msgspec.structs.replace(about, renewed=True)
-        own = about.live and not about.tracked and not path.startswith(VARS)  # run.vars are restored anyway
+        # run.vars are restored anyway
+        own = about.live and not about.tracked and not path.startswith(VARS)
         if not own or UNREAD in (was, now) or beside.values.get(path) != was:
             continue
         if now == was and later.get(path) == was:
@@ -91,7 +107,8 @@ def suspects(
 
 
 def _unchanged_at_start(reference: VariableRecords, other: VariableRecords) -> dict[str, str]:
-    """Return the variables that change in the reference run and that began it and every attempt with one value.
+    """Return the variables that change in the reference run and that began it and every attempt
+    with one value.
 
     They are mapped to that value.
 
@@ -109,7 +126,9 @@ def _unchanged_at_start(reference: VariableRecords, other: VariableRecords) -> d
     return found
 
 
-def _last_before(other: VariableRecords, attempt: int, diverged_at: SafePoint) -> VariableRecord | None:
+def _last_before(
+    other: VariableRecords, attempt: int, diverged_at: SafePoint
+) -> VariableRecord | None:
     """Return the attempt's last safe point before `diverged_at`; None if it passed none."""
     passed = [sight for sight in other.of(attempt) if sight.place.order < diverged_at.order]
     return passed[-1] if passed else None
@@ -122,12 +141,18 @@ def _persists(path: str, before: VariableRecord | None, reference: VariableRecor
     return there.values.get(path) != before.values[path]
 
 
-def shifted(reference: VariableRecords, other: VariableRecords, attempt: int, diverged_at: SafePoint) -> list[str]:
+def shifted(
+    reference: VariableRecords, other: VariableRecords, attempt: int, diverged_at: SafePoint
+) -> list[str]:
     """Return pass counters that restarted after the resume, such as an `enumerate` index.
 
     Each pass assigns such a counter, so restoring the variable would not help.
     """
-    begin, here, there = other.begin(attempt), other.point(attempt, diverged_at), reference.at(diverged_at)
+    begin, here, there = (
+        other.begin(attempt),
+        other.point(attempt, diverged_at),
+        reference.at(diverged_at),
+    )
     came_to = None if begin is None else reference.at(begin.place)
     if came_to is None or here is None or there is None:
         return []
@@ -136,7 +161,9 @@ def shifted(reference: VariableRecords, other: VariableRecords, attempt: int, di
     return (
         []
         if fresh is None
-        else [path for path in there.values if _counts_anew(path, passes, came_to, there, here, fresh)]
+        else [
+            path for path in there.values if _counts_anew(path, passes, came_to, there, here, fresh)
+        ]
     )
 
 
@@ -144,7 +171,9 @@ def _counts_anew(path: str, passes: int, *sights: VariableRecord) -> bool:
     was, expected, now, fresh = (_whole(sight.values.get(path)) for sight in sights)
     if was is None or expected is None or now is None:
         return False
-    return expected - was == passes > 0 and now == fresh != expected and not sights[1].about[path].live
+    return (
+        expected - was == passes > 0 and now == fresh != expected and not sights[1].about[path].live
+    )
 
 
 def _whole(value: str | None) -> int | None:
@@ -155,9 +184,17 @@ def _whole(value: str | None) -> int | None:
 def other_batch(
     reference: VariableRecords, other: VariableRecords, attempt: int, diverged_at: SafePoint
 ) -> bool | None:
-    """Whether the step that ended at `diverged_at` consumed another batch than in the reference run; None: unknown."""
+    """Whether the step that ended at `diverged_at` consumed another batch than in the reference
+    run; None: unknown.
+    """
     here, there = other.point(attempt, diverged_at), reference.at(diverged_at)
-    if here is None or there is None or not here.batch or not there.batch or UNREAD in (here.batch, there.batch):
+    if (
+        here is None
+        or there is None
+        or not here.batch
+        or not there.batch
+        or UNREAD in (here.batch, there.batch)
+    ):
         return None
     return here.batch != there.batch
 
@@ -176,11 +213,18 @@ def clocks(first: VariableRecords, second: VariableRecords) -> list[str]:
 
 
 def _unlike(first: VariableRecords, second: VariableRecords) -> Iterator[tuple[str, About, About]]:
-    """Yield variables that differ between the two undisturbed runs, at the first place where each does."""
+    """Yield variables that differ between the two undisturbed runs,
+    at the first place where each does.
+    """
     told: set[str] = set()
     for sight in first.all:
         beside = second.begin(1) if sight.begin else second.at(sight.place)
         for path, value in sight.values.items() if beside is not None else ():
-            if beside is not None and path not in told and path in beside.about and beside.values.get(path) != value:
+            if (
+                beside is not None
+                and path not in told
+                and path in beside.about
+                and beside.values.get(path) != value
+            ):
                 told.add(path)
                 yield path, sight.about[path], beside.about[path]

@@ -12,24 +12,43 @@ from .report import Divergence, DrillAttempt, DrillReport, ResumePoint
 from .safepoint import SafePoint
 
 _MOST = 4  # lines of one kind
-COLUMNS = ("ATTEMPT", "RESTORED", "REACHED", "INTERRUPTED BY", "EXIT", "PROVEN", "SET ASIDE AS DAMAGED")
+COLUMNS = (
+    "ATTEMPT",
+    "RESTORED",
+    "REACHED",
+    "INTERRUPTED BY",
+    "EXIT",
+    "PROVEN",
+    "SET ASIDE AS DAMAGED",
+)
 
 
 def lines(report: DrillReport) -> Iterator[str]:
     """Yield the lines below the attempts; the last line is the verdict."""
-    yield from (f"damaged after attempt {each.attempt}: {each.damage}" for each in report.attempts if each.damage)
+    yield from (
+        f"damaged after attempt {each.attempt}: {each.damage}"
+        for each in report.attempts
+        if each.damage
+    )
     if report.metrics:
-        yield "last metrics: " + ", ".join(f"{name} {_number(value)}" for name, value in report.metrics.items())
+        yield "last metrics: " + ", ".join(
+            f"{name} {_number(value)}" for name, value in report.metrics.items()
+        )
     if report.exempt:
         yield f"not compared, as timings or by --exempt: {', '.join(report.exempt)}"
     yield from _numbers(report)
-    yield from _some("read from another run, besides the run's own directory", [str(each) for each in report.leftovers])
+    yield from _some(
+        "read from another run, besides the run's own directory",
+        [str(each) for each in report.leftovers],
+    )
     for note in report.notes:
         yield f"note: {note}"
     if report.divergence is not None:
         yield from divergence(report.divergence, report.verdict)
         yield from _some("metrics that differ", report.metric_differences)
-        yield from _some("the last state differs (a: the first run, b: this one)", report.final_differences)
+        yield from _some(
+            "the last state differs (a: the first run, b: this one)", report.final_differences
+        )
         yield from _some("printed lines that differ", report.output_differences)
         yield from _some("files of the script that differ", report.file_differences)
     yield report.verdict_line
@@ -37,7 +56,11 @@ def lines(report: DrillReport) -> Iterator[str]:
 
 def divergence(found: Divergence, verdict: str) -> Iterator[str]:
     """Yield where and why they diverge, in a few lines."""
-    resumed = f", in attempt {found.attempt}, resumed at step {found.resumed_from}" if found.resumed_from else ""
+    resumed = (
+        f", in attempt {found.attempt}, resumed at step {found.resumed_from}"
+        if found.resumed_from
+        else ""
+    )
     first = found.leaf or (f"metric {found.metric}" if found.metric else "")
     what = f"{first}: {found.what}" if first else found.what
     yield f"first difference: {SafePoint(found.step, found.phase)}{resumed}: {what}"
@@ -71,13 +94,26 @@ def _interruption(attempt: DrillAttempt) -> str:
 
 def _numbers(report: DrillReport) -> Iterator[str]:
     if report.attempts:
-        states, metrics = counted(report.states_compared, "state"), counted(report.metric_lines, "line")
-        printed = counted(report.lines_compared, "printed line") + f", {counted(report.files_compared, 'file')}"
+        states, metrics = (
+            counted(report.states_compared, "state"),
+            counted(report.metric_lines, "line"),
+        )
+        printed = (
+            counted(report.lines_compared, "printed line")
+            + f", {counted(report.files_compared, 'file')}"
+        )
         whole = "" if report.divergence else ", every byte of the last state"
-        yield f"compared with an uninterrupted run: {states}, {metrics} of metrics, {printed}{whole}"
+        yield (
+            f"compared with an uninterrupted run: {states}, {metrics} of metrics, {printed}{whole}"
+        )
         proven = f"{report.kills_proven} of {report.kills_asked}"
-        yield f"kills proven: {proven}; {counted(len(report.attempts), 'attempt')}, {report.total_s:.0f} s in all"
-        yield f"resumed from: {', '.join(map(_resumed, report.resumed)) or 'no place beyond step 0'}"
+        yield (
+            f"kills proven: {proven}; {counted(len(report.attempts), 'attempt')}, "
+            f"{report.total_s:.0f} s in all"
+        )
+        yield (
+            f"resumed from: {', '.join(map(_resumed, report.resumed)) or 'no place beyond step 0'}"
+        )
         yield report.limits
     if report.kept:
         yield f"kept: {report.kept}"

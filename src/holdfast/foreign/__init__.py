@@ -1,4 +1,6 @@
-"""Checkpoints that other programs wrote: what they hold and whether they are complete. Nothing in them is executed.
+"""Checkpoints that other programs wrote: what they hold and whether they are complete. Nothing in
+them is executed.
 
-One file per format; `table` finds the right one, and `checkpoint` lets the commands read it as one of ours.
+One file per format; `table` finds the right one, and `checkpoint` lets the commands read it as one
+of ours.
 """

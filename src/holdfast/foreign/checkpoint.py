@@ -1,4 +1,6 @@
-"""Checkpoint: another program's checkpoint with the attributes of ours, so that the commands can read it."""
+"""Checkpoint: another program's checkpoint with the attributes of ours,
+so that the commands can read it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from .content import CRC, Content, model_part
 
 
 class ForeignCheckpoint(Checkpoint):
-    """A file or a folder that another program wrote. It is read when somebody asks for what is in it."""
+    """A file or a folder that another program wrote.
+    It is read when somebody asks for what is in it.
+    """
 
     @cached_property
     def content(self) -> Content:
@@ -104,7 +108,9 @@ class ForeignCheckpoint(Checkpoint):
         self.check_layout()
 
     def problems(self, **_: Any) -> Iterator[Problem]:
-        """Yield what is missing, cut or contradictory, and each part whose recorded CRC-32 its bytes do not have."""
+        """Yield what is missing, cut or contradictory, and each part whose recorded CRC-32 its
+        bytes do not have.
+        """
         try:
             content = self.content
         except Damaged as error:
@@ -133,7 +139,9 @@ class ForeignFolder(Location):
         return [*self.foreign()]
 
     def _choose(self, step: Step) -> Checkpoint:
-        wanted = [each for each in self.foreign() if step in (None, "latest", _step(each), each.name)]
+        wanted = [
+            each for each in self.foreign() if step in (None, "latest", _step(each), each.name)
+        ]
         if wanted:
             return wanted[-1]
         raise NotFound(f"{self.path}: no checkpoint of step {step}; see holdfast ls {self.path}")
@@ -158,7 +166,9 @@ def inside(folder: Path) -> list[Path]:
 
 
 def _is_named(path: Path) -> bool:
-    """Whether name and content say so. A neighbouring folder that is too large or unreadable does not count."""
+    """Whether name and content say so.
+    A neighbouring folder that is too large or unreadable does not count.
+    """
     try:
         return table.is_foreign(path, named=True)
     except (StoreError, OSError):

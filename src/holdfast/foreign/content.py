@@ -38,7 +38,12 @@ class Content(NamedTuple):
         yield from self.flaws
         for leaf in self.leaves.values():
             if lacking := leaf.lacking():
-                yield Problem(leaf.path if leaf.path.name else self.files[0], 0, 0, f"leaf {leaf.key!r}: {lacking}")
+                yield Problem(
+                    leaf.path if leaf.path.name else self.files[0],
+                    0,
+                    0,
+                    f"leaf {leaf.key!r}: {lacking}",
+                )
 
     def number(self, *names: str) -> float | None:
         """The first number under one of these names, at the top of the tree or in trainer_state."""
@@ -51,7 +56,9 @@ class Content(NamedTuple):
 
     @property
     def step(self) -> int | None:
-        found = self.number("global_step", "step", "iteration", "iter", "steps", "num_steps", "update")
+        found = self.number(
+            "global_step", "step", "iteration", "iter", "steps", "num_steps", "update"
+        )
         named = _named(self.files, r"(?:^|(?:step|iter|checkpoint|ckpt)[=_-]?)(\d{1,15})(?=\D*$)")
         return int(found) if found is not None and abs(found) < 1e18 else named
 
@@ -69,11 +76,23 @@ def _named(files: Sequence[Path], pattern: str) -> int | None:
 
 
 # where the weights are, in the order of trust
-_MODELS = ("model", "state_dict", "model_state_dict", "module", "net", "weights", "params", "model_state", "ema")
+_MODELS = (
+    "model",
+    "state_dict",
+    "model_state_dict",
+    "module",
+    "net",
+    "weights",
+    "params",
+    "model_state",
+    "ema",
+)
 
 
 def model_part(tree: Any) -> str | None:
-    """Return the member of the tree that holds a model's weights; None: the tree is the model, or nobody knows."""
+    """Return the member of the tree that holds a model's weights;
+    None: the tree is the model, or nobody knows.
+    """
     members = nodes.opened(tree).members or {}
     if any(nodes.tagged(each)[0] in nodes.LEAVES for each in members.values()):
         return None

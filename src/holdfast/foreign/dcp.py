@@ -1,4 +1,6 @@
-"""Folders of torch.distributed.checkpoint: `.metadata`, a pickle, and files with one zip file for each piece."""
+"""Folders of torch.distributed.checkpoint: `.metadata`,
+a pickle, and files with one zip file for each piece.
+"""
 
 from __future__ import annotations
 
@@ -46,14 +48,22 @@ def read(folder: Path, _: frozenset[str]) -> Content:
         value = pickles.read(file, path)
     flaws: list[Problem] = []
     try:
-        items = {(each.name, each.at): each for each in _items(folder, value.get("storage_data"), flaws)}
+        items = {
+            (each.name, each.at): each for each in _items(folder, value.get("storage_data"), flaws)
+        }
         wanted = _pairs(value.get("state_dict_metadata"))
-        paths = {name: _path(each) for name, each in _pairs(value.get("planner_data"))} if _planned(value) else {}
+        paths = (
+            {name: _path(each) for name, each in _pairs(value.get("planner_data"))}
+            if _planned(value)
+            else {}
+        )
         tree = TreeBuilder(path, KNOWN, pt.no_storage)
         root: dict[str, Any] = {}
         for name, facts in wanted:
             _place(
-                root, paths.get(name) or (name,), _node(tree, (name, facts), items, paths.get(name) or (name,), flaws)
+                root,
+                paths.get(name) or (name,),
+                _node(tree, (name, facts), items, paths.get(name) or (name,), flaws),
             )
     except (*UNSOUND, OverflowError) as error:
         raise Damaged(f"{path}: not what torch.distributed.checkpoint writes") from error
@@ -99,28 +109,44 @@ def _items(folder: Path, data: Any, flaws: list[Problem]) -> Iterator[_Item]:
     for index, info in _pairs(data):
         name, at = index.get("fqn"), index.get("offset")
         file, offset, length = (info.get(key) for key in ("relative_path", "offset", "length"))
-        if not isinstance(file, str) or "/" in file or "\0" in file or file in ("", ".", "..") or type(name) is not str:
+        if (
+            not isinstance(file, str)
+            or "/" in file
+            or "\0" in file
+            or file in ("", ".", "..")
+            or type(name) is not str
+        ):
             raise ValueError("a file outside the folder")
         if type(offset) is not int or type(length) is not int or min(offset, length) < 0:
             raise ValueError("no place")
         if file not in sizes:
             sizes[file] = (folder / file).stat().st_size if scan.is_file(folder / file) else None
-            flaws += [] if scan.is_file(folder / file) else [Problem(folder / file, 0, 0, "missing")]
+            flaws += (
+                [] if scan.is_file(folder / file) else [Problem(folder / file, 0, 0, "missing")]
+            )
         size = sizes[file]
         if size is not None and offset + length > size:
-            flaws.append(Problem(folder / file, size, offset + length, f"cut: {name!r} goes on to there"))
+            flaws.append(
+                Problem(folder / file, size, offset + length, f"cut: {name!r} goes on to there")
+            )
         yield _Item(Region(folder / file, offset, length), name, None if at is None else _sizes(at))
 
 
 def _sizes(value: Any) -> tuple[int, ...]:
     found = value.args[0] if isinstance(value, Object) and value.kind == "torch.Size" else value
-    if not isinstance(found, tuple) or any(type(each) is not int or not 0 <= each < 2**62 for each in found):
+    if not isinstance(found, tuple) or any(
+        type(each) is not int or not 0 <= each < 2**62 for each in found
+    ):
         raise TypeError("no sizes")
     return found
 
 
 def _node(
-    tree: TreeBuilder, wanted: tuple[str, Any], items: dict[tuple[str, Any], _Item], path: Step, flaws: list[Problem]
+    tree: TreeBuilder,
+    wanted: tuple[str, Any],
+    items: dict[tuple[str, Any], _Item],
+    path: Step,
+    flaws: list[Problem],
 ) -> Any:
     name, facts = wanted
     quotes = tuple(map(quoted, path))
@@ -134,7 +160,11 @@ def _node(
         at, extent = _sizes(chunk.get("offsets")), _sizes(chunk.get("sizes"))
         item = items.get((name, at)) or items.get((name, None))
         if item is None:
-            flaws.append(Problem(tree.where, 0, 0, f"{name!r}: nothing says where its piece at {list(at)} lies"))
+            flaws.append(
+                Problem(
+                    tree.where, 0, 0, f"{name!r}: nothing says where its piece at {list(at)} lies"
+                )
+            )
         else:
             pieces.append(Chunk(at, extent, item.region.path, partial(_tensor, item)))
     if not is_tiled(shape, [Box(each.at, each.shape) for each in pieces]):
@@ -167,7 +197,11 @@ def _tensor(item: _Item) -> Place:
 def _opened(item: _Item) -> Content:
     with item.region.window() as file:
         head = file.read(4)
-    return pt.read(item.region) if head == b"PK\3\4" or not head[:1].isascii() else safetensors.read(item.region)
+    return (
+        pt.read(item.region)
+        if head == b"PK\3\4" or not head[:1].isascii()
+        else safetensors.read(item.region)
+    )
 
 
 def _damaged(item: _Item) -> Iterator[Problem]:
@@ -181,7 +215,12 @@ def _damaged(item: _Item) -> Iterator[Problem]:
 
 
 def _problem(item: _Item, what: str) -> Problem:
-    return Problem(item.region.path, item.region.start, item.region.start + item.region.size, f"{item.name}: {what}")
+    return Problem(
+        item.region.path,
+        item.region.start,
+        item.region.start + item.region.size,
+        f"{item.name}: {what}",
+    )
 
 
 def _place(root: dict[str, Any], path: Step, node: Any) -> None:

@@ -1,4 +1,6 @@
-"""HDF5 files and Keras' archives of one. Their datasets are listed with h5py, if it is installed."""
+"""HDF5 files and Keras' archives of one.
+Their datasets are listed with h5py, if it is installed.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def archive(region: Region) -> Content:
 
     content = read(weights.region)
     known = facts if isinstance(facts, dict) else {}
-    return content._replace(format="Keras", facts=known, proof=CRC if packed.has_crc else None, check=packed.problems)
+    return content._replace(
+        format="Keras", facts=known, proof=CRC if packed.has_crc else None, check=packed.problems
+    )
 
 
 def _check_length(region: Region) -> None:
@@ -82,7 +86,10 @@ def _check_length(region: Region) -> None:
         raise Damaged(f"{region.path}: no whole HDF5 file")
     end = struct.unpack_from("<Q", head, at)[0]
     if not at < end <= region.size:
-        raise Damaged(f"{region.path}: {region.size} bytes long, and its header says {end}; it is cut, or damaged")
+        raise Damaged(
+            f"{region.path}: {region.size} bytes long, "
+            f"and its header says {end}; it is cut, or damaged"
+        )
 
 
 def _datasets(region: Region) -> Iterator[tuple[Step, tuple[str, tuple[int, ...], Any]]]:
@@ -105,11 +112,19 @@ def _datasets(region: Region) -> Iterator[tuple[Step, tuple[str, tuple[int, ...]
 def _described(region: Region, name: str, item: Any) -> tuple[str, tuple[int, ...], Any]:
     dtype, shape = str(item.dtype.name), tuple(int(extent) for extent in item.shape)
     if dtype not in ITEMSIZE or item.dtype.byteorder == ">":
-        return str(item.dtype.str), shape, [Chunk((), (), region.path, partial(_unread, region, name))]
+        return (
+            str(item.dtype.str),
+            shape,
+            [Chunk((), (), region.path, partial(_unread, region, name))],
+        )
     offset, size = item.id.get_offset(), item.size * ITEMSIZE[dtype]
     if offset is not None and item.id.get_storage_size() == size:
         return dtype, shape, region.cut(offset, offset + size)
-    return dtype, shape, [Chunk((0,) * len(shape), shape, region.path, partial(_values, region, name))]
+    return (
+        dtype,
+        shape,
+        [Chunk((0,) * len(shape), shape, region.path, partial(_values, region, name))],
+    )
 
 
 def _unread(region: Region, name: str) -> Place:

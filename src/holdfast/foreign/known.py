@@ -1,4 +1,6 @@
-"""Known: the meaning of names in pickles of torch, NumPy and Python. A table of data; none of them is imported."""
+"""Known: the meaning of names in pickles of torch,
+NumPy and Python. A table of data; none of them is imported.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,13 @@ STORAGES: Mapping[str, str] = {
     "QUInt8Storage": "uint8",
     "QInt32Storage": "int32",
 }
-_NUMPY_KINDS: Mapping[str, str] = {"f": "float", "i": "int", "u": "uint", "c": "complex", "b": "bool"}
+_NUMPY_KINDS: Mapping[str, str] = {
+    "f": "float",
+    "i": "int",
+    "u": "uint",
+    "c": "complex",
+    "b": "bool",
+}
 
 
 def _tensor(tree: TreeBuilder, made: Object, path: Step) -> Any:
@@ -56,11 +64,15 @@ def _memory(tree: TreeBuilder, made: Object, path: Step) -> Any:
         place = tree.storage(made).place
     except (ValueError, TypeError, LookupError):
         return custom(PERSISTENT, None)
-    return tree.leaf(path, "bytes", (place.size if isinstance(place, Region) else len(place),), place)
+    return tree.leaf(
+        path, "bytes", (place.size if isinstance(place, Region) else len(place),), place
+    )
 
 
 def _is_lazy(metadata: Sequence[Any]) -> bool:
-    """Whether the numbers are the conjugates or negatives of the stored ones. Source: torch._utils"""
+    """Whether the numbers are the conjugates or negatives of the stored ones.
+    Source: torch._utils
+    """
     pairs = [pair for each in metadata if isinstance(each, Object) for pair in each.pairs]
     return any(key in ("conj", "neg") and value for key, value in pairs)
 
@@ -95,7 +107,9 @@ def _mapping(tree: TreeBuilder, made: Object, path: Step) -> Any:
 
 
 def _pairs(made: Object) -> list[tuple[Any, Any]]:
-    """What `OrderedDict([[key, value], ...])` was called with: older versions of Python pickle it so."""
+    """What `OrderedDict([[key, value], ...])` was called with:
+    older versions of Python pickle it so.
+    """
     rows = made.args[0] if made.args else []
     if isinstance(rows, Object):
         return rows.pairs
@@ -122,7 +136,12 @@ def _complex(tree: TreeBuilder, made: Object, path: Step) -> Any:
 
 def _deque(tree: TreeBuilder, made: Object, path: Step) -> Any:
     first, most = (*made.args, (), None)[:2]
-    return {"deque": [most if isinstance(most, int) else None, tree.members([*(first or ()), *made.items], path)]}
+    return {
+        "deque": [
+            most if isinstance(most, int) else None,
+            tree.members([*(first or ()), *made.items], path),
+        ]
+    }
 
 
 def _encoded(tree: TreeBuilder, made: Object, path: Step) -> Any:
@@ -176,7 +195,9 @@ def _numpy_leaf(tree: TreeBuilder, path: Step, array: tuple[bytes, str, Any, Any
         before = axis - 1 if fortran else axis + 1
         if 0 <= before < len(shape):
             stride[axis] = stride[before] * shape[before]
-    return tree.tensor(path, Storage(f"array {'/'.join(path)}", name, data), 0, tuple(shape), stride)
+    return tree.tensor(
+        path, Storage(f"array {'/'.join(path)}", name, data), 0, tuple(shape), stride
+    )
 
 
 def _numpy_dtype(dtype: Any) -> str | None:
@@ -211,13 +232,21 @@ KNOWN: Mapping[str, Known] = {
     **dict.fromkeys(("_codecs.encode", "bytes", "bytearray"), _encoded),
     **dict.fromkeys(("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2"), _tensor),
     "torch._utils._rebuild_tensor_v3": _tensor_with_dtype,
-    **dict.fromkeys(("torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state"), _first),
+    **dict.fromkeys(
+        ("torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state"), _first
+    ),
     "torch._tensor._rebuild_from_type_v2": _of_type,
     "torch.Size": _size,
     "torch.device": _device,
-    **dict.fromkeys((f"numpy.{core}.multiarray._reconstruct" for core in ("core", "_core")), _array),
-    **dict.fromkeys((f"numpy.{core}.numeric._frombuffer" for core in ("core", "_core")), _array_of_buffer),
-    **dict.fromkeys((f"numpy.{core}.multiarray.scalar" for core in ("core", "_core")), _numpy_scalar),
+    **dict.fromkeys(
+        (f"numpy.{core}.multiarray._reconstruct" for core in ("core", "_core")), _array
+    ),
+    **dict.fromkeys(
+        (f"numpy.{core}.numeric._frombuffer" for core in ("core", "_core")), _array_of_buffer
+    ),
+    **dict.fromkeys(
+        (f"numpy.{core}.multiarray.scalar" for core in ("core", "_core")), _numpy_scalar
+    ),
     PERSISTENT: _memory,
 }
 

@@ -1,4 +1,6 @@
-"""Leaves of other programs' checkpoints: handles with the attributes of our own, whose bytes no digest proves."""
+"""Leaves of other programs' checkpoints:
+handles with the attributes of our own, whose bytes no digest proves.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from .limits import READ_BYTES
 from .region import Region
 
 REPEATED, REPEATED_BYTES = 16, 1 << 20  # a view may be so many times larger than the bytes under it
-ANY = "tensor"  # the kind of a leaf that no framework owns; it may be compared with every other kind
+# the kind of a leaf that no framework owns; it may be compared with every other kind
+ANY = "tensor"
 
 Place = Region | bytes  # where bytes are: in a file, or in memory if a pickle itself contains them
 
@@ -33,12 +36,19 @@ class Chunk(NamedTuple):
 
 
 class ForeignLeaf:
-    """One tensor, or a long piece of bytes. `offset` and `stride` are in items of `place`; no stride: C order."""
+    """One tensor, or a long piece of bytes.
+    `offset` and `stride` are in items of `place`; no stride: C order.
+    """
 
     attrs: Mapping[str, object] = MappingProxyType({})
 
     def __init__(
-        self, key: str, dtype: str, shape: tuple[int, ...], place: Place | Sequence[Chunk], stride: Sequence[int] = ()
+        self,
+        key: str,
+        dtype: str,
+        shape: tuple[int, ...],
+        place: Place | Sequence[Chunk],
+        stride: Sequence[int] = (),
     ) -> None:
         self.key, self.dtype, self.shape, self._place = key, dtype, shape, place
         self.kind = "bytes" if dtype == "bytes" else ANY
@@ -50,7 +60,9 @@ class ForeignLeaf:
 
     @property
     def size_bytes(self) -> int:
-        """The size of its items; of a type that we do not know, that of its bytes, if they lie in one place."""
+        """The size of its items; of a type that we do not know,
+        that of its bytes, if they lie in one place.
+        """
         if self.dtype not in ITEMSIZE:
             return _size(self._place) if isinstance(self._place, Region | bytes) else 0
         return math.prod(self.shape) * self.itemsize
@@ -73,7 +85,9 @@ class ForeignLeaf:
 
     @property
     def path(self) -> Path:
-        """The file with its bytes; of a leaf in pieces, the first one. Of bytes in a pickle none."""
+        """The file with its bytes; of a leaf in pieces,
+        the first one. Of bytes in a pickle none.
+        """
         if isinstance(self._place, Region | bytes):
             return self._place.path if isinstance(self._place, Region) else Path()
         return next((each.path for each in self._place), Path())
@@ -87,7 +101,8 @@ class ForeignLeaf:
         return str(found.hexdigest())
 
     def chunks(self) -> Iterator[bytearray]:
-        """Yield the bytes in C order, a mebibyte at a time; only a leaf in one piece is not read as a whole for it.
+        """Yield the bytes in C order, a mebibyte at a time; only a leaf in one piece is not read as
+        a whole for it.
 
         Raises:
             Damaged, StoreError: as `read`.
@@ -106,23 +121,31 @@ class ForeignLeaf:
             StoreError: this machine has less memory than that.
         """
         if self.size_bytes > _memory_bytes():
-            raise StoreError(f"leaf {self.key!r}: {self.size_bytes >> 20} MiB, more than this machine's memory")
+            raise StoreError(
+                f"leaf {self.key!r}: {self.size_bytes >> 20} MiB, more than this machine's memory"
+            )
         if lacking := self.lacking():
             raise Damaged(f"{self.path}: leaf {self.key!r}: {lacking}")
         if isinstance(self._place, Region | bytes):
-            if self._stride and self.size_bytes > REPEATED * max(_size(self._place), REPEATED_BYTES):
+            if self._stride and self.size_bytes > REPEATED * max(
+                _size(self._place), REPEATED_BYTES
+            ):
                 raise StoreError(
-                    f"leaf {self.key!r}: a view that repeats its bytes {REPEATED} times and more; not read"
+                    f"leaf {self.key!r}: a view that repeats its "
+                    f"bytes {REPEATED} times and more; not read"
                 )
             data = _read(self._place)
-            return _gathered(data, self.shape, self._stride, self.itemsize) if self._stride else data
+            return (
+                _gathered(data, self.shape, self._stride, self.itemsize) if self._stride else data
+            )
         found = _room(self.size_bytes)
         for piece in self._place:
             data = _read(piece.find())
             box = Box(piece.at, piece.shape)
             if len(data) != box.volume * self.itemsize:
                 raise Damaged(
-                    f"leaf {self.key!r}: the piece at {list(piece.at)} has {len(data)} bytes, not its shape's"
+                    f"leaf {self.key!r}: the piece at {list(piece.at)} "
+                    f"has {len(data)} bytes, not its shape's"
                 )
             for start, offset, size in stretches(self.shape, box, self.itemsize):
                 found[start : start + size] = data[offset : offset + size]

@@ -31,5 +31,8 @@ class Bounded:
     def _counted(self, data: bytes) -> bytes:
         self._left -= len(data)
         if self._left < 0:
-            raise StoreError(f"{self._where}: more than {self._limit >> 20} MiB of what is no tensor; it is not read")
+            raise StoreError(
+                f"{self._where}: more than {self._limit >> 20} "
+                "MiB of what is no tensor; it is not read"
+            )
         return data

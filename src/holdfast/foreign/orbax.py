@@ -1,4 +1,6 @@
-"""Folders of Orbax: what they hold, by their metadata, and whether their save was finished. Values need its library."""
+"""Folders of Orbax: what they hold, by their metadata, and whether their save was finished.
+Values need its library.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ _TREE = "_METADATA"
 _MANIFEST = "manifest.ocdbt"
 _COMMITTED = "commit_success.txt"
 _MOST = 100_000  # files of one array, and items of one checkpoint
-_MAGIC = {_MANIFEST: b"\x0c\xdb\x3a\x2a", "d": b"\x0c\xdb\x20\xde"}  # source: TensorStore's OCDBT format
+# source: TensorStore's OCDBT format
+_MAGIC = {_MANIFEST: b"\x0c\xdb\x3a\x2a", "d": b"\x0c\xdb\x20\xde"}
 
 
 class _Key(msgspec.Struct, frozen=True):
@@ -49,7 +52,8 @@ class _Node(msgspec.Struct, frozen=True):
 
 class _Metadata(msgspec.Struct, frozen=True):
     tree_metadata: dict[str, _Node]
-    use_ocdbt: bool | None = None  # older writers do not record it; Orbax' reader then looks for a manifest
+    # older writers do not record it; Orbax' reader then looks for a manifest
+    use_ocdbt: bool | None = None
 
 
 class _Array(msgspec.Struct, frozen=True):
@@ -66,7 +70,11 @@ _DTYPE = {"f": "float", "i": "int", "u": "uint", "c": "complex", "b": "bool"}
 
 def is_folder(path: Path, names: frozenset[str]) -> bool:
     """Whether Orbax writes such a folder, or was writing it."""
-    return _OWN in names or (_TREE in names and bool(names & {_MANIFEST, _COMMITTED, "_sharding"})) or _is_tmp(path)
+    return (
+        _OWN in names
+        or (_TREE in names and bool(names & {_MANIFEST, _COMMITTED, "_sharding"}))
+        or _is_tmp(path)
+    )
 
 
 def _is_tmp(path: Path) -> bool:
@@ -80,7 +88,11 @@ def read(folder: Path, names: frozenset[str]) -> Content:
         reader.flaw(folder, "its save was not finished: Orbax renames the folder at the end")
     if _OWN in names:
         reader.own(folder / _OWN)
-    items = [folder] if _TREE in names else [each for each in sorted(folder.iterdir()) if scan.is_file(each / _TREE)]
+    items = (
+        [folder]
+        if _TREE in names
+        else [each for each in sorted(folder.iterdir()) if scan.is_file(each / _TREE)]
+    )
     for item in items[:_MOST]:
         reader.item(item, () if item == folder else (item.name,))
     if not items and not reader.flaws:
@@ -163,7 +175,10 @@ class _Reader:
         except Damaged:
             self.flaw(folder / ".zarray", "missing")
             return None
-        counts = [-(-extent // max(1, chunk)) for extent, chunk in zip(array.shape, array.chunks, strict=False)]
+        counts = [
+            -(-extent // max(1, chunk))
+            for extent, chunk in zip(array.shape, array.chunks, strict=False)
+        ]
         if math.prod(counts) > _MOST or any(count < 0 for count in counts):
             raise StoreError(f"{folder}: an array in more than {_MOST:,} files; not read")
         for index in itertools.product(*map(range, counts)):
@@ -175,7 +190,9 @@ class _Reader:
         return array
 
     def packed(self, folder: Path) -> None:
-        """Look at the files of OCDBT: a manifest, and data files that it names in a compressed way."""
+        """Look at the files of OCDBT: a manifest,
+        and data files that it names in a compressed way.
+        """
         rooms = [folder, *scan.glob(folder, "ocdbt.process_*")[:_MOST]]
         for room in rooms:
             manifest, data = room / _MANIFEST, scan.glob(room / "d", "*")[:_MOST]
@@ -186,12 +203,16 @@ class _Reader:
             for file in (manifest, *data):
                 if scan.is_file(file):
                     self.files.append(file)
-                    for what in _framed(whole(file), _MAGIC[_MANIFEST if file == manifest else "d"]):
+                    for what in _framed(
+                        whole(file), _MAGIC[_MANIFEST if file == manifest else "d"]
+                    ):
                         self.flaw(file, what)
 
 
 def _framed(region: Region, magic: bytes) -> Iterator[str]:
-    """Yield the faults of the frames at the beginning of a file: each has a mark, and its length with that mark."""
+    """Yield the faults of the frames at the beginning of a file:
+    each has a mark, and its length with that mark.
+    """
     at = 0
     while at < region.size:
         head = small(region.cut(at, at + 12))
@@ -209,7 +230,9 @@ def _framed(region: Region, magic: bytes) -> Iterator[str]:
 
 
 def _packed(folder: Path) -> Place:
-    raise StoreError(f"{folder}: values of Orbax are packed by TensorStore; read them with orbax.checkpoint")
+    raise StoreError(
+        f"{folder}: values of Orbax are packed by TensorStore; read them with orbax.checkpoint"
+    )
 
 
 def _dtype(text: str) -> str:

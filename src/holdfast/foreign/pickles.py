@@ -1,6 +1,7 @@
 """Pickles as data: an interpreter of their opcodes that imports nothing and calls nothing.
 
-A call in a pickle becomes an `Object` with the callee's name. A caller that knows the name can interpret it.
+A call in a pickle becomes an `Object` with the callee's name. A caller that knows the name can
+interpret it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ class PickledName(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        return self.name if self.module in ("builtins", "__builtin__") else f"{self.module}.{self.name}"
+        return (
+            self.name
+            if self.module in ("builtins", "__builtin__")
+            else f"{self.module}.{self.name}"
+        )
 
 
 class Object:
@@ -38,9 +43,18 @@ class Object:
         self.state = state
 
     def get(self, key: Any) -> Any:
-        """The value under `key` in what a dict or the attributes of an object hold; None if there is none."""
+        """The value under `key` in what a dict or the attributes of an object hold;
+        None if there is none.
+        """
         pairs = self.pairs or (self.state.pairs if isinstance(self.state, Object) else [])
-        return next((value for found, value in reversed(pairs) if type(found) is type(key) and found == key), None)
+        return next(
+            (
+                value
+                for found, value in reversed(pairs)
+                if type(found) is type(key) and found == key
+            ),
+            None,
+        )
 
 
 PERSISTENT = "a persistent id"  # a reference from a pickle to something outside it
@@ -59,7 +73,9 @@ def read(file: BinaryIO, where: object) -> Any:
     try:
         for number, (opcode, argument, _) in enumerate(pickletools.genops(bounded)):
             if number >= OPCODES:
-                raise StoreError(f"{where}: a pickle of more than {OPCODES} opcodes; it is not read")
+                raise StoreError(
+                    f"{where}: a pickle of more than {OPCODES} opcodes; it is not read"
+                )
             machine.step(opcode.name, argument)
         return machine.pop()
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
@@ -140,7 +156,12 @@ def _made(callee: Any, args: Any, named: Any = None) -> Object:
     return Object(str(callee), arguments)
 
 
-_OF_FIRST = {"copyreg._reconstructor", "copy_reg._reconstructor", "copyreg.__newobj__", "object.__new__"}
+_OF_FIRST = {
+    "copyreg._reconstructor",
+    "copy_reg._reconstructor",
+    "copyreg.__newobj__",
+    "object.__new__",
+}
 
 
 def _inst(machine: _Machine, argument: str) -> None:
@@ -241,18 +262,24 @@ _ACTIONS: Mapping[str, Callable[[_Machine, Any], None]] = {
     "PERSID": lambda machine, argument: machine.push(Object(PERSISTENT, (argument,))),
     "BINPERSID": lambda machine, _: machine.push(Object(PERSISTENT, (machine.pop(),))),
     **{
-        each: lambda machine, argument: machine.push(PickledName("copyreg", f"extension {argument}"))
+        each: lambda machine, argument: machine.push(
+            PickledName("copyreg", f"extension {argument}")
+        )
         for each in ("EXT1", "EXT2", "EXT4")
     },
 }
 
 
 def names(value: Any) -> Iterator[str]:
-    """Every class and function that `value` names, each once: what an unpickler would have imported."""
+    """Every class and function that `value` names,
+    each once: what an unpickler would have imported.
+    """
     rest, seen, told = [value], set[int](), set[str]()
     while rest:
         each = rest.pop()
-        if isinstance(each, PickledName) or (isinstance(each, Object) and each.kind not in (DICT, PERSISTENT, "set")):
+        if isinstance(each, PickledName) or (
+            isinstance(each, Object) and each.kind not in (DICT, PERSISTENT, "set")
+        ):
             name = str(each) if isinstance(each, PickledName) else each.kind
             if name not in told:
                 told.add(name)
@@ -265,4 +292,9 @@ def names(value: Any) -> Iterator[str]:
 def inside(value: Any) -> list[Any]:
     if not isinstance(value, Object):
         return [] if isinstance(value, PickledName) else [*value]
-    return [*value.args, *value.items, *(part for pair in value.pairs for part in pair), value.state]
+    return [
+        *value.args,
+        *value.items,
+        *(part for pair in value.pairs for part in pair),
+        value.state,
+    ]

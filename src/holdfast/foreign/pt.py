@@ -1,4 +1,6 @@
-"""What `torch.save` writes: a zip file with a pickle and one member for each storage. Also one pickle."""
+"""What `torch.save` writes:
+a zip file with a pickle and one member for each storage. Also one pickle.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from .trees import Step, Storage, TreeBuilder
 from .zips import ZipMembers
 
 PICKLE = "data.pkl"
-_BEFORE_1_6 = 0x1950A86A20F9469CFC6C  # the first value of an older file; source: torch.serialization.MAGIC_NUMBER
+# the first value of an older file; source: torch.serialization.MAGIC_NUMBER
+_BEFORE_1_6 = 0x1950A86A20F9469CFC6C
 
 
 def read(region: Region, path: Step = ()) -> Content:
@@ -53,9 +56,14 @@ def pickled(region: Region, path: Step = ()) -> Content:
     with region.window() as file:
         value = pickles.read(file, region.path)
     if type(value) is int and value == _BEFORE_1_6:
-        raise StoreError(f"{region.path}: written by torch before 1.6; not read. torch.load and torch.save it anew")
+        raise StoreError(
+            f"{region.path}: written by torch before 1.6; "
+            "not read. torch.load and torch.save it anew"
+        )
     tree = TreeBuilder(region.path, KNOWN, no_storage)
-    return Content("pickle", tree.node(value, path), tree.leaves, [region.path], facts=imports(value))
+    return Content(
+        "pickle", tree.node(value, path), tree.leaves, [region.path], facts=imports(value)
+    )
 
 
 def imports(value: Any) -> dict[str, Any]:
@@ -66,7 +74,11 @@ def imports(value: Any) -> dict[str, Any]:
 
 def _top(archive: ZipMembers) -> str:
     """The folder in the archive: torch names it like the file."""
-    found = [name.removesuffix(PICKLE) for name in archive.members if name == PICKLE or name.endswith(f"/{PICKLE}")]
+    found = [
+        name.removesuffix(PICKLE)
+        for name in archive.members
+        if name == PICKLE or name.endswith(f"/{PICKLE}")
+    ]
     if not found:
         raise Damaged(f"{archive.region.path}: a zip file without a {PICKLE}: not one of torch's")
     top = min(found, key=len)
@@ -85,7 +97,12 @@ def reference(made: Any) -> tuple[str, str, int]:
     if not isinstance(made, Object) or made.kind != PERSISTENT:
         raise TypeError("no storage")
     word, kind, key, _, count, *_ = made.args[0]
-    if word != "storage" or not isinstance(kind, PickledName) or not isinstance(count, int) or count < 0:
+    if (
+        word != "storage"
+        or not isinstance(kind, PickledName)
+        or not isinstance(count, int)
+        or count < 0
+    ):
         raise TypeError("no storage")
     return str(key), STORAGES[kind.name], count
 
@@ -96,7 +113,9 @@ def _storage(archive: ZipMembers, top: str, made: Any) -> Storage:
     if member is None:
         return Storage(key, dtype, Region(archive.region.path, 0, 0))
     if member.is_compressed:
-        raise StoreError(f"{archive.region.path}: {member.name}: compressed bytes of a tensor; not read")
+        raise StoreError(
+            f"{archive.region.path}: {member.name}: compressed bytes of a tensor; not read"
+        )
     return Storage(key, dtype, member.region)
 
 

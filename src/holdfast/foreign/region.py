@@ -35,7 +35,10 @@ class Region(NamedTuple):
             while left:
                 got = file.readinto(buffer[: min(left, len(buffer))])
                 if not got:
-                    raise Damaged(f"{self.path}: ends at byte {self.start + self.size - left}, {left} before its time")
+                    raise Damaged(
+                        f"{self.path}: ends at byte {self.start + self.size - left}, "
+                        f"{left} before its time"
+                    )
                 left -= got
                 yield buffer[:got]
 
@@ -72,7 +75,11 @@ class _Window(io.RawIOBase):
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         room = memoryview(buffer)[: max(0, self._region.size - self._at)]
         with reading(self._region.path):
-            got = os.preadv(self._file.fileno(), [room], self._region.start + self._at) if room.nbytes else 0
+            got = (
+                os.preadv(self._file.fileno(), [room], self._region.start + self._at)
+                if room.nbytes
+                else 0
+            )
         self._at += got
         return got
 

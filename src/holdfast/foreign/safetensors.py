@@ -1,4 +1,6 @@
-"""Files of safetensors: a length, a JSON header, and the bytes of each tensor. Nothing in them proves the bytes."""
+"""Files of safetensors: a length, a JSON header, and the bytes of each tensor. Nothing in them
+proves the bytes.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,10 @@ def read(region: Region) -> Content:
     path = region.path
     length = int.from_bytes(small(region.cut(0, 8)), "little")
     if region.size < 8 or length > min(HEADER_BYTES, region.size - 8):
-        raise Damaged(f"{path}: no safetensors header of {length} bytes in {region.size}; the file is cut, or none")
+        raise Damaged(
+            f"{path}: no safetensors header of {length} "
+            f"bytes in {region.size}; the file is cut, or none"
+        )
     try:
         raw = _RAW.decode(small(region.cut(8, 8 + length)))
         metadata = _METADATA.decode(raw.pop("__metadata__", msgspec.Raw(b"{}")))
@@ -49,7 +54,11 @@ def read(region: Region) -> Content:
         raise Damaged(f"{path}: no safetensors header: {error}") from error
     data = region.cut(8 + length, region.size)
     leaves = {name: _leaf(name, entry, data) for name, entry in _keyed(entries)}
-    tree = {"dict": {name: {"leaf": leaf.key} for name, leaf in zip(entries, leaves.values(), strict=True)}}
+    tree = {
+        "dict": {
+            name: {"leaf": leaf.key} for name, leaf in zip(entries, leaves.values(), strict=True)
+        }
+    }
     facts: dict[str, Any] = {"metadata": metadata} if metadata else {}
     flaws = [Problem(path, 8 + length, region.size, what) for what in _flaws(entries, data.size)]
     return Content("safetensors", tree, leaves, [path], facts=facts, flaws=flaws)
@@ -70,7 +79,9 @@ def _leaf(key: str, entry: _Entry, data: Region) -> ForeignLeaf:
 
 
 def _flaws(entries: dict[str, _Entry], size: int) -> Iterator[str]:
-    """Yield what contradicts the format: tensors lie one after another, without holes, to the end of the file."""
+    """Yield what contradicts the format: tensors lie one after another,
+    without holes, to the end of the file.
+    """
     end = 0
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
         start, stop = entry.data_offsets

@@ -1,4 +1,6 @@
-"""Folders of Hugging Face: weights in one file or in shards with an index, and what its Trainer keeps beside them."""
+"""Folders of Hugging Face: weights in one file or in shards with an index, and what its Trainer
+keeps beside them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _WEIGHTS = ("model", "pytorch_model", "diffusion_pytorch_model", "adapter_model"
 _INDEX = re.compile(rf"({'|'.join(_WEIGHTS)})(\.fp16)?\.(safetensors|bin)\.index\.json")
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.(safetensors|bin)")
 _SINGLE = re.compile(rf"({'|'.join(_WEIGHTS)})\.(safetensors|bin)")
-_BESIDE = re.compile(r"(optimizer|scheduler|scaler|training_args|rng_state(?:_\d{1,6})?)\.(?:pt|pth|bin)")
+_BESIDE = re.compile(
+    r"(optimizer|scheduler|scaler|training_args|rng_state(?:_\d{1,6})?)\.(?:pt|pth|bin)"
+)
 _CONFIGS = ("config.json", "adapter_config.json", "trainer_state.json")
 _OTHERS = (".pt", ".pth", ".ckpt", ".safetensors")
 _MOST_FILES = 10_000
@@ -82,30 +86,43 @@ def read(folder: Path, names: frozenset[str]) -> Content:
     )
 
 
-def _weights(folder: Path, names: frozenset[str], flaws: list[Problem]) -> Mapping[str, list[str] | None]:
+def _weights(
+    folder: Path, names: frozenset[str], flaws: list[Problem]
+) -> Mapping[str, list[str] | None]:
     """Return the files with weights, and the tensors that an index promises in each."""
     for name in sorted(names, reverse=True):
         if _INDEX.fullmatch(name):
             wanted: dict[str, list[str] | None] = {}
             for tensor, file in _index(folder / name).items():
                 if "/" in file or file in ("", ".", "..") or "\0" in file:
-                    raise Damaged(f"{folder / name}: {file!r}, where {tensor!r} should be, is outside the folder")
+                    raise Damaged(
+                        f"{folder / name}: {file!r}, "
+                        f"where {tensor!r} should be, is outside the folder"
+                    )
                 (wanted.setdefault(file, []) or wanted[file]).append(tensor)  # type: ignore[union-attr]
             return wanted
-    shards = sorted({(match[1], match[3], match[4]) for match in map(_SHARD.fullmatch, names) if match})
+    shards = sorted(
+        {(match[1], match[3], match[4]) for match in map(_SHARD.fullmatch, names) if match}
+    )
     if len(shards) > 1:  # no file tells which of them is this folder's model
         found = [f"{stem}-*-of-{count}.{ending}" for stem, count, ending in shards[:_NAMED]]
         more = ", and others" if len(shards) > _NAMED else ""
         what = (
-            f"shards without an index, of more than one model: {', '.join(found)}{more}; the weights of none are read"
+            "shards without an index, of more than one model: "
+            f"{', '.join(found)}{more}; the weights of none are read"
         )
         flaws.append(Problem(folder, 0, 0, what))
         return {}
     for stem, count, ending in shards:
         flaws.append(Problem(folder, 0, 0, f"the index {stem}.{ending}.index.json is missing"))
-        every = [f"{stem}-{number:05d}-of-{count}.{ending}" for number in range(1, min(int(count), _MOST_FILES) + 1)]
+        every = [
+            f"{stem}-{number:05d}-of-{count}.{ending}"
+            for number in range(1, min(int(count), _MOST_FILES) + 1)
+        ]
         return dict.fromkeys(every)
-    return dict.fromkeys(sorted((name for name in names if _SINGLE.fullmatch(name)), reverse=True)[:1])
+    return dict.fromkeys(
+        sorted((name for name in names if _SINGLE.fullmatch(name)), reverse=True)[:1]
+    )
 
 
 def _index(path: Path) -> dict[str, str]:
@@ -119,7 +136,9 @@ def single(region: Region, path: Step = ()) -> Content:
     """Read one file; `path` goes before the keys of leaves in a pickle."""
     if region.path.suffix == ".safetensors":
         return safetensors.read(region)
-    return pt.read(region, path) if small(region.cut(0, 4)) == b"PK\3\4" else pt.pickled(region, path)
+    return (
+        pt.read(region, path) if small(region.cut(0, 4)) == b"PK\3\4" else pt.pickled(region, path)
+    )
 
 
 class _FolderContent:
@@ -135,12 +154,17 @@ class _FolderContent:
         self.contents: list[Content] = []
         self.read: list[str] = []  # files beside the weights
 
-    def weights(self, name: str, reader: Callable[[Region], Content], promised: list[str] | None) -> None:
+    def weights(
+        self, name: str, reader: Callable[[Region], Content], promised: list[str] | None
+    ) -> None:
         content = self._content(name, reader)
         if content is None:
             return
         held = dict(_named(content))
-        self.model |= {tensor: {"leaf": self._add(f"model/{quoted(tensor)}", leaf)} for tensor, leaf in held.items()}
+        self.model |= {
+            tensor: {"leaf": self._add(f"model/{quoted(tensor)}", leaf)}
+            for tensor, leaf in held.items()
+        }
         for tensor in promised or ():
             if tensor not in held:
                 self._flaw(name, f"tensor {tensor!r} is not in it, where the index says it is")
@@ -159,7 +183,9 @@ class _FolderContent:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._flaw(path.name, f"no JSON: {error}")
             return
-        self.parts["trainer_state"] = TreeBuilder(path, {}, pt.no_storage).node(value, ("trainer_state",))
+        self.parts["trainer_state"] = TreeBuilder(path, {}, pt.no_storage).node(
+            value, ("trainer_state",)
+        )
         self.read.append(path.name)
 
     def _content(self, name: str, reader: Callable[[Region], Content]) -> Content | None:
@@ -187,7 +213,15 @@ class _FolderContent:
 def _named(content: Content) -> Iterator[tuple[str, ForeignLeaf]]:
     """Yield the tensors of a state dict by their names; a file of weights holds nothing else."""
     tag, held = nodes.tagged(content.tree)
-    pairs = held.items() if tag == "dict" else held[0] if tag == "ordered_with" else held if tag == "ordered" else ()
+    pairs = (
+        held.items()
+        if tag == "dict"
+        else held[0]
+        if tag == "ordered_with"
+        else held
+        if tag == "ordered"
+        else ()
+    )
     for name, node in pairs:
         if isinstance(node, dict) and isinstance(node.get("leaf"), str):
             yield name, content.leaves[node["leaf"]]

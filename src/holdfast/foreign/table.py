@@ -1,4 +1,6 @@
-"""Table: which format a path has. Files are known by their first bytes, or else by their names' ending."""
+"""Table: which format a path has.
+Files are known by their first bytes, or else by their names' ending.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from .region import Region, small, whole
 
 _MOST_NAMES = 100_000  # files in a folder
 _HEAD = 8
-_POINTER = b"version https://git-lfs.github.com/spec/"  # https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
+# https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
+_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 class FileFormat(NamedTuple):
@@ -32,10 +35,14 @@ class FolderFormat(NamedTuple):
 
 FILES = (
     FileFormat((".pt", ".pth", ".ckpt", ".bin", ".pkl"), re.compile(rb"PK\x03\x04"), pt.read),
-    FileFormat((".pt", ".pth", ".ckpt", ".bin", ".pkl"), re.compile(rb"\x80[\x02-\x05]"), pt.pickled),
+    FileFormat(
+        (".pt", ".pth", ".ckpt", ".bin", ".pkl"), re.compile(rb"\x80[\x02-\x05]"), pt.pickled
+    ),
     FileFormat((".keras",), re.compile(rb"PK\x03\x04"), hdf5.archive),
     FileFormat((".h5", ".hdf5"), re.compile(rb"\x89HDF\r\n\x1a\n"), hdf5.read),
-    FileFormat((".safetensors",), re.compile(rb"[^\x00].{2,4}\x00{1,5}", re.DOTALL), safetensors.read),
+    FileFormat(
+        (".safetensors",), re.compile(rb"[^\x00].{2,4}\x00{1,5}", re.DOTALL), safetensors.read
+    ),
 )
 FOLDERS = (
     FolderFormat(lambda _, names: dcp.METADATA in names, dcp.read),
@@ -47,7 +54,9 @@ _ENDINGS = tuple({*_ALL_ENDINGS} - {".bin", ".pkl"})  # other programs write suc
 
 
 def is_foreign(path: Path, *, named: bool = False) -> bool:
-    """Whether `path` is a checkpoint of another program, by its name or by how it begins; with `named`, by both."""
+    """Whether `path` is a checkpoint of another program, by its name or by how it begins; with
+    `named`, by both.
+    """
     if scan.is_dir(path):
         return _of_folder(path, names_in(path)) is not None
     if not scan.is_file(path) or (named and not path.name.endswith(_ALL_ENDINGS)):

@@ -1,4 +1,6 @@
-"""Trees: the values of a pickle or a JSON text as a tree of our own, and the tensors in them as its leaves."""
+"""Trees: the values of a pickle or a JSON text as a tree of our own,
+and the tensors in them as its leaves.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,15 @@ Known = Callable[["TreeBuilder", Object, Step], Any]  # an object and the path t
 class TreeBuilder:
     """Makes nodes from values. `known` interprets objects; `leaves` collects the tensors."""
 
-    def __init__(self, where: Path, known: Mapping[str, Known], storage: Callable[[Any], Storage]) -> None:
+    def __init__(
+        self, where: Path, known: Mapping[str, Known], storage: Callable[[Any], Storage]
+    ) -> None:
         self.where, self.storage = where, storage
         self.leaves: dict[str, ForeignLeaf] = {}
         self._known, self._left = known, VALUES
         self._within: dict[int, Step] = {}
-        self._same: dict[tuple[Any, ...], str] = {}  # identity of tied tensors -> the key of their leaf
+        # identity of tied tensors -> the key of their leaf
+        self._same: dict[tuple[Any, ...], str] = {}
 
     def node(self, value: Any, path: Step = ()) -> Any:
         """Return the node of `value`.
@@ -60,7 +65,9 @@ class TreeBuilder:
         if id(value) in self._within:
             return custom("what contains it", "/".join(self._within[id(value)]))
         if len(self._within) >= MAX_DEPTH:
-            raise StoreError(f"{self.where}: values more than {MAX_DEPTH} deep in each other; not read")
+            raise StoreError(
+                f"{self.where}: values more than {MAX_DEPTH} deep in each other; not read"
+            )
         self._within[id(value)] = path
         try:
             return self._container(value, path)
@@ -119,7 +126,11 @@ class TreeBuilder:
     def mapping(self, pairs: Sequence[tuple[Any, Any]], path: Step, tag: str = DICT) -> Any:
         """Return the node of a mapping; if keys are equal, the last one counts."""
         if tag == DICT and all(type(key) is str and is_text(key) for key, _ in pairs):
-            return {DICT: {key: self.node(each, (*path, quoted(key))) for key, each in dict(pairs).items()}}
+            return {
+                DICT: {
+                    key: self.node(each, (*path, quoted(key))) for key, each in dict(pairs).items()
+                }
+            }
         keys: dict[bytes, tuple[Any, Any]] = {}
         for key, each in pairs:
             node = self.node(key, (*path, "key"))
@@ -135,14 +146,18 @@ class TreeBuilder:
         """Return a node with the name of what an unpickler would call, and the arguments."""
         inner = (*path, "value")
         parts = {"arguments": value.args, "members": value.items, "state": value.state}
-        held: dict[str, Any] = {name: part for name, part in parts.items() if part not in ((), [], None)}
+        held: dict[str, Any] = {
+            name: part for name, part in parts.items() if part not in ((), [], None)
+        }
         if value.pairs:
             held["items"] = pairs = Object(DICT)
             pairs.pairs.extend(value.pairs)
         alone = next(iter(held.values())) if len(held) == 1 else None
         return custom(value.kind, self.node(held if len(held) > 1 else alone, inner))
 
-    def leaf(self, path: Step, dtype: str, shape: tuple[int, ...], place: Place | Sequence[Chunk]) -> Any:
+    def leaf(
+        self, path: Step, dtype: str, shape: tuple[int, ...], place: Place | Sequence[Chunk]
+    ) -> Any:
         """Add a leaf of items in C order; return its node."""
         key = self._key(path)
         self.leaves[key] = ForeignLeaf(key, dtype, shape, place)
@@ -153,10 +168,14 @@ class TreeBuilder:
         self._spend(len(key) // _TEXT)
         return key
 
-    def tensor(self, path: Step, storage: Storage, offset: int, shape: Sequence[int], stride: Sequence[int]) -> Any:
+    def tensor(
+        self, path: Step, storage: Storage, offset: int, shape: Sequence[int], stride: Sequence[int]
+    ) -> Any:
         """Add items of a storage, or find the leaf that has the same ones; return the node."""
         sizes = (offset, *shape, *stride)
-        if len(shape) != len(stride) or any(type(each) is not int or not 0 <= each < 2**62 for each in sizes):
+        if len(shape) != len(stride) or any(
+            type(each) is not int or not 0 <= each < 2**62 for each in sizes
+        ):
             raise ValueError("no sizes")
         if storage.dtype not in ITEMSIZE or len(shape) > MAX_DEPTH:
             raise ValueError("no tensor that we know")
@@ -168,8 +187,12 @@ class TreeBuilder:
             reach = sum((extent - 1) * step for extent, step in zip(shape, stride, strict=True)) + 1
             used = slice(offset * item, (offset + (reach if math.prod(shape) else 0)) * item)
             part = place[used] if isinstance(place, bytes) else place.cut(used.start, used.stop)
-            flat = all(a == b or n == 1 for a, b, n in zip(stride, c_stride(shape), shape, strict=True))
-            self.leaves[key] = ForeignLeaf(key, storage.dtype, tuple(shape), part, () if flat else stride)
+            flat = all(
+                a == b or n == 1 for a, b, n in zip(stride, c_stride(shape), shape, strict=True)
+            )
+            self.leaves[key] = ForeignLeaf(
+                key, storage.dtype, tuple(shape), part, () if flat else stride
+            )
         return {"leaf": self._same[same]}
 
 

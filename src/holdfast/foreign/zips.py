@@ -1,4 +1,6 @@
-"""Zip files: their members as regions, and checks by their CRC-32. Hostile ones cost little memory and time."""
+"""Zip files: their members as regions, and checks by their CRC-32.
+Hostile ones cost little memory and time.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ class Member(NamedTuple):
 
 
 class ZipMembers:
-    """The members of a zip file. `has_crc`: whether whoever wrote it computed CRC-32; torch can leave that out.
+    """The members of a zip file. `has_crc`: whether whoever wrote it computed CRC-32; torch can
+    leave that out.
 
     Raises:
         Damaged: the file is cut, or its directory contradicts itself.
@@ -44,7 +47,9 @@ class ZipMembers:
         if member is None:
             raise Damaged(f"{self.region.path}: no member {name!r}")
         if member.size > PICKLE_BYTES:
-            raise StoreError(f"{self.region.path}: {name}: {member.size >> 20} MiB of text, more than is read")
+            raise StoreError(
+                f"{self.region.path}: {name}: {member.size >> 20} MiB of text, more than is read"
+            )
         data = b"".join(map(bytes, self._pieces(member)))
         if len(data) != member.size or (self.has_crc and zlib.crc32(data) != member.crc):
             raise Damaged(f"{self.region.path}: {name}: {_CHANGED}")
@@ -54,7 +59,8 @@ class ZipMembers:
         """Read every member; yield the damaged ones."""
         if sum(each.size for each in self.members.values() if each.is_compressed) > INFLATED_BYTES:
             raise StoreError(
-                f"{self.region.path}: compressed members of more than {INFLATED_BYTES >> 30} GiB; not read"
+                f"{self.region.path}: compressed members of "
+                f"more than {INFLATED_BYTES >> 30} GiB; not read"
             )
         for member in self.members.values():
             found = size = 0
@@ -83,7 +89,8 @@ class ZipMembers:
                     left -= len(data)
                     if left < 0:
                         raise Damaged(
-                            f"{self.region.path}: {member.name}: inflates to more than its {member.size} bytes"
+                            f"{self.region.path}: {member.name}: "
+                            f"inflates to more than its {member.size} bytes"
                         )
                     yield data
                     data = inflate.decompress(inflate.unconsumed_tail, READ_BYTES)
@@ -95,16 +102,29 @@ def _members(region: Region) -> Iterator[Member]:
     with region.window() as file:
         try:
             archive = zipfile.ZipFile(_Directory(file, region))
-        except (zipfile.BadZipFile, zipfile.LargeZipFile, ValueError, struct.error, NotImplementedError) as error:
+        except (
+            zipfile.BadZipFile,
+            zipfile.LargeZipFile,
+            ValueError,
+            struct.error,
+            NotImplementedError,
+        ) as error:
             raise Damaged(f"{region.path}: no whole zip file: {error}; it may be cut") from error
         behind, names = archive.start_dir, set[str]()
         for info in sorted(archive.infolist(), key=lambda info: info.header_offset, reverse=True):
             start = _start(file, info, region)
             if start + info.compress_size > behind or info.orig_filename in names:
-                raise Damaged(f"{region.path}: {info.orig_filename!r}: overlaps what follows, or is there twice")
-            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 1:
+                raise Damaged(
+                    f"{region.path}: {info.orig_filename!r}: "
+                    "overlaps what follows, or is there twice"
+                )
+            if (
+                info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+                or info.flag_bits & 1
+            ):
                 raise StoreError(
-                    f"{region.path}: {info.orig_filename!r}: encrypted, or packed in a way that is not read"
+                    f"{region.path}: {info.orig_filename!r}: "
+                    "encrypted, or packed in a way that is not read"
                 )
             behind = info.header_offset
             names.add(info.orig_filename)
@@ -119,12 +139,16 @@ def _start(file: Any, info: zipfile.ZipInfo, region: Region) -> int:
     mark, *_, named, extra = _LOCAL.unpack(file.read(_LOCAL.size).ljust(_LOCAL.size, b"\0"))
     name = file.read(named).decode("utf-8" if info.flag_bits & 0x800 else "cp437", "replace")
     if mark != b"PK\3\4" or name != info.orig_filename:
-        raise Damaged(f"{region.path}: {info.orig_filename!r}: the header in front of it is damaged")
+        raise Damaged(
+            f"{region.path}: {info.orig_filename!r}: the header in front of it is damaged"
+        )
     return int(info.header_offset + _LOCAL.size + named + extra)
 
 
 class _Directory:
-    """A file whose directory, at its end, `zipfile` reads. A directory that is too large is refused before that."""
+    """A file whose directory, at its end, `zipfile` reads. A directory that is too large is
+    refused before that.
+    """
 
     def __init__(self, file: Any, region: Region) -> None:
         self._file, self._region = file, region
@@ -132,7 +156,9 @@ class _Directory:
 
     def read(self, size: int = -1) -> bytes:
         if size > DIRECTORY_BYTES:
-            raise StoreError(f"{self._region.path}: a zip directory of {size >> 20} MiB; it is not read")
+            raise StoreError(
+                f"{self._region.path}: a zip directory of {size >> 20} MiB; it is not read"
+            )
         data: bytes = self._file.read(DIRECTORY_BYTES + 1 if size < 0 else size)
         if len(data) > DIRECTORY_BYTES:
             raise StoreError(f"{self._region.path}: a zip directory of more than is read")

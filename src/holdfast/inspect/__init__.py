@@ -1,1 +1,3 @@
-"""Contents of a checkpoint, read without the frameworks that wrote it: compared with another, or exported."""
+"""Contents of a checkpoint, read without the frameworks that wrote it:
+compared with another, or exported.
+"""

@@ -1,4 +1,6 @@
-"""Alignment: which tensors of two checkpoints belong together although their names begin differently. Pure."""
+"""Alignment: which tensors of two checkpoints belong together although their names begin
+differently. Pure.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,17 @@ _JOINT = re.compile(r"[/.]")
 
 
 class Beginnings(NamedTuple):
-    """The prefixes of common tensors' names in each checkpoint: `model/` here, `state_dict/model.` there."""
+    """The prefixes of common tensors' names in each checkpoint:
+    `model/` here, `state_dict/model.` there.
+    """
 
     a: str
     b: str
 
 
 class Alignment(NamedTuple):
-    """Which tensors are compared: their names in each checkpoint, and the name that is shown, spelled as in checkpoint
-    a.
+    """Which tensors are compared: their names in each checkpoint, and the name that is shown,
+    spelled as in checkpoint a.
     """
 
     pairs: list[Beginnings]
@@ -30,10 +34,11 @@ class Alignment(NamedTuple):
 
 
 def alignment(a: Collection[str], b: Collection[str]) -> Alignment:
-    """Remove the pair of prefixes without which most names are equal; of several such pairs the shortest.
+    """Remove the pair of prefixes without which most names are equal; of several such pairs the
+    shortest.
 
-    Further pairs follow if all other names under two prefixes are the same. Names without a counterpart are compared,
-    too, if they have a prefix of one of the pairs.
+    Further pairs follow if all other names under two prefixes are the same. Names without a
+    counterpart are compared, too, if they have a prefix of one of the pairs.
     """
     pairs: list[Beginnings] = []
     left, beside, in_a, in_b = {*a}, {*b}, dict[str, str](), dict[str, str]()
@@ -63,8 +68,12 @@ def _best(a: Collection[str], b: Collection[str]) -> Beginnings | None:
     found = Counter[Beginnings]()
     for name in b:
         for cut in _cuts(name):
-            found.update(Beginnings(each, name[:cut]) for each in ends.get(name[cut:], ())[:_MOST_PARTS])
-    return min(found, key=lambda pair: (-found[pair], len(pair.a) + len(pair.b), pair), default=None)
+            found.update(
+                Beginnings(each, name[:cut]) for each in ends.get(name[cut:], ())[:_MOST_PARTS]
+            )
+    return min(
+        found, key=lambda pair: (-found[pair], len(pair.a) + len(pair.b), pair), default=None
+    )
 
 
 def _cuts(name: str) -> Iterator[int]:

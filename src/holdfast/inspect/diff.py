@@ -1,8 +1,9 @@
 """Diff: how the states of two checkpoints differ. Nothing is rounded, and there is no tolerance.
 
-Compared: step, phase and epoch; the tree with every value in it, bit for bit; every leaf's kind, dtype, shape, layout
-and bytes; which leaves are tied; files that a caller wrote. Plain mappings are equal in any order, as in Python.
-Not compared: when, where, by which command and attempt they were made, their parents, notes, metrics and documents.
+Compared: step, phase and epoch; the tree with every value in it, bit for bit; every leaf's kind,
+dtype, shape, layout and bytes; which leaves are tied; files that a caller wrote. Plain mappings are
+equal in any order, as in Python. Not compared: when, where, by which command and attempt they were
+made, their parents, notes, metrics and documents.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class Difference(NamedTuple):
 
     where: str  # a leaf's key, or the place in the tree spelled like one
     kind: (
-        str  # "only in a", "only in b", "type", "dtype", "shape", "layout", "bytes", "value", "order", "ties" or "rng"
+        # "only in a", "only in b", "type", "dtype", "shape", "layout", "bytes", "value", "order",
+        # "ties" or "rng"
+        str
     )
     what: str
     distance: Distance | None = None
@@ -59,13 +62,17 @@ class Difference(NamedTuple):
         return f"{self.where}: {label}{self.what}"
 
 
-def compare(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = (), *, read: bool = False) -> list[Difference]:
-    """Return the differences, sorted by place. Leaves are compared by recorded digests, or with `read` by their bytes.
+def compare(
+    a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = (), *, read: bool = False
+) -> list[Difference]:
+    """Return the differences, sorted by place. Leaves are compared by recorded digests, or with
+    `read` by their bytes.
 
     `exempt` names places to leave out, with all below them; `*` stands for any text.
 
     Raises:
-        Damaged: bytes that had to be read are not what was committed, or another program's checkpoint is not whole.
+        Damaged: bytes that had to be read are not what was committed, or another program's
+            checkpoint is not whole.
         StoreError: the values of another program's checkpoint are not read.
         UsageError: there is nothing that could be compared.
     """
@@ -82,20 +89,26 @@ def compare(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = (), *, read: b
     if shared is None:
         found = [*_positions(a, b), *_trees(a, b), *_leaves(*leaves, checked=read), *_files(a, b)]
     elif not shared.a and not shared.b:
-        raise UsageError(f"{a.path} and {b.path}: only tensors could be compared, and neither holds one")
+        raise UsageError(
+            f"{a.path} and {b.path}: only tensors could be compared, and neither holds one"
+        )
     else:
         found = [*_each(_tensors(a, shared.a), _tensors(b, shared.b), _tensor_pair)]
     return _sources(each for each in found if not _is_exempt(each, exempt))
 
 
 def by_name(a: Checkpoint, b: Checkpoint) -> Alignment | None:
-    """Return which tensors belong together if only those can be compared; None: everything can be."""
+    """Return which tensors belong together if only those can be compared;
+    None: everything can be.
+    """
     if not isinstance(a, ForeignCheckpoint) and not isinstance(b, ForeignCheckpoint):
         return None
     mine, other = _all_tensors(a), _all_tensors(b)
     shared = alignment(mine, other)
     if not (
-        isinstance(a, ForeignCheckpoint) and isinstance(b, ForeignCheckpoint) and a.content.format == b.content.format
+        isinstance(a, ForeignCheckpoint)
+        and isinstance(b, ForeignCheckpoint)
+        and a.content.format == b.content.format
     ):
         return shared
     by_keys, by_names = a.leaves().keys() & b.leaves().keys(), mine.keys() & other.keys()
@@ -110,7 +123,9 @@ def _all_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 def _tensors(checkpoint: Checkpoint, names: Mapping[str, str]) -> dict[str, Tensor]:
     """Return the tensors with these names, by the names that a difference gets."""
-    return {names[name]: tensor for name, tensor in _all_tensors(checkpoint).items() if name in names}
+    return {
+        names[name]: tensor for name, tensor in _all_tensors(checkpoint).items() if name in names
+    }
 
 
 def _tensor_pair(name: str, a: Tensor, b: Tensor) -> Iterator[Difference]:
@@ -127,7 +142,8 @@ def _side_by_side(a: Tensor, b: Tensor) -> Iterable[tuple[bytearray, bytearray]]
 
 
 def same_state(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = ()) -> list[Difference]:
-    """Return the differences, RNG and position included; every byte of both is read. Empty: they are identical.
+    """Return the differences, RNG and position included; every byte of both is read. Empty: they
+    are identical.
 
     Raises:
         Damaged: a byte of either is not what was committed.
@@ -138,12 +154,15 @@ def same_state(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = ()) -> list
 def _is_exempt(difference: Difference, exempt: tuple[str, ...]) -> bool:
     where = difference.where
     return any(
-        where.startswith(f"{each}/") or fnmatchcase(where, each) or fnmatchcase(where, f"{each}/*") for each in exempt
+        where.startswith(f"{each}/") or fnmatchcase(where, each) or fnmatchcase(where, f"{each}/*")
+        for each in exempt
     )
 
 
 def _sources(found: Iterable[Difference]) -> list[Difference]:
-    """Return one line for each random generator: which of its hundreds of words differ is not useful."""
+    """Return one line for each random generator:
+    which of its hundreds of words differ is not useful.
+    """
     told: dict[str, Difference] = {}
     for each in found:
         rank = (_OF_RANK.match(each.where) or [""])[0]
@@ -152,7 +171,8 @@ def _sources(found: Iterable[Difference]) -> list[Difference]:
             what = f"the state of the random generator {source[len(RNG) :]!r} differs"
             told.setdefault(rank + source, Difference(rank + source, "rng", what))
         else:
-            told[f"{each.where}\0{each.kind}"] = each  # a leaf and its place in the tree often have the same name
+            # a leaf and its place in the tree often have the same name
+            told[f"{each.where}\0{each.kind}"] = each
     return sorted(told.values(), key=lambda each: (each.where, each.kind))
 
 
@@ -180,15 +200,24 @@ def _trees(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
         raise Damaged(f"{a.path} or {b.path}: the tree is nested too deeply") from error
 
 
-def _own_nodes(where: str, a: Checkpoint, b: Checkpoint, mine: Any, other: Any) -> Iterator[Difference]:
-    """Return the differences in another rank's tree. Parts that equal rank 0's on both sides are already compared."""
+def _own_nodes(
+    where: str, a: Checkpoint, b: Checkpoint, mine: Any, other: Any
+) -> Iterator[Difference]:
+    """Return the differences in another rank's tree. Parts that equal rank 0's on both sides are
+    already compared.
+    """
     first, second, in_a, in_b = top(a.tree), top(b.tree), top(mine), top(other)
     if first is None or second is None or in_a is None or in_b is None:
         yield from _nodes(where, mine, other)
         return
     both = in_a.keys() & in_b.keys()
-    told = {part for part in both if (in_a[part], in_b[part]) == (first.get(part), second.get(part))}
-    rests = ({"dict": {part: node for part, node in each.items() if part not in told}} for each in (in_a, in_b))
+    told = {
+        part for part in both if (in_a[part], in_b[part]) == (first.get(part), second.get(part))
+    }
+    rests = (
+        {"dict": {part: node for part, node in each.items() if part not in told}}
+        for each in (in_a, in_b)
+    )
     yield from _nodes(where, *rests)
 
 
@@ -201,14 +230,18 @@ def _nodes(where: str, a: Any, b: Any) -> Iterator[Difference]:
     plain_a, plain_b = nodes.value(a), nodes.value(b)
     if nodes.is_plain(plain_a) or nodes.is_plain(plain_b):
         if not _is_same(plain_a, plain_b):
-            yield Difference(where, "value", f"{_short(a)} in a, {_short(b)} in b{_steps(plain_a, plain_b)}")
+            yield Difference(
+                where, "value", f"{_short(a)} in a, {_short(b)} in b{_steps(plain_a, plain_b)}"
+            )
         return
     if msgspec.json.encode(a) == msgspec.json.encode(b):
         return
     yield from _containers(where, nodes.opened(a), nodes.opened(b), lambda: a == b)
 
 
-def _containers(where: str, a: nodes.Opened, b: nodes.Opened, same: Callable[[], bool]) -> Iterator[Difference]:
+def _containers(
+    where: str, a: nodes.Opened, b: nodes.Opened, same: Callable[[], bool]
+) -> Iterator[Difference]:
     mine, other = a.members, b.members
     if a.kind != b.kind:
         yield Difference(where, "type", f"{_cut(a.kind)} in a, {_cut(b.kind)} in b")
@@ -225,9 +258,14 @@ def _containers(where: str, a: nodes.Opened, b: nodes.Opened, same: Callable[[],
 
 
 def _each(
-    a: Mapping[str, Any], b: Mapping[str, Any], pair: Callable[[str, Any, Any], Iterable[Difference]], where: str = ""
+    a: Mapping[str, Any],
+    b: Mapping[str, Any],
+    pair: Callable[[str, Any, Any], Iterable[Difference]],
+    where: str = "",
 ) -> Iterator[Difference]:
-    """Yield the results of `pair` for each common member, and the members that only one side has."""
+    """Yield the results of `pair` for each common member,
+    and the members that only one side has.
+    """
     for part, mine in a.items():
         other = b.get(part, _ABSENT)
         if other is _ABSENT:
@@ -252,7 +290,11 @@ def _is_alike(a: Any, b: Any) -> bool:
 
 
 def _reference(content: Any) -> str:
-    return f"leaf {content!r}" if isinstance(content, str) else f"a view of leaf {content.get('leaf')!r}"
+    return (
+        f"leaf {content!r}"
+        if isinstance(content, str)
+        else f"a view of leaf {content.get('leaf')!r}"
+    )
 
 
 def _is_same(a: Any, b: Any) -> bool:
@@ -276,7 +318,9 @@ def _steps(a: Any, b: Any) -> str:
     return " (the signs differ)" if apart is None else f" ({in_ulps(apart)} apart)"
 
 
-def _leaves(a: Mapping[str, Stored], b: Mapping[str, Stored], *, checked: bool) -> Iterator[Difference]:
+def _leaves(
+    a: Mapping[str, Stored], b: Mapping[str, Stored], *, checked: bool
+) -> Iterator[Difference]:
     def pair(key: str, mine: Stored, other: Stored) -> Iterator[Difference]:
         yield from _described(key, mine, other)
         yield from _bytes(key, mine, other, checked=checked)
@@ -285,14 +329,19 @@ def _leaves(a: Mapping[str, Stored], b: Mapping[str, Stored], *, checked: bool) 
 
 
 def _handles(checkpoint: Checkpoint) -> dict[str, Stored]:
-    """Return the leaves of all ranks: a rank's own under a key with its number, divided ones whole."""
+    """Return the leaves of all ranks:
+    a rank's own under a key with its number, divided ones whole.
+    """
     found = checkpoint.leaves()
     for rank in range(1, checkpoint.world):
         view = checkpoint.as_rank(rank)
         prefix = own_key(rank, "")
         own = (key[len(prefix) :] for key in view.manifest.leaves if key.startswith(prefix))
         held = {key: view.leaf(key) for key in own}
-        found |= {key if isinstance(leaf, StoredPieces) else prefix + key: leaf for key, leaf in held.items()}
+        found |= {
+            key if isinstance(leaf, StoredPieces) else prefix + key: leaf
+            for key, leaf in held.items()
+        }
     return found
 
 
@@ -303,19 +352,31 @@ def _described(key: str, a: Stored, b: Stored) -> Iterator[Difference]:
         yield Difference(key, "shape", f"{list(a.shape)} in a, {list(b.shape)} in b")
     for name in sorted({*a.attrs, *b.attrs} - _ITSELF):
         if a.attrs.get(name) != b.attrs.get(name):
-            yield Difference(key, "layout", f"{name} {a.attrs.get(name)!r} in a, {b.attrs.get(name)!r} in b")
+            yield Difference(
+                key, "layout", f"{name} {a.attrs.get(name)!r} in a, {b.attrs.get(name)!r} in b"
+            )
 
 
 def _bytes(key: str, a: Stored, b: Stored, *, checked: bool) -> Iterator[Difference]:
-    """Compare the bytes of leaves whose digests differ, a few at a time; unless `checked`, with their digests first."""
-    if (a.dtype, a.shape, a.size_bytes) != (b.dtype, b.shape, b.size_bytes) or _digests(a) == _digests(b):
+    """Compare the bytes of leaves whose digests differ, a few at a time; unless `checked`, with
+    their digests first.
+    """
+    if (a.dtype, a.shape, a.size_bytes) != (b.dtype, b.shape, b.size_bytes) or _digests(
+        a
+    ) == _digests(b):
         return
     if not checked:
         _check([a, b])
-    yield from _apart(key, a.dtype, a.size_bytes, lambda: zip(streaming.chunks(a), streaming.chunks(b), strict=True))
+    yield from _apart(
+        key,
+        a.dtype,
+        a.size_bytes,
+        lambda: zip(streaming.chunks(a), streaming.chunks(b), strict=True),
+    )
 
 
-_Pairs = Callable[[], Iterable[tuple[bytearray, bytearray]]]  # yields the bytes of both from the beginning
+# yields the bytes of both from the beginning
+_Pairs = Callable[[], Iterable[tuple[bytearray, bytearray]]]
 
 
 def _apart(key: str, dtype: str, size_bytes: int, pairs: _Pairs) -> Iterator[Difference]:
@@ -342,7 +403,9 @@ def _digests(stored: Stored) -> list[tuple[Any, str]]:
 
 
 def _files(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
-    """Files without leaves, which a caller wrote into `Store.directory`. Which shard holds which leaf is no state."""
+    """Files without leaves, which a caller wrote into `Store.directory`. Which shard holds which
+    leaf is no state.
+    """
 
     def pair(name: str, mine: Any, other: Any) -> Iterable[Difference]:
         return [] if mine == other else [Difference(name, "bytes", "the file's bytes differ")]
@@ -352,5 +415,7 @@ def _files(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
 
 def _loose(checkpoint: Checkpoint) -> dict[str, Any]:
     manifest = checkpoint.manifest
-    known = {leaf.shard for leaf in manifest.leaves.values()} | {each.part for each in manifest.ranks or ()}
+    known = {leaf.shard for leaf in manifest.leaves.values()} | {
+        each.part for each in manifest.ranks or ()
+    }
     return {name: file for name, file in manifest.files.items() if name not in known}

@@ -1,4 +1,6 @@
-"""Distance: how far apart the numbers of two leaves are. NumPy computes it; without NumPy plain Python does, slower."""
+"""Distance: how far apart the numbers of two leaves are. NumPy computes it; without NumPy plain
+Python does, slower.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +16,38 @@ MOST_VALUES = 1 << 19  # compared one by one without NumPy: about a second
 
 
 class Distance(NamedTuple):
-    """The differences between two leaves of one dtype and shape. The two parts of a complex number count singly."""
+    """The differences between two leaves of one dtype and shape.
+    The two parts of a complex number count singly.
+    """
 
     differing: int  # values whose bits differ
     of: int  # values in each
     largest: float | None  # absolute difference; None when every differing pair has a NaN
-    ulps: int | None  # most steps from one number to the next, of floats of the same sign; None: there is no such pair
-    signs: int  # pairs of floats whose signs differ: between them lies every tiny number, and steps would say nothing
+    # most steps from one number to the next, of floats of the same sign; None: there is no such
+    # pair
+    ulps: int | None
+    # pairs of floats whose signs differ: between them lies every tiny number, and steps would say
+    # nothing
+    signs: int
     nan_in_a: int  # pairs of which only that of a is NaN: such a pair has no difference
     nan_in_b: int
-    looked_at: int  # values compared or passed over as equal; fewer than `of`: the rest was not compared
+    # values compared or passed over as equal; fewer than `of`: the rest was not compared
+    looked_at: int
 
     def __str__(self) -> str:
         far = "" if self.largest is None else f", largest difference {self.largest:.3g}"
         alike = " where the sign is the same" if self.signs else ""
         steps = "" if self.ulps is None else f" ({in_ulps(self.ulps)}{alike})"
-        kinds = {"in sign": self.signs, "NaN in a only": self.nan_in_a, "NaN in b only": self.nan_in_b}
+        kinds = {
+            "in sign": self.signs,
+            "NaN in a only": self.nan_in_a,
+            "NaN in b only": self.nan_in_b,
+        }
         some = "".join(f", {count:,} of them {kind}" for kind, count in kinds.items() if count)
         rest = (
-            "" if self.looked_at == self.of else f"; only the first {self.looked_at:,} were looked at (with NumPy, all)"
+            ""
+            if self.looked_at == self.of
+            else f"; only the first {self.looked_at:,} were looked at (with NumPy, all)"
         )
         return f"{self.differing:,} of {self.of:,} values differ{some}{far}{steps}{rest}"
 
@@ -98,8 +113,8 @@ def in_ulps(steps: int) -> str:
 def distance(dtype: str, size_bytes: int, pieces: Iterable[tuple[Data, Data]]) -> Distance | None:
     """Return the distance of two leaves of that length; None when `dtype` is not numeric.
 
-    `pieces`: the bytes of both, a piece at a time; each but the last holds whole items. Equal pieces are passed over at
-    the speed of memory.
+    `pieces`: the bytes of both, a piece at a time; each but the last holds whole items. Equal
+    pieces are passed over at the speed of memory.
     """
     form = FORMATS.get(dtype)
     if form is None or size_bytes % struct.calcsize(form.code):
@@ -120,7 +135,16 @@ def distance(dtype: str, size_bytes: int, pieces: Iterable[tuple[Data, Data]]) -
             budget -= len(a) // itemsize
         seen += len(a)
     differing, largest, steps, signs, in_a, in_b = zip(*found, strict=True)
-    return Distance(sum(differing), of, _most(largest), _most(steps), sum(signs), sum(in_a), sum(in_b), looked_at)
+    return Distance(
+        sum(differing),
+        of,
+        _most(largest),
+        _most(steps),
+        sum(signs),
+        sum(in_a),
+        sum(in_b),
+        looked_at,
+    )
 
 
 def _most(found: Iterable[Any]) -> Any:
@@ -163,7 +187,9 @@ def _by_hand(form: _Format) -> _Measure:
                 signs += 1
             else:
                 steps = max(steps, abs(x - y))
-        return _PieceDistance(differing, None if largest < 0 else largest, None if steps < 0 else steps, signs, *nans)
+        return _PieceDistance(
+            differing, None if largest < 0 else largest, None if steps < 0 else steps, signs, *nans
+        )
 
     return piece
 
@@ -190,7 +216,8 @@ def _with_numpy(dtype: str, form: _Format) -> _Measure | None:
         x, y = np.frombuffer(a, bits), np.frombuffer(b, bits)
         unequal = x != y
         x, y = x[unequal], y[unequal]
-        steps = np.maximum(x, y).astype(np.uint64) - np.minimum(x, y).astype(np.uint64)  # modulo 2**64: never too large
+        # modulo 2**64: never too large
+        steps = np.maximum(x, y).astype(np.uint64) - np.minimum(x, y).astype(np.uint64)
         if form.decode is None:
             return _PieceDistance(len(x), float(int(steps.max())))
         with np.errstate(all="ignore"):
@@ -202,6 +229,8 @@ def _with_numpy(dtype: str, form: _Format) -> _Measure | None:
         largest = float(far[known].max()) if known.any() else None
         most = int(steps[alike].max()) if alike.any() else None
         signs = int(known.sum() - alike.sum())
-        return _PieceDistance(len(x), largest, most, signs, int((in_a & ~in_b).sum()), int((in_b & ~in_a).sum()))
+        return _PieceDistance(
+            len(x), largest, most, signs, int((in_a & ~in_b).sum()), int((in_b & ~in_a).sum())
+        )
 
     return piece

@@ -1,4 +1,6 @@
-"""Mirrors: which checkpoints each place holds, according to a run's journals, and the cost of losing its disk now."""
+"""Mirrors: which checkpoints each place holds, according to a run's journals, and the cost of
+losing its disk now.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +39,14 @@ def of_run(logs: Sequence[Log]) -> list[MirrorFacts]:
                 trouble[place] = str(event.get("error"))
             case "mirror_back":
                 trouble.pop(place, None)
-    return [MirrorFacts(place, _ordered(names), trouble.get(place, "")) for place, names in held.items()]
+    return [
+        MirrorFacts(place, _ordered(names), trouble.get(place, "")) for place, names in held.items()
+    ]
 
 
 def at_risk(mirrors: Sequence[MirrorFacts], newest: str | None) -> str:
-    """Return, as text, the work that the loss of the run's disk would cost now; empty for a run without mirrors.
+    """Return, as text, the work that the loss of the run's disk would cost now; empty for a run
+    without mirrors.
 
     `newest`: the name of its newest checkpoint.
     """
@@ -67,8 +72,15 @@ def _begun(event: Event) -> dict[str, set[str]]:
     places: Any = event.get("places")
     if not isinstance(places, dict):
         return {}
-    return {str(place): {str(name) for name in names} for place, names in places.items() if isinstance(names, list)}
+    return {
+        str(place): {str(name) for name in names}
+        for place, names in places.items()
+        if isinstance(names, list)
+    }
 
 
 def _ordered(names: Iterable[str]) -> list[str]:
-    return sorted({name for name in names if parse_name(name)}, key=lambda name: (parse_name(name) or Name(0)).order)
+    return sorted(
+        {name for name in names if parse_name(name)},
+        key=lambda name: (parse_name(name) or Name(0)).order,
+    )

@@ -1,7 +1,9 @@
-"""Export to .pt: plain tensors that `torch.load(weights_only=True)` reads. It is written without torch.
+"""Export to .pt: plain tensors that `torch.load(weights_only=True)` reads. It is written without
+torch.
 
-It is a zip archive of the tensors' bytes, and of a pickle that describes them; pickletools.py has the operations.
-Source: torch/serialization.py (`_save`) and torch/_tensor.py (`_reduce_ex_internal`).
+It is a zip archive of the tensors' bytes, and of a pickle that describes them; pickletools.py has
+the operations. Source: torch/serialization.py (`_save`) and torch/_tensor.py
+(`_reduce_ex_internal`).
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from ..errors import UsageError
 from ..state.codec import ITEMSIZE, ML_DTYPES
 from .tensors import Chunk, Tensor, zipped
 
-_STORAGES = {  # torch's class for the memory of numbers of a type; for types that are not here it is UntypedStorage
+# torch's class for the memory of numbers of a type; for types that are not here it is
+# UntypedStorage
+_STORAGES = {
     "bool": "BoolStorage",
     "uint8": "ByteStorage",
     "int8": "CharStorage",
@@ -30,7 +34,8 @@ _STORAGES = {  # torch's class for the memory of numbers of a type; for types th
 
 
 def pt(tensors: Sequence[Tensor]) -> Iterator[bytes]:
-    """Yield the chunks of a .pt file with a dict of tensors on the CPU; tied tensors share memory when loaded.
+    """Yield the chunks of a .pt file with a dict of tensors on the CPU; tied tensors share memory
+    when loaded.
 
     Raises:
         UsageError: torch has no dtype for a tensor.
@@ -41,10 +46,17 @@ def pt(tensors: Sequence[Tensor]) -> Iterator[bytes]:
     storages: dict[str, Tensor] = {}
     for tensor in tensors:
         storages.setdefault(tensor.identity, tensor)
-    return zipped(_files(_described(tensors, {identity: number for number, identity in enumerate(storages)}), storages))
+    return zipped(
+        _files(
+            _described(tensors, {identity: number for number, identity in enumerate(storages)}),
+            storages,
+        )
+    )
 
 
-def _files(described: bytes, storages: Mapping[str, Tensor]) -> Iterator[tuple[str, Iterable[Chunk]]]:
+def _files(
+    described: bytes, storages: Mapping[str, Tensor]
+) -> Iterator[tuple[str, Iterable[Chunk]]]:
     yield "archive/data.pkl", [described]
     yield "archive/byteorder", [b"little"]
     for number, tensor in enumerate(storages.values()):
@@ -54,19 +66,30 @@ def _files(described: bytes, storages: Mapping[str, Tensor]) -> Iterator[tuple[s
 
 def _described(tensors: Sequence[Tensor], numbers: Mapping[str, int]) -> bytes:
     """Return the pickle of a dict of the tensors; `numbers`: which memory each has."""
-    members = b"".join(_text(tensor.name) + _tensor(tensor, numbers[tensor.identity]) for tensor in tensors)
+    members = b"".join(
+        _text(tensor.name) + _tensor(tensor, numbers[tensor.identity]) for tensor in tensors
+    )
     return b"\x80\x02}(" + members + b"u."
 
 
 def _tensor(tensor: Tensor, number: int) -> bytes:
     """Return the call that makes a tensor from its memory."""
     shape, typed = tensor.shape, tensor.dtype in _STORAGES
-    strides = [math.prod(max(1, extent) for extent in shape[axis + 1 :]) for axis in range(len(shape))]
+    strides = [
+        math.prod(max(1, extent) for extent in shape[axis + 1 :]) for axis in range(len(shape))
+    ]
     count = math.prod(shape) if typed else tensor.size_bytes
-    kind = _named("torch", _STORAGES[tensor.dtype]) if typed else _named("torch.storage", "UntypedStorage")
-    memory = _tuple([_text("storage"), kind, _text(str(number)), _text("cpu"), _number(count)]) + b"Q"
+    kind = (
+        _named("torch", _STORAGES[tensor.dtype])
+        if typed
+        else _named("torch.storage", "UntypedStorage")
+    )
+    memory = (
+        _tuple([_text("storage"), kind, _text(str(number)), _text("cpu"), _number(count)]) + b"Q"
+    )
     places = [memory, _number(0), _tuple(map(_number, shape)), _tuple(map(_number, strides))]
-    rest = [b"\x89", _named("collections", "OrderedDict") + b")R"]  # it requires no gradient, and has no hooks
+    # it requires no gradient, and has no hooks
+    rest = [b"\x89", _named("collections", "OrderedDict") + b")R"]
     rest += [] if typed else [_named("torch", tensor.dtype)]
     rebuild = _named("torch._utils", "_rebuild_tensor_v2" if typed else "_rebuild_tensor_v3")
     return rebuild + _tuple([*places, *rest]) + b"R"

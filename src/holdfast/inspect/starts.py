@@ -1,4 +1,6 @@
-"""Starts: how each start of a run ended, and how much of its work was lost, from the journals. Pure."""
+"""Starts: how each start of a run ended,
+and how much of its work was lost, from the journals. Pure.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from ..journal import AFTERWARDS, CLOSING, Event, Log
 from ..legible import counted, duration
 
 DONE, KILLED, ERROR, NODE_LOST, HANG = "done", "killed", "error", "node lost", "hang"
-_SAID = {"time limit": "time limit", "preempted": "preempted", "cancelled": "cancelled", "requeued": "requeued"}
+_SAID = {
+    "time limit": "time limit",
+    "preempted": "preempted",
+    "cancelled": "cancelled",
+    "requeued": "requeued",
+}
 QUEUE, IMPORTS, RESTORE, STEP = "queue", "imports", "restore", "first step"
 _REASONS = {"SIGINT": "Ctrl-C", "deadline": "deadline"}
 
@@ -47,21 +54,34 @@ def of_run(logs: Sequence[Log], supervisor: Sequence[Event] = ()) -> list[Start]
         job, restart = owner.job_of(log.owner)
         began_s, seen_s = _time(next(iter(log.events), {})), _time(log.last)
         first, last = log.restored or (0, 0), max(map(journal.position, _tail(log)), default=(0, 0))
-        start = Start(job, restart, str(log.owner.get("host", "")), began_s, seen_s, first[0], last[0], "")
+        start = Start(
+            job, restart, str(log.owner.get("host", "")), began_s, seen_s, first[0], last[0], ""
+        )
         if after is not None:
             resumed = after.restored or (0, 0)
             if last > resumed:
-                at_s = _time(next((event for event in reversed(log.events) if _stands(event, resumed)), {}))
-                start = start._replace(lost_s=max(0.0, seen_s - at_s), lost_steps=last[0] - resumed[0])
+                at_s = _time(
+                    next((event for event in reversed(log.events) if _stands(event, resumed)), {})
+                )
+                start = start._replace(
+                    lost_s=max(0.0, seen_s - at_s), lost_steps=last[0] - resumed[0]
+                )
         cause = _cause(log.last, start, told, over=after is not None)
         until_s = _time(next(iter(after.events), {})) if after is not None else math.inf
         if cause in {"", KILLED, ERROR}:
             cause = _seen_from_outside(supervisor, start, until_s) or cause
-        if cause == KILLED and after is not None and _was_lost(start, owner.job_of(after.owner), supervisor):
+        if (
+            cause == KILLED
+            and after is not None
+            and _was_lost(start, owner.job_of(after.owner), supervisor)
+        ):
             cause = NODE_LOST
-        if cause != DONE and any(seen_s <= each <= until_s for each in hung):  # the supervisor ended it for its hang
+        # the supervisor ended it for its hang
+        if cause != DONE and any(seen_s <= each <= until_s for each in hung):
             cause = HANG
-        found.append(start._replace(cause=cause, why=_error(log.last), spent=seconds_spent(log, supervisor)))
+        found.append(
+            start._replace(cause=cause, why=_error(log.last), spent=seconds_spent(log, supervisor))
+        )
     return found
 
 
@@ -78,14 +98,27 @@ def of_command(supervisor: Sequence[Event]) -> list[Start]:
             facts = _mapping(begin.get("owner"))
             job, restart = owner.job_of(facts)
             open_, ended = True, False
-            found.append(Start(job, restart, str(facts.get("host", "")), _time(event), _time(event), None, None, ""))
+            found.append(
+                Start(
+                    job,
+                    restart,
+                    str(facts.get("host", "")),
+                    _time(event),
+                    _time(event),
+                    None,
+                    None,
+                    "",
+                )
+            )
         elif event["event"] == "exit" and open_:
             last = found[-1]._replace(seen_s=_time(event), last=_step(event))
             found[-1], open_, ended = last._replace(cause=_of_exit(event, last, told)), False, True
         elif event["event"] in CLOSING and ended:
             found[-1] = found[-1]._replace(why=_error(event))
     return [
-        start._replace(cause=NODE_LOST if _was_lost(start, (after.job, after.restart), supervisor) else KILLED)
+        start._replace(
+            cause=NODE_LOST if _was_lost(start, (after.job, after.restart), supervisor) else KILLED
+        )
         if not start.cause and after is not None
         else start
         for start, after in itertools.zip_longest(found, found[1:])
@@ -104,8 +137,9 @@ def summary(starts: Sequence[Start]) -> str:
 def seconds_spent(log: Log, supervisor: Sequence[Event]) -> dict[str, float]:
     """Return the seconds of each part of a start; a part that the journals do not show is left out.
 
-    queue: from the request for a requeue, or the end of the start before, until the program is started. imports: until
-    the run is opened: the interpreter, and what the script does before. restore: claims, opens and restores the run.
+    queue: from the request for a requeue, or the end of the start before, until the program is
+    started. imports: until the run is opened: the interpreter, and what the script does before.
+    restore: claims, opens and restores the run.
     """
     begin_s = _time(next(iter(log.events), {}))
     restored = next(log.newest("restored"), {})
@@ -122,25 +156,36 @@ def seconds_spent(log: Log, supervisor: Sequence[Event]) -> dict[str, float]:
 
 
 def spent_in_words(parts: Mapping[str, float]) -> str:
-    """Return in words how long a start took: "5.3 s to its first step (imports 3.5 s, queue 1 s)"."""
-    told = sorted(((seconds, name) for name, seconds in parts.items() if seconds >= 0.005), reverse=True)
+    """Return in words how long a start took:
+    "5.3 s to its first step (imports 3.5 s, queue 1 s)".
+    """
+    told = sorted(
+        ((seconds, name) for name, seconds in parts.items() if seconds >= 0.005), reverse=True
+    )
     words = ", ".join(f"{name} {seconds:.3g} s" for seconds, name in told)
-    return f"{sum(parts.values()):.3g} s to its first step ({words})" if STEP in parts and told else ""
+    return (
+        f"{sum(parts.values()):.3g} s to its first step ({words})" if STEP in parts and told else ""
+    )
 
 
 def _seconds_before(begin_s: float, supervisor: Sequence[Event]) -> dict[str, float]:
     """Return what the supervisor's journal shows of the time before the run was opened."""
-    before = itertools.dropwhile(lambda event: _time(event) > begin_s or event["event"] != "start", supervisor[::-1])
+    before = itertools.dropwhile(
+        lambda event: _time(event) > begin_s or event["event"] != "start", supervisor[::-1]
+    )
     start = next(before, None)
     if start is None:
         return {}
     found, is_its_first = {IMPORTS: begin_s - _time(start)}, False
     for event in before:
-        if event["event"] in {"requeued", "submitted"} or (event["event"] == "exit" and not is_its_first):
+        if event["event"] in {"requeued", "submitted"} or (
+            event["event"] == "exit" and not is_its_first
+        ):
             found[QUEUE] = _time(start) - _time(event)
         if event["event"] in {"requeued", "submitted", "exit"}:
             break
-        is_its_first |= event["event"] == "begin"  # what ended before it ended under another supervisor
+        # what ended before it ended under another supervisor
+        is_its_first |= event["event"] == "begin"
     return found
 
 
@@ -170,19 +215,26 @@ def _of_exit(event: Event, start: Start, told: Iterable[Event]) -> str:
 
 def _seen_from_outside(supervisor: Iterable[Event], start: Start, until_s: float) -> str:
     """Return the cause that the supervisor saw when the start ended; "" if it saw none."""
-    ends = (event for event in supervisor if event["event"] == "exit" and start.began_s <= _time(event) <= until_s)
+    ends = (
+        event
+        for event in supervisor
+        if event["event"] == "exit" and start.began_s <= _time(event) <= until_s
+    )
     return str(next(ends, {}).get("cause", ""))
 
 
 def _was_lost(start: Start, after: tuple[str | None, int], supervisor: Sequence[Event]) -> bool:
-    """Whether the start's node was lost: the scheduler restarted the job, and the supervisor recorded no reason.
+    """Whether the start's node was lost: the scheduler restarted the job, and the supervisor
+    recorded no reason.
 
-    Before any other end the scheduler signals the supervisor, which records that. Without a supervisor the cause stays
-    unclear.
+    Before any other end the scheduler signals the supervisor, which records that. Without a
+    supervisor the cause stays unclear.
     """
     again = start.job is not None and after[0] == start.job and after[1] > start.restart
     begun = [event for event in supervisor if event["event"] == "begin"]
-    ours = [owner.job_of(_mapping(event.get("owner"))) == (start.job, start.restart) for event in begun]
+    ours = [
+        owner.job_of(_mapping(event.get("owner"))) == (start.job, start.restart) for event in begun
+    ]
     if not again or not any(ours):
         return False
     first = begun[ours.index(True)]
@@ -192,10 +244,16 @@ def _was_lost(start: Start, after: tuple[str | None, int], supervisor: Sequence[
 
 
 def _stopped(reason: str, start: Start, told: Iterable[Event]) -> str:
-    """Return the scheduler's cause of a stop if it is in a journal, else what told the start to stop."""
+    """Return the scheduler's cause of a stop if it is in a journal,
+    else what told the start to stop.
+    """
     for event in told:
         ours = str(event.get("job")) == start.job and _time(event) >= start.began_s
-        if ours and event.get("restart_count", start.restart) == start.restart and event.get("cause") in _SAID:
+        if (
+            ours
+            and event.get("restart_count", start.restart) == start.restart
+            and event.get("cause") in _SAID
+        ):
             return _SAID[str(event["cause"])]
     return _REASONS.get(reason, f"stopped by {reason}" if reason else "stopped")
 
@@ -214,7 +272,9 @@ def _tail(log: Log) -> list[Event]:
 
 
 def _stands(event: Event, place: tuple[int, int]) -> bool:
-    """Whether the event was written before the program left that place. A save's line may be written later."""
+    """Whether the event was written before the program left that place.
+    A save's line may be written later.
+    """
     return event["event"] not in {"saved", *AFTERWARDS} and journal.position(event) <= place
 
 

@@ -1,4 +1,6 @@
-"""Tensors: a checkpoint's leaves, named and written in other programs' formats. No framework is needed."""
+"""Tensors: a checkpoint's leaves,
+named and written in other programs' formats. No framework is needed.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,11 @@ class Tensor(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        return math.prod(self.shape) * ITEMSIZE[self.dtype] if self.view is not None else self.leaf.size_bytes
+        return (
+            math.prod(self.shape) * ITEMSIZE[self.dtype]
+            if self.view is not None
+            else self.leaf.size_bytes
+        )
 
     @property
     def identity(self) -> str:
@@ -76,7 +82,8 @@ class ChosenTensors(NamedTuple):
 
 
 def chosen(checkpoint: Checkpoint, part: str | None) -> ChosenTensors:
-    """Return the tensors of one part of the state, by their names in it; with None those of all parts, by full path.
+    """Return the tensors of one part of the state, by their names in it; with None those of all
+    parts, by full path.
 
     Raises:
         NotFound: there is no such part.
@@ -88,9 +95,14 @@ def chosen(checkpoint: Checkpoint, part: str | None) -> ChosenTensors:
         has = f"no part {part!r}; it has: {', '.join(members) or 'none'}"
         named = next((model.partition("/")[0] for model in checkpoint.models()), "NAME")
         raise NotFound(f"{checkpoint.path}: {has}; say --part {named}, or --all")
-    found = _tensors(checkpoint, tree if part is None else members[part], joint="/" if part is None else ".")
+    found = _tensors(
+        checkpoint, tree if part is None else members[part], joint="/" if part is None else "."
+    )
     if not found.tensors:
-        raise UsageError(f"{checkpoint.path}: it holds no tensor; files that a program wrote can be copied as they are")
+        raise UsageError(
+            f"{checkpoint.path}: it holds no tensor; "
+            "files that a program wrote can be copied as they are"
+        )
     return found
 
 
@@ -106,7 +118,9 @@ def _tensors(checkpoint: Checkpoint, node: Any, joint: str) -> ChosenTensors:
             continue
         name = joint.join(map(unquote, path)) or "value"
         if name in tensors:
-            raise UsageError(f"two tensors would both be called {name!r}; export one part of the state, or --all")
+            raise UsageError(
+                f"two tensors would both be called {name!r}; export one part of the state, or --all"
+            )
         dtype, shape = _facts(leaf, view)
         tensors[name] = Tensor(name, dtype, shape, leaf, view)
     return ChosenTensors([*tensors.values()], ties([*tensors.values()]), left_out)
@@ -130,9 +144,15 @@ def _facts(leaf: Stored, view: Mapping[str, Any] | None) -> tuple[str, tuple[int
     """
     dtype, shape = (leaf.dtype, tuple(leaf.shape)) if view is None else _view_facts(leaf, view)
     most = (
-        math.prod(max(extent, 1) for extent in shape) * ITEMSIZE.get(dtype, 1) if len(shape) <= MOST_DIMENSIONS else 0
+        math.prod(max(extent, 1) for extent in shape) * ITEMSIZE.get(dtype, 1)
+        if len(shape) <= MOST_DIMENSIONS
+        else 0
     )
-    fits = view is not None or dtype not in ITEMSIZE or math.prod(shape) * ITEMSIZE[dtype] == leaf.size_bytes
+    fits = (
+        view is not None
+        or dtype not in ITEMSIZE
+        or math.prod(shape) * ITEMSIZE[dtype] == leaf.size_bytes
+    )
     if not fits or not 0 < most < 2**62:
         raise Damaged(f"leaf {leaf.key!r}: no tensor has its shape")
     return dtype, shape
@@ -147,9 +167,14 @@ def _view_facts(leaf: Stored, view: Mapping[str, Any]) -> tuple[str, tuple[int, 
     try:
         sizes = [*view["shape"], *view["stride"], view["offset"]]
         item = ITEMSIZE[view["dtype"]]
-        steps = [(extent - 1) * step for extent, step in zip(view["shape"], view["stride"], strict=True)]
+        steps = [
+            (extent - 1) * step for extent, step in zip(view["shape"], view["stride"], strict=True)
+        ]
         reach = (1 + sum(steps)) * item if math.prod(view["shape"]) else 0
-        if any(type(size) is not int or size < 0 for size in sizes) or view["offset"] + reach > leaf.size_bytes:
+        if (
+            any(type(size) is not int or size < 0 for size in sizes)
+            or view["offset"] + reach > leaf.size_bytes
+        ):
             raise ValueError
     except (KeyError, TypeError, ValueError):
         raise Damaged(f"leaf {leaf.key!r}: a view of it lies outside it") from None
@@ -157,7 +182,9 @@ def _view_facts(leaf: Stored, view: Mapping[str, Any]) -> tuple[str, tuple[int, 
 
 
 def _gathered(leaf: Stored, view: Mapping[str, Any]) -> Iterator[bytearray]:
-    """Yield the view's items in C order, a few at a time; runs that lie together are copied as one."""
+    """Yield the view's items in C order, a few at a time;
+    runs that lie together are copied as one.
+    """
     shape, stride, run = list(view["shape"]), list(view["stride"]), ITEMSIZE[view["dtype"]]
     item = run
     if 0 in shape:
@@ -190,7 +217,11 @@ def _starts(base: int, shape: Sequence[int], stride: Sequence[int]) -> Iterator[
     if not shape:
         yield base
         return
-    for place in range(base, base + shape[0] * stride[0], stride[0]) if stride[0] else itertools.repeat(base, shape[0]):
+    for place in (
+        range(base, base + shape[0] * stride[0], stride[0])
+        if stride[0]
+        else itertools.repeat(base, shape[0])
+    ):
         if len(shape) == 1:
             yield place
         else:
@@ -205,18 +236,23 @@ def require_known(tensors: Sequence[Tensor]) -> None:
     """
     for tensor in tensors:
         if tensor.dtype in ML_DTYPES:
-            raise UsageError(f"{tensor.name}: no format has {tensor.dtype}; holdfast.Store(RUN).load() gives the array")
+            raise UsageError(
+                f"{tensor.name}: no format has {tensor.dtype}; "
+                "holdfast.Store(RUN).load() gives the array"
+            )
 
 
 def safetensors(tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> Iterator[Chunk]:
-    """The chunks of a .safetensors file. Of tied tensors the first by name is written; the metadata name the others.
+    """The chunks of a .safetensors file. Of tied tensors the first by name is written; the metadata
+    name the others.
 
     This is what `safetensors.torch.save_model` does, and what `load_model` expects.
 
     Raises:
         UsageError: the format lacks a tensor's dtype.
 
-    Source: safetensors' format description: no holes, no overlap, a header of JSON padded with spaces.
+    Source: safetensors' format description: no holes, no overlap, a header of JSON padded with
+    spaces.
     """
     tied = ties(tensors)
     once = (tensor for tensor in tensors if tensor.name not in tied)
@@ -226,11 +262,16 @@ def safetensors(tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> Itera
     for tensor in ordered:
         if tensor.dtype not in SAFETENSORS or tensor.name == "__metadata__":
             raise UsageError(
-                f"{tensor.name}: a .safetensors file cannot hold {tensor.dtype} under that name; try .npz or .pt"
+                f"{tensor.name}: a .safetensors file cannot hold "
+                f"{tensor.dtype} under that name; try .npz or .pt"
             )
         end = offset + tensor.size_bytes
         code = SAFETENSORS[tensor.dtype]
-        entries[tensor.name] = {"dtype": code, "shape": list(tensor.shape), "data_offsets": [offset, end]}
+        entries[tensor.name] = {
+            "dtype": code,
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, end],
+        }
         offset = end
     text = msgspec.json.encode(entries)
     text += b" " * (-(len(text) + 8) % 16)
@@ -239,10 +280,16 @@ def safetensors(tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> Itera
 
 
 def ties(tensors: Sequence[Tensor]) -> dict[str, str]:
-    """Of tensors that were the same memory when they were saved: the first name of all, by each other name."""
+    """Of tensors that were the same memory when they were saved:
+    the first name of all, by each other name.
+    """
     first: dict[str, str] = {}
-    every = ((tensor.name, tensor.identity) for tensor in sorted(tensors, key=lambda each: each.name))
-    return {name: kept for name, identity in every if name != (kept := first.setdefault(identity, name))}
+    every = (
+        (tensor.name, tensor.identity) for tensor in sorted(tensors, key=lambda each: each.name)
+    )
+    return {
+        name: kept for name, identity in every if name != (kept := first.setdefault(identity, name))
+    }
 
 
 def npz(tensors: Sequence[Tensor]) -> Iterator[bytes]:
@@ -253,21 +300,32 @@ def npz(tensors: Sequence[Tensor]) -> Iterator[bytes]:
     """
     described = {tensor.name: _npy_header(tensor) for tensor in tensors}
     return zipped(
-        (f"{tensor.name}.npy", itertools.chain([described[tensor.name]], tensor.chunks())) for tensor in tensors
+        (f"{tensor.name}.npy", itertools.chain([described[tensor.name]], tensor.chunks()))
+        for tensor in tensors
     )
 
 
 def _npy_header(tensor: Tensor) -> bytes:
-    text = tensor.dtype if tensor.leaf.kind == "numpy" and tensor.dtype[:1] in "<>|" else _NPY.get(tensor.dtype)
-    if text is None or ("dtype" in tensor.leaf.attrs and not isinstance(tensor.leaf.attrs["dtype"], str)):
+    text = (
+        tensor.dtype
+        if tensor.leaf.kind == "numpy" and tensor.dtype[:1] in "<>|"
+        else _NPY.get(tensor.dtype)
+    )
+    if text is None or (
+        "dtype" in tensor.leaf.attrs and not isinstance(tensor.leaf.attrs["dtype"], str)
+    ):
         raise UsageError(f"{tensor.name}: NumPy has no {tensor.dtype}; export to .safetensors")
-    header = repr({"descr": text, "fortran_order": False, "shape": tuple(tensor.shape)}).encode("latin1")
+    header = repr({"descr": text, "fortran_order": False, "shape": tuple(tensor.shape)}).encode(
+        "latin1"
+    )
     header += b" " * (-(len(header) + 11) % 64) + b"\n"
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
 
 
 def zipped(files: Iterable[tuple[str, Iterable[Chunk]]]) -> Iterator[bytes]:
-    """Yield the chunks of a zip archive, which is not compressed, from the names and chunks of its files."""
+    """Yield the chunks of a zip archive, which is not compressed,
+    from the names and chunks of its files.
+    """
     sink = _Sink()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:  # type: ignore[call-overload]
         for name, chunks in files:

@@ -1,8 +1,8 @@
 """JAX's arrays and typed random keys as leaves.
 
-A snapshot copies an array before the next step, piece by piece from its devices. Its memory is looked at only during
-that copy, so that the array can be donated afterwards. It comes back on the default device; `Tree` restores its
-sharding.
+A snapshot copies an array before the next step, piece by piece from its devices. Its memory is
+looked at only during that copy, so that the array can be donated afterwards. It comes back on the
+default device; `Tree` restores its sharding.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from ..pages import Data, Distant
 from ..state.codec import ITEMSIZE, UNSOUND, Blank, Block, LeafReader, Node, Share, checked_size
 from .shards import Shards
 
-_DTYPES = ITEMSIZE.keys() - {"int1", "uint1"}  # dtypes that JAX computes with, but cannot make from memory
+# dtypes that JAX computes with, but cannot make from memory
+_DTYPES = ITEMSIZE.keys() - {"int1", "uint1"}
 _SMALL_BYTES = 64 << 10  # copying a smaller array is quicker than describing it
 _WEAK: dict[str, Any] = {"i": 0, "f": 0.0, "c": 0j}  # kinds of dtypes that Python's numbers have
 
@@ -31,7 +32,9 @@ def node(value: Any) -> Node | None:
     if isinstance(value, jax.core.Tracer):
         raise UsageError("it is traced: save the arrays that the compiled function returns")
     if value.is_deleted():
-        raise UsageError("it was donated to a compiled function: save what that returned, in a holdfast.jax.Tree")
+        raise UsageError(
+            "it was donated to a compiled function: save what that returned, in a holdfast.jax.Tree"
+        )
     if not value.is_fully_addressable:
         raise UsageError("parts of it lie in other processes")
     if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
@@ -58,7 +61,8 @@ def _data(array: Any) -> Data:
     nbytes = array.size * array.dtype.itemsize
     if nbytes > _SMALL_BYTES:
         return Distant(Shards(array), nbytes)
-    return memory(np.array(array, order="C"))  # a copy: a view would prevent the donation of the array
+    # a copy: a view would prevent the donation of the array
+    return memory(np.array(array, order="C"))
 
 
 def blank(stored: LeafReader) -> Blank:
@@ -83,14 +87,17 @@ def refill(_: Any, __: Any) -> bool:
 
 
 def array_of(host: Any, stored: LeafReader, sharding: Any = None) -> Any:
-    """Return the array with the bytes of `host`, laid out by `sharding`; None: on the default device, uncommitted.
+    """Return the array with the bytes of `host`, laid out by `sharding`; None: on the default
+    device, uncommitted.
 
     It shares no memory with `host`: JAX cannot donate memory that is not its own.
     """
     weak = stored.attrs.get("weak_type") is True
     made = jax.device_put(host, None if weak else sharding, may_alias=False)
     if made.dtype != host.dtype:
-        raise UsageError(f'leaf {stored.key!r} is {host.dtype}: jax.config.update("jax_enable_x64", True) first')
+        raise UsageError(
+            f'leaf {stored.key!r} is {host.dtype}: jax.config.update("jax_enable_x64", True) first'
+        )
     return _weakly_typed(made, sharding) if weak else made
 
 

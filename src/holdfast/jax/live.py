@@ -36,7 +36,9 @@ def overridden_options(_: Tree[Any], __: Any) -> list[str]:
 
 
 def override(target: Tree[Any], changes: Mapping[str, Any], _: Iterable[object]) -> list[str]:
-    raise UsageError(f"overrides: {target!r} has no options to set; {', '.join(changes)} belong into the script")
+    raise UsageError(
+        f"overrides: {target!r} has no options to set; {', '.join(changes)} belong into the script"
+    )
 
 
 def class_name(target: Tree[Any]) -> str:

@@ -1,7 +1,9 @@
-"""Outline: which parts of a pytree are state, under which names, and how to rebuild the tree with other leaves.
+"""Outline: which parts of a pytree are state, under which names, and how to rebuild the tree with
+other leaves.
 
-JAX's registry walks containers, dataclasses and modules. Objects that change in place (Flax NNX) are walked here:
-their variables and plain attributes are state, and are set again in the objects themselves.
+JAX's registry walks containers, dataclasses and modules. Objects that change in place (Flax NNX)
+are walked here: their variables and plain attributes are state, and are set again in the objects
+themselves.
 """
 
 from __future__ import annotations
@@ -30,16 +32,21 @@ class Outline:
 
     def __init__(self, value: Any) -> None:
         self.in_place = True  # whether all state lies in objects that change in place
-        self.treedefs: list[tuple[str, Any]] = []  # of each part that JAX's registry walks, with its path
+        # of each part that JAX's registry walks, with its path
+        self.treedefs: list[tuple[str, Any]] = []
         self._leaves: list[tuple[Any, Any]] = []  # path and leaf
         self._plain: list[tuple[Any, Any, str]] = []  # path, object and name of a plain attribute
         self._objects: dict[int, Any] = {}
         self._new: list[Any] = []
         self._put = self._tree((), value, inside=False)
         names = _named([path for path, _ in self._leaves])
-        self.leaves: dict[str, Any] = dict(zip(names, (leaf for _, leaf in self._leaves), strict=True))
+        self.leaves: dict[str, Any] = dict(
+            zip(names, (leaf for _, leaf in self._leaves), strict=True)
+        )
         places = _named([path for path, _, _ in self._plain])
-        self._attributes = dict(zip(places, ((owner, name) for _, owner, name in self._plain), strict=True))
+        self._attributes = dict(
+            zip(places, ((owner, name) for _, owner, name in self._plain), strict=True)
+        )
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -76,7 +83,8 @@ class Outline:
         if id(live) in self._objects:  # shared: its first place counts
             return lambda: live
         self._objects[id(live)] = live
-        if hasattr(type(live), "set_raw_value"):  # an nnx.Rngs returns a stream for any attribute name
+        # an nnx.Rngs returns a stream for any attribute name
+        if hasattr(type(live), "set_raw_value"):
             put = self._tree(path, live.get_raw_value(), inside=True)
             return lambda: _done(live, live.set_raw_value(put()))
         puts = [
@@ -100,7 +108,11 @@ class Outline:
                 continue
             if type(member) in ATOMS:
                 self._plain.append(((*path, GetAttrKey(name)), live, name))
-            elif (data is not None and data.get(name)) or _changes_in_place(member) or _is_array(member):
+            elif (
+                (data is not None and data.get(name))
+                or _changes_in_place(member)
+                or _is_array(member)
+            ):
                 found.append((name, member))
         return found
 
@@ -109,7 +121,11 @@ def changes(before: Sequence[tuple[str, Any]], now: Sequence[tuple[str, Any]]) -
     """Return where the structure differs in more than the kind of a mapping, one line each."""
     if [path for path, _ in before] != [path for path, _ in now]:
         return ["its objects"]
-    return [line for (path, one), (_, other) in zip(before, now, strict=True) for line in _changed(path, one, other)]
+    return [
+        line
+        for (path, one), (_, other) in zip(before, now, strict=True)
+        for line in _changed(path, one, other)
+    ]
 
 
 def _changed(path: str, one: Any, other: Any) -> list[str]:
@@ -117,14 +133,20 @@ def _changed(path: str, one: Any, other: Any) -> list[str]:
         return []
     (kind, aux), (kind_now, aux_now) = (each.node_data() or (None, None) for each in (one, other))
     children, children_now = one.children(), other.children()
-    mappings = all(isinstance(each, type) and issubclass(each, Mapping) for each in (kind, kind_now))
+    mappings = all(
+        isinstance(each, type) and issubclass(each, Mapping) for each in (kind, kind_now)
+    )
     name = getattr(kind, "__name__", "leaf")
     if len(children) != len(children_now) or (kind is not kind_now and not mappings):
-        return [f"{path or 'the whole'}: a {name} before, a {getattr(kind_now, '__name__', 'leaf')} now"]
+        return [
+            f"{path or 'the whole'}: a {name} before, a {getattr(kind_now, '__name__', 'leaf')} now"
+        ]
     if not mappings and aux != aux_now:
         return [f"{path or 'the whole'}: static fields of a {name}"]
     pairs = zip(children, children_now, strict=True)
-    return [line for number, pair in enumerate(pairs) for line in _changed(f"{path}[{number}]", *pair)]
+    return [
+        line for number, pair in enumerate(pairs) for line in _changed(f"{path}[{number}]", *pair)
+    ]
 
 
 def _changes_in_place(value: Any) -> bool:
@@ -148,7 +170,9 @@ def _is_array(value: Any) -> bool:
 
 
 def _named(paths: Sequence[Any]) -> list[str]:
-    """Return a name for each path: its steps with dots between; JAX's own spelling if two names were the same."""
+    """Return a name for each path: its steps with dots between;
+    JAX's own spelling if two names were the same.
+    """
     short = [keystr(path, simple=True, separator=".") or "value" for path in paths]
     return short if len({*short, "#"}) == len(short) + 1 else [keystr(path) for path in paths]
 

@@ -1,8 +1,8 @@
 """Places: the sharding of an array over devices, described for a checkpoint, and found again.
 
-An unchanged script continues with the shardings of the save, which its compiled functions had chosen. They decide which
-program runs, and so the last bits. If the script itself now shards a leaf differently, for example over fewer devices,
-the script's sharding is used.
+An unchanged script continues with the shardings of the save, which its compiled functions had
+chosen. They decide which program runs, and so the last bits. If the script itself now shards a leaf
+differently, for example over fewer devices, the script's sharding is used.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def described(leaf: Any) -> Described:
 
 
 def sharding_of(place: Mapping[str, Any]) -> Any:
-    """Return the sharding that was described; None if this process has no such devices, or cannot find it again."""
+    """Return the sharding that was described;
+    None if this process has no such devices, or cannot find it again.
+    """
     here: dict[int, Any] = {each.id: each for each in list[Any](jax.devices())}
     kind, ids = place["kind"], place.get("devices", [])
     if kind not in ("device", "mesh") or not all(number in here for number in ids):
@@ -56,9 +58,13 @@ def sharding_of(place: Mapping[str, Any]) -> Any:
             return SingleDeviceSharding(devices[0], memory_kind=place["memory"])
         grid = np.array(devices, dtype=object).reshape([extent for _, extent in place["shape"]])
         mesh = Mesh(
-            grid, [name for name, _ in place["shape"]], axis_types=tuple(_KINDS[each] for each in place["axes"])
+            grid,
+            [name for name, _ in place["shape"]],
+            axis_types=tuple(_KINDS[each] for each in place["axes"]),
         )
-        spec: Any = PartitionSpec(*(tuple(each) if isinstance(each, list) else each for each in place["spec"]))  # type: ignore[no-untyped-call]
+        spec: Any = PartitionSpec(
+            *(tuple(each) if isinstance(each, list) else each for each in place["spec"])
+        )  # type: ignore[no-untyped-call]
         return NamedSharding(mesh, spec, memory_kind=place["memory"])
     except (KeyError, ValueError, TypeError):
         return None
@@ -92,10 +98,11 @@ def place_in(found: Mapping[str, Any], name: str) -> Described:
 
 
 def wanted(name: str, live: Any, first: Mapping[str, Any], stored: Mapping[str, Any]) -> Any:
-    """Return the sharding for a leaf that is restored in the place of `live`; None: the default device, uncommitted.
+    """Return the sharding for a leaf that is restored in the place of `live`; None: the default
+    device, uncommitted.
 
-    `first`: the places that the script chose in this process. `stored`: those that it chose when the run was saved
-    ("first"), and those of the save ("now").
+    `first`: the places that the script chose in this process. `stored`: those that it chose when
+    the run was saved ("first"), and those of the save ("now").
     """
     own = live.sharding if isinstance(live, jax.Array) and live.committed else None
     if place_in(first, name) != place_in(stored["first"], name):

@@ -21,7 +21,8 @@ _PLAIN: dict[int, Any] = {
 
 
 class Shards:
-    """The source of a leaf's bytes. Each device's piece is looked at only while items of it are copied.
+    """The source of a leaf's bytes. Each device's piece is looked at only while items of it are
+    copied.
 
     A view of an array's memory that lived longer would keep the array from being donated.
     """
@@ -29,7 +30,9 @@ class Shards:
     def __init__(self, array: Any) -> None:
         self.itemsize: int = array.dtype.itemsize
         self._shape: tuple[int, ...] = array.shape
-        found = {_box(shard.index, array.shape): _again(shard.data) for shard in array.addressable_shards}
+        found = {
+            _box(shard.index, array.shape): _again(shard.data) for shard in array.addressable_shards
+        }
         self._pieces = list(found.items())  # what several devices hold is copied once
 
     def gather(self, start: int, target: memoryview) -> None:
@@ -50,7 +53,9 @@ class Shards:
 
 
 def runs(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
-    """Yield boxes that are, one after another, the items `start` to `stop` of an array in C order; as few as needed."""
+    """Yield boxes that are, one after another, the items `start` to `stop` of an array in C
+    order; as few as needed.
+    """
     if start >= stop:
         return
     if not shape:
@@ -76,12 +81,16 @@ def _in_row(row: int, inner: Sequence[int], start: int, stop: int) -> Iterator[B
 
 
 def _again(data: Any) -> Any:
-    """Return another array of the same memory: JAX keeps a copy in host memory with the array that was asked for it."""
+    """Return another array of the same memory: JAX keeps a copy in host memory with the array
+    that was asked for it.
+    """
     return jax.make_array_from_single_device_arrays(data.shape, data.sharding, [data])
 
 
 def _plain(data: Any) -> Any:
-    """Return a view of one device's piece, as items that NumPy copies without a change of their bits."""
+    """Return a view of one device's piece,
+    as items that NumPy copies without a change of their bits.
+    """
     host = np.asarray(data)
     return host.view(_PLAIN[host.dtype.itemsize])
 

@@ -1,4 +1,6 @@
-"""Tree: a pytree in the state of a run. The values are immutable; the holder is what a run restores."""
+"""Tree: a pytree in the state of a run.
+The values are immutable; the holder is what a run restores.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +32,17 @@ class Tree(Generic[T]):
             for batch in run.batches(loader):
                 tree.value = train_step(tree.value, batch)
 
-    Read `tree.value` inside the run, and assign what each step returns. Objects of Flax NNX change in place: they are
-    restored in place, too, and the loop goes on with its own names for them.
+    Read `tree.value` inside the run, and assign what each step returns. Objects of Flax NNX change
+    in place: they are restored in place, too, and the loop goes on with its own names for them.
 
-    Saved are arrays, typed keys, numbers and strings. Functions and static fields stay as the script makes them. Arrays
-    are copied at the safe point and may be donated afterwards. An unchanged script gets each array back with the
-    sharding of the save; where the script has chosen another sharding since, that one.
+    Saved are arrays, typed keys, numbers and strings. Functions and static fields stay as the
+    script makes them. Arrays are copied at the safe point and may be donated afterwards. An
+    unchanged script gets each array back with the sharding of the save; where the script has chosen
+    another sharding since, that one.
 
     Raises:
-        UsageError: later, where a leaf cannot be saved, where the structure has changed since the run was entered, or
-            where `value` is assigned and was not read since it was restored.
+        UsageError: later, where a leaf cannot be saved, where the structure has changed since the
+            run was entered, or where `value` is assigned and was not read since it was restored.
     """
 
     def __init__(self, value: T) -> None:
@@ -60,7 +63,8 @@ class Tree(Generic[T]):
     def value(self, value: T) -> None:
         if self._first is not None and not self._is_read and not self._first.in_place:
             raise UsageError(
-                "tree.value is assigned, and was not read since the run was entered. The run may have restored it: "
+                "tree.value is assigned, and was not read since "
+                "the run was entered. The run may have restored it: "
                 "begin with what it holds, as in `state = tree.value` inside the run"
             )
         self._value = value
@@ -85,17 +89,29 @@ class Tree(Generic[T]):
         return {**outline.leaves, FACTS: facts}
 
     def differences(self, stored: Any) -> list[str]:
-        """Return how a captured tree, read or not, differs from the value; nothing is changed. For the run."""
+        """Return how a captured tree, read or not,
+        differs from the value; nothing is changed. For the run.
+        """
         if not isinstance(stored, dict) or FACTS not in stored:
             return ["no Tree in the checkpoint, one here"]
         outline = self._outline()[0]
         live = outline.leaves
         lines = [f"{name}: not in the checkpoint" for name in live if name not in stored]
-        lines += [f"{name}: in the checkpoint, not here" for name in stored if name not in live and name != FACTS]
+        lines += [
+            f"{name}: in the checkpoint, not here"
+            for name in stored
+            if name not in live and name != FACTS
+        ]
         attributes = stored[FACTS].get("attributes", {})
-        lines += [f"{name}: in the checkpoint, not here" for name in attributes if name not in outline.attributes]
+        lines += [
+            f"{name}: in the checkpoint, not here"
+            for name in attributes
+            if name not in outline.attributes
+        ]
         both = [name for name in live if name in stored]
-        return lines + [f"{name}: {line}" for name in both if (line := differing(live[name], stored[name]))]
+        return lines + [
+            f"{name}: {line}" for name in both if (line := differing(live[name], stored[name]))
+        ]
 
     def restore(self, stored: Mapping[str, Any]) -> None:
         """Take the leaves of a captured tree, which fits. For the run.
@@ -106,7 +122,10 @@ class Tree(Generic[T]):
         outline, first = self._outline()
         facts = stored[FACTS]
         found = read(
-            outline.leaves, stored, first.places, facts.get("places", {"first": _NO_PLACES, "now": _NO_PLACES})
+            outline.leaves,
+            stored,
+            first.places,
+            facts.get("places", {"first": _NO_PLACES, "now": _NO_PLACES}),
         )
         if self._value is not self._restored:
             self._is_read = False
@@ -132,8 +151,14 @@ class Tree(Generic[T]):
             return ""
         said = "is still what it was when the run was entered"
         if not (self._is_read or self._first.in_place):
-            return f"tree.value {said}, and was not read: begin with `state = tree.value`, and assign what steps return"
-        return f"tree.value {said}: assign what a step returns (tree.value = state). What never changes is no state"
+            return (
+                f"tree.value {said}, and was not read: "
+                "begin with `state = tree.value`, and assign what steps return"
+            )
+        return (
+            f"tree.value {said}: assign what a step returns "
+            "(tree.value = state). What never changes is no state"
+        )
 
     def _outline(self) -> tuple[Outline, _FirstValue]:
         outline = Outline(self._value)
@@ -146,7 +171,11 @@ class _FirstValue:
     """Facts of a tree from when its run was entered. It keeps no array alive."""
 
     def __init__(self, outline: Outline) -> None:
-        self.names, self.treedefs, self.in_place = list(outline.leaves), outline.treedefs, outline.in_place
+        self.names, self.treedefs, self.in_place = (
+            list(outline.leaves),
+            outline.treedefs,
+            outline.in_place,
+        )
         self.attributes = list(outline.attributes)
         self.places = places.table(outline.leaves)
         self._references: dict[str, Any] = {}
@@ -154,13 +183,16 @@ class _FirstValue:
 
     def refer(self, found: Mapping[str, Any]) -> None:
         """Remember these arrays as the first ones."""
-        self._references = {name: weakref.ref(leaf) for name, leaf in found.items() if is_array(leaf)}
+        self._references = {
+            name: weakref.ref(leaf) for name, leaf in found.items() if is_array(leaf)
+        }
 
     def holds(self, found: Mapping[str, Any]) -> bool:
         """Whether all arrays are still the first ones. NumPy's may have changed in place."""
         arrays = {name: leaf for name, leaf in found.items() if isinstance(leaf, jax.Array)}
         return bool(arrays) and all(
-            name in self._references and self._references[name]() is leaf for name, leaf in arrays.items()
+            name in self._references and self._references[name]() is leaf
+            for name, leaf in arrays.items()
         )
 
 
@@ -176,43 +208,63 @@ def differing(live: Any, stored: Any) -> str:
         return f"a {type(stored).__name__} in the checkpoint, an array here" if live.ndim else ""
     if tuple(stored.shape) != tuple(live.shape):
         return f"shape {tuple(stored.shape)} in the checkpoint, {tuple(live.shape)} here"
-    both = isinstance(live, jax.Array) and (is_array(stored) or getattr(stored, "kind", "") == "jax")
+    both = isinstance(live, jax.Array) and (
+        is_array(stored) or getattr(stored, "kind", "") == "jax"
+    )
     if both and str(stored.dtype) != str(live.dtype):
         return f"dtype {stored.dtype} in the checkpoint, {live.dtype} here"
     return ""
 
 
 def read(
-    live: Mapping[str, Any], stored: Mapping[str, Any], first: Mapping[str, Any], then: Mapping[str, Any]
+    live: Mapping[str, Any],
+    stored: Mapping[str, Any],
+    first: Mapping[str, Any],
+    then: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the stored leaves with the names of `live`, as arrays laid out where they belong."""
     found: dict[str, Any] = {}
     shared: dict[str, Any] = {}  # a leaf that stood in two places becomes one array again
     for group in _groups({name: stored[name] for name in live}):
-        unread = {each.key: each for each in group.values() if codec.is_stored(each) and each.key not in shared}
+        unread = {
+            each.key: each
+            for each in group.values()
+            if codec.is_stored(each) and each.key not in shared
+        }
         of_jax = {key: leaves.empty(each) for key, each in unread.items() if each.kind == "jax"}
-        codec.read_all([(unread[key], leaves.memory(host)) for key, host in of_jax.items() if host.nbytes])
+        codec.read_all(
+            [(unread[key], leaves.memory(host)) for key, host in of_jax.items() if host.nbytes]
+        )
         for name, each in group.items():
             if not codec.is_stored(each):
-                found[name] = _laid_out(whole(each), live[name], places.wanted(name, live[name], first, then))
+                found[name] = _laid_out(
+                    whole(each), live[name], places.wanted(name, live[name], first, then)
+                )
                 continue
             if each.key not in shared:
                 sharding = places.wanted(name, live[name], first, then)
                 host = of_jax.pop(each.key, None)
-                shared[each.key] = codec.decode_leaf(each) if host is None else leaves.array_of(host, each, sharding)
+                shared[each.key] = (
+                    codec.decode_leaf(each)
+                    if host is None
+                    else leaves.array_of(host, each, sharding)
+                )
             found[name] = shared[each.key]
     return found
 
 
 def _laid_out(value: Any, live: Any, sharding: Any) -> Any:
-    """Return a typed key, or an array of another library, where it belongs; any other value as it is."""
+    """Return a typed key, or an array of another library,
+    where it belongs; any other value as it is.
+    """
     if isinstance(value, jax.Array):
         return value if sharding is None else jax.device_put(value, sharding)
     if not isinstance(value, np.ndarray):
         return value
     if isinstance(live, jax.Array):
         return jax.device_put(value, sharding, may_alias=False)
-    return type(live)(value.item()) if type(live) in (bool, int, float) else value  # Orbax has arrays alone
+    # Orbax has arrays alone
+    return type(live)(value.item()) if type(live) in (bool, int, float) else value
 
 
 def _groups(wanted: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
@@ -233,7 +285,8 @@ def _require_same(first: _FirstValue, outline: Outline) -> None:
     """Require the structure that the value had when the run began.
 
     Raises:
-        UsageError: the structure has changed, so that a resume could not build the value again; or a leaf is gone.
+        UsageError: the structure has changed, so that a resume could not build the value again; or
+            a leaf is gone.
     """
     lines = []
     for before, now in ((first.names, outline.leaves), (first.attributes, outline.attributes)):
@@ -243,13 +296,16 @@ def _require_same(first: _FirstValue, outline: Outline) -> None:
     if lines:
         more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
         raise UsageError(
-            f"the structure of tree.value has changed since the run was entered: {'; '.join(lines[:3])}{more}. "
-            "A resume would begin with that of then: give the tree all its parts before the run, and keep in run.vars "
+            "the structure of tree.value has changed since the "
+            f"run was entered: {'; '.join(lines[:3])}{more}. "
+            "A resume would begin with that of then: "
+            "give the tree all its parts before the run, and keep in run.vars "
             "what comes later"
         )
     for name, leaf in outline.leaves.items():
         if isinstance(leaf, jax.Array) and leaf.is_deleted():
             raise UsageError(
-                f"{name} of tree.value was donated to a compiled function: assign what that returned, as in "
+                f"{name} of tree.value was donated to a compiled function: "
+                "assign what that returned, as in "
                 "`tree.value = train_step(tree.value, batch)`"
             )

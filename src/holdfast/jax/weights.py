@@ -1,4 +1,6 @@
-"""Reads a tree's leaves from another run, or from a checkpoint of Orbax; names those that do not fit."""
+"""Reads a tree's leaves from another run,
+or from a checkpoint of Orbax; names those that do not fit.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def read_matching(tree: Tree[Any], stored: Mapping[str, Any], rename: Mapping[st
 
 
 def foreign(path: Path, name: str) -> dict[str, Any] | None:
-    """Return the leaves of an Orbax checkpoint of a tree at `path`, or of its item `name`; None if there is none."""
+    """Return the leaves of an Orbax checkpoint of a tree at `path`,
+    or of its item `name`; None if there is none.
+    """
     return orbax.leaves(path, name)
 
 

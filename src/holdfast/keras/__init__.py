@@ -10,7 +10,9 @@ try:
 except ImportError as error:
     from ..errors import UsageError
 
-    raise UsageError("holdfast.keras needs Keras 3 and a backend: pip install keras tensorflow") from error
+    raise UsageError(
+        "holdfast.keras needs Keras 3 and a backend: pip install keras tensorflow"
+    ) from error
 
 from .callback import Holdfast
 from .export import export
@@ -20,4 +22,6 @@ __all__ = ["Holdfast", "export"]
 if not hasattr(keras, "config"):  # keras.config came with Keras 3
     from ..errors import UsageError
 
-    raise UsageError("holdfast.keras needs Keras 3; this is an older one: pip install --upgrade keras")
+    raise UsageError(
+        "holdfast.keras needs Keras 3; this is an older one: pip install --upgrade keras"
+    )

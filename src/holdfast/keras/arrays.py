@@ -17,15 +17,21 @@ from .feed import BatchSource
 
 
 def batches_of(adapter: Any) -> Iterator[Any]:
-    """The batches of a data adapter of Keras, as the backend takes them; for TensorFlow as arrays of NumPy."""
+    """The batches of a data adapter of Keras,
+    as the backend takes them; for TensorFlow as arrays of NumPy.
+    """
     backend = keras.backend.backend()
     if backend == "jax":
         return iter(adapter.get_jax_iterator())
-    return iter(adapter.get_torch_dataloader() if backend == "torch" else adapter.get_numpy_iterator())
+    return iter(
+        adapter.get_torch_dataloader() if backend == "torch" else adapter.get_numpy_iterator()
+    )
 
 
 class Once:
-    """Stands for a dataset inside of an adapter: it is iterated once, over batches that somebody else fetches."""
+    """Stands for a dataset inside of an adapter:
+    it is iterated once, over batches that somebody else fetches.
+    """
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches
@@ -42,11 +48,17 @@ def batches_from(adapter: Any, name: str, batches: Iterator[Any]) -> Iterator[An
 
 
 class Arrays(BatchSource):
-    """Arrays, in an order of our own where they are shuffled: the same on each backend, and entered anywhere."""
+    """Arrays, in an order of our own where they are shuffled: the same on each backend, and
+    entered anywhere.
+    """
 
     def __init__(self, adapter: Any, seed: int) -> None:
         self.adapter, self._seed = adapter, seed
-        self.samples, self.size, self._shuffle = adapter._num_samples, adapter._batch_size, adapter._shuffle  # noqa: SLF001
+        self.samples, self.size, self._shuffle = (
+            adapter._num_samples,  # noqa: SLF001
+            adapter._batch_size,  # noqa: SLF001
+            adapter._shuffle,  # noqa: SLF001
+        )
         self.length = int(adapter._size)  # noqa: SLF001
 
     def facts(self) -> dict[str, Any]:
@@ -57,7 +69,9 @@ class Arrays(BatchSource):
         first = min(seen * self.size, self.samples)
         if self._shuffle == "batch":
             starts = range(first, self.samples, self.size)
-            return np.concatenate([self._in_batch(number, start) for start in starts] or [np.empty(0, np.int64)])
+            return np.concatenate(
+                [self._in_batch(number, start) for start in starts] or [np.empty(0, np.int64)]
+            )
         if self._shuffle:
             return Shuffle(self.samples, self._seed, number).block(first, self.samples)
         return np.arange(first, self.samples)

@@ -1,6 +1,8 @@
-"""Attributes of the user's own models and layers that a step changes in Python: on torch, and with run_eagerly.
+"""Attributes of the user's own models and layers that a step changes in Python: on torch, and with
+run_eagerly.
 
-In a compiled step Python runs only while TensorFlow or JAX traces it. Attributes that it changes then are not state.
+In a compiled step Python runs only while TensorFlow or JAX traces it. Attributes that it changes
+then are not state.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ class ModelAttributes:
         eager = keras.backend.backend() == "torch" or model.run_eagerly
         layers = enumerate(model._flatten_layers()) if eager else ()  # noqa: SLF001
         found = {f"layer{place}": (each, _set_by_the_user(type(each))) for place, each in layers}
-        self._all = {name: _OfLayer(each, only=names) for name, (each, names) in found.items() if names}
+        self._all = {
+            name: _OfLayer(each, only=names) for name, (each, names) in found.items() if names
+        }
 
     def state_dict(self) -> dict[str, Any]:
         return {name: found for name, each in self._all.items() if (found := each.changed())}
@@ -35,7 +39,9 @@ class ModelAttributes:
 class _OfLayer(PlainAttributes):
     def _own(self) -> Iterator[tuple[str, Any]]:
         for name, value in super()._own():
-            tracked = type(value).__module__.startswith("keras.") and isinstance(value, list | dict | set)
+            tracked = type(value).__module__.startswith("keras.") and isinstance(
+                value, list | dict | set
+            )
             yield name, type(value).__base__(value) if tracked else value  # type: ignore[misc]  # Keras' own kind of it
 
 

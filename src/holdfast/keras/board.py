@@ -1,6 +1,7 @@
 """The event files of Keras' TensorBoard: the next attempt goes on where the last one wrote.
 
-Its writer gives each file a name that tells the run and the attempt. What undone steps had written is cut off.
+Its writer gives each file a name that tells the run and the attempt. What undone steps had written
+is cut off.
 """
 
 from __future__ import annotations
@@ -16,22 +17,24 @@ from .. import disk, scan
 from ..terminal import say, warn
 from ..trainers.event_files import EventFiles, cut
 
-DIRECTORIES = frozenset({"log_dir", "_log_write_dir", "_train_dir", "_val_dir"})  # attributes of the callback
+# attributes of the callback
+DIRECTORIES = frozenset({"log_dir", "_log_write_dir", "_train_dir", "_val_dir"})
 _FDS = "/proc/self/fd"
 
 
 class BoardFiles:
     def __init__(self, callback: Any) -> None:
         self._callback, self._token, self._events = callback, "", EventFiles()
-        self._stored: Mapping[str, int] | None = None  # how many events the checkpoint has, by directory
+        # how many events the checkpoint has, by directory
+        self._stored: Mapping[str, int] | None = None
 
     @property
     def remote(self) -> bool:
         return "://" in os.fspath(self._callback.log_dir)
 
     def choose(self, known: Any) -> list[str]:
-        """Continue in the directory of the earlier attempts, if it exists. Return the facts that the next attempt
-        needs.
+        """Continue in the directory of the earlier attempts, if it exists. Return the facts that
+        the next attempt needs.
         """
         callback, self._token = self._callback, uuid.uuid4().hex[:8]
         here = os.fspath(callback.log_dir)
@@ -44,7 +47,9 @@ class BoardFiles:
                     with suppress(OSError):  # it holds other programs' files
                         disk.remove_dir(Path(name))
                 callback.log_dir = callback._log_write_dir = here = was
-                callback._train_dir, callback._val_dir = (os.path.join(was, name) for name in ("train", "validation"))
+                callback._train_dir, callback._val_dir = (
+                    os.path.join(was, name) for name in ("train", "validation")
+                )
         return [here, self._token]
 
     def begin(self) -> None:
@@ -56,7 +61,10 @@ class BoardFiles:
             there = self._files(directory)
             number = max([number, *(1 + _number(path) for path in there)])
             if missing := cut(there, wanted.get(name, 0)):
-                warn(f"{directory}: {missing} events that were written before the checkpoint are missing")
+                warn(
+                    f"{directory}: {missing} events that were "
+                    "written before the checkpoint are missing"
+                )
         callback._summary_module = Named(callback.summary, f".{self._token}-{number:06d}.v2")
         if self._stored is None and callback.write_graph:
             callback._write_keras_model_summary()
@@ -66,7 +74,8 @@ class BoardFiles:
     def _close(self) -> None:
         """Close the writer with which the callback has begun, and remove its file."""
         callback = self._callback
-        self._pushed = bool(callback._prev_summary_state)  # whether it stands before ours in the list
+        # whether it stands before ours in the list
+        self._pushed = bool(callback._prev_summary_state)
         if self._pushed:
             callback._pop_writer()
         before = _open_events(callback._train_dir)
@@ -84,7 +93,10 @@ class BoardFiles:
             return {}
         for writer in self._callback._writers.values():
             writer.flush()
-        return {name: self._events.count(self._files(directory)) for name, directory in self._directories().items()}
+        return {
+            name: self._events.count(self._files(directory))
+            for name, directory in self._directories().items()
+        }
 
     def restore(self, stored: Mapping[str, int]) -> None:
         self._stored = stored
@@ -95,7 +107,9 @@ class BoardFiles:
 
     def _files(self, directory: Path) -> list[Path]:
         """The event files of this run, in the order of its attempts."""
-        return sorted(scan.glob(directory, f"events.out.tfevents.*.{self._token}-*.v2"), key=_number)
+        return sorted(
+            scan.glob(directory, f"events.out.tfevents.*.{self._token}-*.v2"), key=_number
+        )
 
 
 class Named:

@@ -1,4 +1,6 @@
-"""A call of fit(), seen from a callback: its data, its callbacks, and the checks before a run begins."""
+"""A call of fit(), seen from a callback: its data,
+its callbacks, and the checks before a run begins.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +34,25 @@ def the_call(model: Any) -> Call:
         found = frame.f_locals if frame.f_code.co_name == "fit" else {}
         if "epoch_iterator" in found and "callbacks" in found:
             epochs = range(found["initial_epoch"], found["epochs"])
-            return Call(model, found["callbacks"], found["epoch_iterator"], epochs, found.get("validation_data"))
+            return Call(
+                model,
+                found["callbacks"],
+                found["epoch_iterator"],
+                epochs,
+                found.get("validation_data"),
+            )
         frame = frame.f_back
     raise UsageError(
-        "holdfast.keras.Holdfast belongs into model.fit(callbacks=[...]) of Keras. A loop of your own takes "
+        "holdfast.keras.Holdfast belongs into model.fit(callbacks=[...]) of Keras. "
+        "A loop of your own takes "
         "holdfast.Run: docs/loops.md"
     )
 
 
 def begin_the_others(call: Call, ours: Any) -> None:
-    """Begin the callbacks after ours in the list: they must not reset the restored state afterwards."""
+    """Begin the callbacks after ours in the list:
+    they must not reset the restored state afterwards.
+    """
     listed = call.callbacks.callbacks  # Keras is walking it, and calls on_train_begin of each
     place = listed.index(ours)
     later, listed[place + 1 :] = listed[place + 1 :], []
@@ -60,7 +71,8 @@ def require_alone(call: Call, ours: type) -> None:
     only_one(callbacks, ours)
     if any(isinstance(each, keras.callbacks.BackupAndRestore) for each in callbacks):
         raise UsageError(
-            "BackupAndRestore would begin interrupted epochs once more, on weights of their middle: remove it from "
+            "BackupAndRestore would begin interrupted epochs once more, "
+            "on weights of their middle: remove it from "
             "fit(callbacks=[...]), holdfast.keras.Holdfast does its work"
         )
     replicas = getattr(getattr(call.model, "distribute_strategy", None), "num_replicas_in_sync", 1)
@@ -68,28 +80,43 @@ def require_alone(call: Call, ours: type) -> None:
         raise UsageError(f"holdfast.keras knows one replica, and tf.distribute has {replicas}")
     if keras.distribution.distribution() is not None:
         raise UsageError(
-            "holdfast.keras knows one device, and keras.distribution spreads the model or its data over several"
+            "holdfast.keras knows one device, "
+            "and keras.distribution spreads the model or its data over several"
         )
 
 
 def build(call: Call) -> None:
-    """Make the variables that Keras on TensorFlow would make with the first batch, after the restore."""
+    """Make the variables that Keras on TensorFlow would make with the first batch,
+    after the restore.
+    """
     model = call.model
     if keras.backend.backend() == "tensorflow":
         specs = call.iterator._distributed_dataset.element_spec  # noqa: SLF001
-        with suppress(Exception):  # a model that cannot be built from its batch: a resume requires a built model
+        # a model that cannot be built from its batch: a resume requires a built model
+        with suppress(Exception):
             model._symbolic_build(data_batch=specs)  # noqa: SLF001
     built = all(each.built for each in model._flatten_layers())  # noqa: SLF001  else variables are still to come
-    if built and isinstance(model.optimizer, keras.optimizers.Optimizer) and not model.optimizer.built:
+    if (
+        built
+        and isinstance(model.optimizer, keras.optimizers.Optimizer)
+        and not model.optimizer.built
+    ):
         model.optimizer.build(model.trainable_variables)
 
 
 def begins_anew(data: Any) -> bool:
-    """Whether a new process would draw different batches from this data in a later epoch than the old process."""
+    """Whether a new process would draw different batches from this data in a later epoch than
+    the old process.
+    """
     if isinstance(data, keras.utils.PyDataset):
         plain = keras.utils.PyDataset
-        return any(getattr(type(data), name) is not getattr(plain, name) for name in ("on_epoch_begin", "on_epoch_end"))
+        return any(
+            getattr(type(data), name) is not getattr(plain, name)
+            for name in ("on_epoch_begin", "on_epoch_end")
+        )
     if hasattr(data, "element_spec"):
-        shuffled = "Shuffle" in type(data).__name__ and getattr(data, "_reshuffle_each_iteration", True)
+        shuffled = "Shuffle" in type(data).__name__ and getattr(
+            data, "_reshuffle_each_iteration", True
+        )
         return bool(shuffled) or any(map(begins_anew, data._inputs()))  # noqa: SLF001
     return hasattr(data, "__next__")

@@ -21,18 +21,24 @@ class Holdfast(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no 
 
         model.fit(x, y, epochs=10, callbacks=[Holdfast("runs/digits", every=Every(minutes=10))])
 
-    The run keeps the model, its optimizer, random numbers, metrics, the other callbacks, and the place in the data.
-    `state` names further objects of yours. The options are those of `holdfast.Run`; `start_from` takes a file of Keras,
-    too. A run has one call of fit(): give another one its own path.
+    The run keeps the model, its optimizer, random numbers, metrics, the other callbacks, and the
+    place in the data. `state` names further objects of yours. The options are those of
+    `holdfast.Run`; `start_from` takes a file of Keras, too. A run has one call of fit(): give
+    another one its own path.
 
     Raises:
-        Stopped: in fit(), after a signal or at the deadline: the state is saved. The process ends with 75.
+        Stopped: in fit(), after a signal or at the deadline: the state is saved. The process ends
+            with 75.
         UsageError: fit() has what cannot be resumed exactly, BackupAndRestore for one.
         Mismatch: the checkpoint is of another model or optimizer.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, state: Mapping[str, Any] | None = None, **options: Unpack[RunOptions]
+        self,
+        path: str | os.PathLike[str],
+        *,
+        state: Mapping[str, Any] | None = None,
+        **options: Unpack[RunOptions],
     ) -> None:
         self._untried = require("keras", NAMES["keras"])
         super().__init__()
@@ -46,4 +52,6 @@ class Holdfast(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no 
         self.run = Fitting(call, self, self._path, self._state, self._options, self._untried).run
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Do nothing. Because this method exists, Keras calls all callbacks in the loop's own thread."""
+        """Do nothing. Because this method exists,
+        Keras calls all callbacks in the loop's own thread.
+        """

@@ -13,11 +13,17 @@ WEIGHTS = ".weights.h5"
 
 
 def export(
-    path: str | os.PathLike[str], model: Any, out: str | os.PathLike[str], *, step: int | str | None = None
+    path: str | os.PathLike[str],
+    model: Any,
+    out: str | os.PathLike[str],
+    *,
+    step: int | str | None = None,
 ) -> None:
-    """Give `model` the weights of a checkpoint, and write it to `out`: a file that ends in .keras or .weights.h5.
+    """Give `model` the weights of a checkpoint, and write it to `out`: a file that ends in .keras
+    or .weights.h5.
 
-    `path` is a run's directory (its newest checkpoint, or that of `step`, or "best") or a checkpoint's.
+    `path` is a run's directory (its newest checkpoint, or that of `step`, or "best") or a
+    checkpoint's.
 
     Raises:
         Mismatch: the checkpoint has other variables than `model`; nothing was changed.
@@ -37,11 +43,15 @@ def read_weights(model: Any, path: str | os.PathLike[str], step: int | str | Non
         Mismatch: it has others; nothing was changed.
     """
     if not model.built:
-        raise UsageError(f"{model.name} is not built: call it on a batch, or model.build(...), before")
+        raise UsageError(
+            f"{model.name} is not built: call it on a batch, or model.build(...), before"
+        )
     checkpoint = at(path, step)
     if "model" not in checkpoint.parts():
         raise Mismatch(f"{checkpoint.path} is not of a Keras model")
-    Variables("the model", lambda: model.variables, model).load_state_dict(checkpoint.load(part="model"))
+    Variables("the model", lambda: model.variables, model).load_state_dict(
+        checkpoint.load(part="model")
+    )
 
 
 def begin_from(model: Any, source: str | os.PathLike[str]) -> None:
@@ -56,6 +66,8 @@ def begin_from(model: Any, source: str | os.PathLike[str]) -> None:
             model.load_weights(name)
         except Exception as error:
             why = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise UsageError(f"start_from={name!r}: Keras cannot read it into {model.name}: {why}") from error
+            raise UsageError(
+                f"start_from={name!r}: Keras cannot read it into {model.name}: {why}"
+            ) from error
     else:
         read_weights(model, source)

@@ -1,4 +1,6 @@
-"""Batches: the training data of one fit() as a feed, in groups of as many batches as one execution takes."""
+"""Batches: the training data of one fit() as a feed,
+in groups of as many batches as one execution takes.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ class Group(NamedTuple):
 
 
 class BatchSource:
-    """A source of batches. A pass is one iteration over the data; with steps_per_epoch several epochs share a pass."""
+    """A source of batches. A pass is one iteration over the data; with steps_per_epoch several
+    epochs share a pass.
+    """
 
     length: int | None = None  # batches of a pass
     by_keras = False  # whether Keras itself iterates, inside TensorFlow
@@ -27,7 +31,9 @@ class BatchSource:
     unknown: Any = None  # as of a feed
 
     def begin(self, number: int, seen: int, place: Any) -> Iterator[Any]:
-        """Pass `number` after its first `seen` batches. `place`: what `place()` returned there; None: at the start."""
+        """Pass `number` after its first `seen` batches. `place`: what `place()` returned there;
+        None: at the start.
+        """
         raise NotImplementedError
 
     def place(self, seen: int) -> Any:  # noqa: ARG002
@@ -49,18 +55,32 @@ class Batches(Feed):
         self._ended = False
 
     def describe(self) -> LoaderFacts:
-        return {"loader": type(self._source).__name__, "groups": self._group, **self._source.facts()}
+        return {
+            "loader": type(self._source).__name__,
+            "groups": self._group,
+            **self._source.facts(),
+        }
 
     def position(self, consumed: int) -> FeedPosition:
         place = self._source.place(self._seen) if self._pass is not None else None
-        mine = {"pass": self._number, "seen": self._seen, "done": self._done, "ended": self._ended, "place": place}
+        mine = {
+            "pass": self._number,
+            "seen": self._seen,
+            "done": self._done,
+            "ended": self._ended,
+            "place": place,
+        }
         return {**super().position(consumed), **mine, "length": self._source.length}
 
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Group]:
         source, self._epoch, self._done = self._source, epoch, 0
         inside = position is not None and position["epoch"] == epoch
         if position is not None:
-            self._number, self._seen, self._ended = position["pass"], position["seen"], position["ended"]
+            self._number, self._seen, self._ended = (
+                position["pass"],
+                position["seen"],
+                position["ended"],
+            )
             self._done = position["done"] if inside else 0
             source.length = source.length or position["length"]
             with rng.scope(0):  # batches that are read again draw their own numbers
@@ -78,7 +98,9 @@ class Batches(Feed):
 
     def _is_over(self) -> bool:
         length = self._source.length
-        return self._per_epoch is None or self._ended or (length is not None and self._seen >= length)
+        return (
+            self._per_epoch is None or self._ended or (length is not None and self._seen >= length)
+        )
 
     def _total(self) -> int | None:
         """Batches of this epoch, if that is known."""
@@ -90,7 +112,10 @@ class Batches(Feed):
     def _groups(self) -> Iterator[Group]:
         total = self._total()
         while total is None or self._done < total:
-            first, size = self._done, self._group if total is None else min(self._group, total - self._done)
+            first, size = (
+                self._done,
+                self._group if total is None else min(self._group, total - self._done),
+            )
             batches: Any = self._pass
             if not self._source.by_keras:
                 batches = list(islice(batches, size))

@@ -54,13 +54,17 @@ class Fitting:
         self._others = Callbacks(others, lambda: kept_with(model))
         self._own["callbacks"] = self._others
         adapter = call.iterator.data_adapter
-        self._dataset = Dataset(adapter.py_dataset) if isinstance(adapter, PyDatasetAdapter) else None
+        self._dataset = (
+            Dataset(adapter.py_dataset) if isinstance(adapter, PyDatasetAdapter) else None
+        )
         if self._dataset is not None:
             self._own["dataset"] = self._dataset
         options = {"seed": generators.global_seed(), **options}
         start_from = options.pop("start_from", None)
         if isinstance(start_from, StartFrom):
-            raise UsageError("holdfast.keras takes a path in start_from: a file of Keras, a run or a checkpoint")
+            raise UsageError(
+                "holdfast.keras takes a path in start_from: a file of Keras, a run or a checkpoint"
+            )
         given = {name: trackable(each) for name, each in (state or {}).items()}
         tracked = together({**self._own, "fit": self._memory}, given)
         with ExitStack() as kept:
@@ -72,10 +76,16 @@ class Fitting:
             self._training.require_more()
             if start_from is not None and self._loop.step == 0:
                 begin_from(model, start_from)
-            if self._loop.epoch > call.epochs.start and self._loop.goes_on and begins_anew(call.validation):
+            if (
+                self._loop.epoch > call.epochs.start
+                and self._loop.goes_on
+                and begins_anew(call.validation)
+            ):
                 warn(
-                    "the validation data are not in arrays and change from epoch to epoch: where these begin is not "
-                    "kept, so that the values of the validation differ from those of an undisturbed fit()"
+                    "the validation data are not in arrays and change "
+                    "from epoch to epoch: where these begin is not "
+                    "kept, so that the values of the validation "
+                    "differ from those of an undisturbed fit()"
                 )
             self._others.begin(self._training, goes_on=self._loop.goes_on)
             self._begin()
@@ -84,7 +94,11 @@ class Fitting:
         call = self._call
         inside = self._loop.in_epoch
         # a copy: some of it may be the very lists and memory that a callback is about to change
-        self._saved = copy.deepcopy({name: each.state_dict() for name, each in self._own.items()}) if inside else {}
+        self._saved = (
+            copy.deepcopy({name: each.state_dict() for name, each in self._own.items()})
+            if inside
+            else {}
+        )
         self._size = max(1, call.model.steps_per_execution)
         if self._dataset is not None:
             call.iterator.data_adapter.enqueuer = None  # our own adapter of the rest has one
@@ -95,7 +109,8 @@ class Fitting:
             from .tfdata import Handed
 
             self._hand = Handed(call.iterator).hand
-        self._taken = self._done = self._undone = 0  # groups of this epoch: begun; ended; ended without a safe point
+        # groups of this epoch: begun; ended; ended without a safe point
+        self._taken = self._done = self._undone = 0
         self._group: Group | None = None
         self._idle = False  # whether the step in progress does nothing
         self._put_in_place()
@@ -118,13 +133,16 @@ class Fitting:
         ):
             put(callbacks, name, self._guarded(functools.partial(ours, getattr(callbacks, name))))
 
-    # An exception that leaves one of Keras' functions leaves fit(): it has no callback for that --------------------
+    # An exception that leaves one of Keras' functions leaves fit(): it has no callback for that
+    # --------------------
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
         try:
             yield
-        except GeneratorExit:  # Keras leaves our iteration when TensorFlow has found the end of the data
+        except (
+            GeneratorExit
+        ):  # Keras leaves our iteration when TensorFlow has found the end of the data
             raise
         except BaseException as error:
             self._leave(error)
@@ -151,7 +169,8 @@ class Fitting:
             self._others.leave()
             self._training.leave(error)
 
-    # What Keras calls, in its order; `theirs` calls everybody else's callbacks -------------------------------------
+    # What Keras calls, in its order; `theirs` calls everybody else's callbacks
+    # -------------------------------------
 
     def _epoch_begins(self, theirs: Callable[..., None], epoch: int, logs: Any = None) -> None:
         self._restore_again()
@@ -161,8 +180,8 @@ class Fitting:
         theirs(epoch, logs)
 
     def _restore_again(self) -> None:
-        """Restore the state again: in mid-epoch Keras begins that epoch once more, which resets metrics and calls
-        callbacks.
+        """Restore the state again: in mid-epoch Keras begins that epoch once more, which resets
+        metrics and calls callbacks.
         """
         for name, saved in self._saved.items():
             self._own[name].load_state_dict(saved)
@@ -187,7 +206,9 @@ class Fitting:
             self._dataset.look()
 
     def _nothing(self) -> Iterator[tuple[int, int, Any]]:
-        """Make a step that does nothing: all batches were done before, and Keras needs the logs of a step."""
+        """Make a step that does nothing: all batches were done before,
+        and Keras needs the logs of a step.
+        """
         model, logs = self._call.model, dict(self._memory["logs"])
         kept, jax = model.train_function, keras.backend.backend() == "jax"
         model.train_function = (lambda state, _: (logs, state)) if jax else (lambda _: logs)

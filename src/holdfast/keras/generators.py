@@ -13,14 +13,17 @@ from ..state import rng
 from ..state.values import python_state, random_state
 from .state import array
 
-_GLOBAL = "global_seed_generator"  # the attribute that holds Keras' generator; Keras has had a name for it since 3.13
+# the attribute that holds Keras' generator; Keras has had a name for it since 3.13
+_GLOBAL = "global_seed_generator"
 
 
 def kept(*, tensorflow: bool) -> AbstractContextManager[None]:
     """Within this block runs save Keras' generator, and with `tensorflow` those of TensorFlow."""
     sources = {"keras": rng.GeneratorSource(_capture, _restore, _seed)}
     if tensorflow:
-        sources["tensorflow"] = rng.GeneratorSource(_capture_tensorflow, _restore_tensorflow, _seed_tensorflow)
+        sources["tensorflow"] = rng.GeneratorSource(
+            _capture_tensorflow, _restore_tensorflow, _seed_tensorflow
+        )
     return rng.extended(sources)
 
 
@@ -49,7 +52,9 @@ def _seed(number: int) -> None:
 
 
 def _capture_tensorflow() -> Any:
-    """Capture the seed of operations outside of functions, and the global tf.random.Generator if there is one."""
+    """Capture the seed of operations outside of functions,
+    and the global tf.random.Generator if there is one.
+    """
     from tensorflow.python.eager import context
     from tensorflow.python.ops import stateful_random_ops
 
@@ -69,7 +74,9 @@ def _restore_tensorflow(state: Any) -> list[str]:
     if state["operations"] is not None:
         drawn = getattr(here, "_rng", None)
         if drawn is None:
-            return ["tensorflow: its operations were seeded, and here tf.random.set_seed was not called"]
+            return [
+                "tensorflow: its operations were seeded, and here tf.random.set_seed was not called"
+            ]
         drawn.setstate(python_state(state["operations"]))
     if state["generator"] is not None:
         tf.random.get_global_generator().state.assign(state["generator"])

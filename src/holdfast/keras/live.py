@@ -1,4 +1,6 @@
-"""Live optimizers: capture, differences, restore, as `run/objects.py` asks each framework's objects."""
+"""Live optimizers: capture, differences, restore,
+as `run/objects.py` asks each framework's objects.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def restore(target: Optimizer, stored: Any) -> None:
 
 
 def overridden_options(target: Optimizer, stored: Any) -> list[str]:
-    """Return a line if the script begins with another learning rate than the run did, which will be used."""
+    """Return a line if the script begins with another learning rate than the run did,
+    which will be used.
+    """
     here, there = target.base_rate, stored.get("base_rate")
     if None in (here, there) or here == there:
         return []
@@ -43,7 +47,8 @@ def override(target: Optimizer, changes: Mapping[str, Any], _: Iterable[object])
     """
     if unknown := changes.keys() - {"learning_rate"}:
         raise UsageError(
-            f"overrides: of an optimizer of Keras a checkpoint holds the learning_rate, and not {min(unknown)}: "
+            "overrides: of an optimizer of Keras a checkpoint "
+            f"holds the learning_rate, and not {min(unknown)}: "
             "change that in the script"
         )
     return [target.set_rate(float(new)) for new in changes.values()]

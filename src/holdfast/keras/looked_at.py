@@ -1,6 +1,7 @@
 """Looked at: the arrays of a captured Keras object that are trainable variables or moments.
 
-A save checks whether their numbers are finite. Moving statistics, metrics and counters are not checked.
+A save checks whether their numbers are finite. Moving statistics, metrics and counters are not
+checked.
 """
 
 from __future__ import annotations
@@ -12,8 +13,14 @@ from .state import Optimizer, Variables
 
 
 def weights(target: object, captured: Any) -> Iterator[Any]:
-    """Yield the parameters, or the moments, among the arrays of `captured`: the state of `target`."""
+    """Yield the parameters, or the moments,
+    among the arrays of `captured`: the state of `target`.
+    """
     if isinstance(target, Variables):
-        yield from (each for each, of_layer in zip(captured.values(), target.are_trained(), strict=False) if of_layer)
+        yield from (
+            each
+            for each, of_layer in zip(captured.values(), target.are_trained(), strict=False)
+            if of_layer
+        )
     elif isinstance(target, Optimizer):
         yield from (each for each in captured["variables"].values() if each.ndim > 0)

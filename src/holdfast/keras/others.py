@@ -1,4 +1,6 @@
-"""The state of the other callbacks of a fit(): their attributes that change while it runs, and their files."""
+"""The state of the other callbacks of a fit():
+their attributes that change while it runs, and their files.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,10 @@ _KERAS = "keras:"  # prefix of attributes that are saved by their variables
 _NOT_STATE = frozenset(
     {
         *("_model", "params", "model"),  # of a callback
-        *("_epoch_start_time", "_batch_start_time", "_train_accumulated_time"),  # of TensorBoard: times of the clock
-        *("_workers", "_use_multiprocessing", "_max_queue_size"),  # of a PyDataset: how it is read, not what
+        # of TensorBoard: times of the clock
+        *("_epoch_start_time", "_batch_start_time", "_train_accumulated_time"),
+        # of a PyDataset: how it is read, not what
+        *("_workers", "_use_multiprocessing", "_max_queue_size"),
     }
 )
 
@@ -35,20 +39,28 @@ _NOT_STATE = frozenset(
 class ChangedAttributes:
     """The attributes of an object that have changed since the first look.
 
-    Attributes that cannot be saved are left out. An argument that never changes, such as a patience, keeps the script's
-    value. Objects of Keras are saved by their variables, but for those that are `kept` elsewhere.
+    Attributes that cannot be saved are left out. An argument that never changes, such as a
+    patience, keeps the script's value. Objects of Keras are saved by their variables, but for those
+    that are `kept` elsewhere.
     """
 
     def __init__(
-        self, target: Any, kept: Callable[[], Iterable[Any]] = tuple, apart: frozenset[str] = frozenset()
+        self,
+        target: Any,
+        kept: Callable[[], Iterable[Any]] = tuple,
+        apart: frozenset[str] = frozenset(),
     ) -> None:
         self.target, self._kept, self._apart = target, kept, apart | _NOT_STATE
         self._restored: set[str] = set()
         self.unsaved: list[str] = []  # names that could not be saved at the last look
-        self.first: dict[str, dict[str, str]] = {name: printed for name, (_, printed) in self._now().items()}
+        self.first: dict[str, dict[str, str]] = {
+            name: printed for name, (_, printed) in self._now().items()
+        }
 
     def _now(self) -> dict[str, tuple[Any, Any]]:
-        """Return the value of each attribute that can be saved, and a text that differs for other values."""
+        """Return the value of each attribute that can be saved,
+        and a text that differs for other values.
+        """
         found: dict[str, tuple[Any, Any]] = {}
         self.unsaved = []
         for name, value in vars(self.target).items():
@@ -57,7 +69,8 @@ class ChangedAttributes:
             if name in self._apart or (of_keras and held.are_in(self._kept())):
                 continue
             state = held.state_dict() if of_keras else value
-            printed = _printed([*state.values()] if of_keras else state)  # the paths have numbers of the process
+            # the paths have numbers of the process
+            printed = _printed([*state.values()] if of_keras else state)
             if printed is not None:
                 found[_KERAS + name if of_keras else name] = state, printed
             elif not callable(value):
@@ -74,14 +87,19 @@ class ChangedAttributes:
     def restore(self, stored: Mapping[str, Any]) -> None:
         self._restored.update(stored)
         for name, value in stored.items():
-            if not name.startswith(_KERAS):  # in place: the script may have given the callback a list of its own
-                setattr(self.target, name, filled(vars(self.target).get(name), copy.deepcopy(value)))
+            # in place: the script may have given the callback a list of its own
+            if not name.startswith(_KERAS):
+                setattr(
+                    self.target, name, filled(vars(self.target).get(name), copy.deepcopy(value))
+                )
                 continue
             here = getattr(self.target, name.removeprefix(_KERAS), None)
             held = trackable(here)
             if held is here:
                 where = f"{type(self.target).__name__}.{name.removeprefix(_KERAS)}"
-                raise Mismatch(f"{where} was an object of Keras when this was saved: make it before fit()")
+                raise Mismatch(
+                    f"{where} was an object of Keras when this was saved: make it before fit()"
+                )
             held.load_state_dict(value)
 
 
@@ -94,19 +112,23 @@ def _printed(value: Any) -> Any:
 
 
 class Dataset:
-    """A PyDataset: its attributes that change from epoch to epoch, such as an order that it shuffles.
+    """A PyDataset: its attributes that change from epoch to epoch, such as an order that it
+    shuffles.
 
     The others are compared: they decide which samples a position means.
     """
 
     def __init__(self, dataset: Any) -> None:
-        self._own = all(callable(getattr(dataset, each, None)) for each in ("state_dict", "load_state_dict"))
+        self._own = all(
+            callable(getattr(dataset, each, None)) for each in ("state_dict", "load_state_dict")
+        )
         self._dataset, self._attributes = dataset, ChangedAttributes(dataset)
         self._changed: dict[str, Any] = {}
         self._ahead = dataset.workers > 1 or (dataset.workers > 0 and dataset.use_multiprocessing)
         if self._ahead:
             warn(
-                f"{type(dataset).__name__} has workers={dataset.workers}, which fetch ahead: what its __getitem__ "
+                f"{type(dataset).__name__} has workers={dataset.workers}, "
+                "which fetch ahead: what its __getitem__ "
                 "draws or counts is not kept; workers=1 without use_multiprocessing keeps it"
             )
 
@@ -119,20 +141,28 @@ class Dataset:
             return self._dataset.state_dict()
         if not self._ahead:
             self.look()  # its __getitem__ may have changed it since
-        same = {name: looks for name, looks in self._attributes.first.items() if name not in self._changed}
+        same = {
+            name: looks
+            for name, looks in self._attributes.first.items()
+            if name not in self._changed
+        }
         return {"changed": self._changed, "same": same}
 
     def load_state_dict(self, stored: Any) -> None:
         if self._own:
             self._dataset.load_state_dict(stored)
             return
-        first, stored_names = self._attributes.first, stored["same"].keys() | stored["changed"].keys()
+        first, stored_names = (
+            self._attributes.first,
+            stored["same"].keys() | stored["changed"].keys(),
+        )
         other = [name for name, looks in stored["same"].items() if first.get(name) != looks]
         other += sorted(first.keys() - stored_names)
         if other:
             kind = type(self._dataset).__name__
             raise Mismatch(
-                f"{kind}.{other[0]} is not as it was when this was saved, so that a position would mean other samples. "
+                f"{kind}.{other[0]} is not as it was when this was saved, "
+                "so that a position would mean other samples. "
                 f"Seed before {kind} is made, or give it state_dict() and load_state_dict()"
             )
         self._attributes.restore(copy.deepcopy(stored["changed"]))
@@ -153,13 +183,20 @@ class Callbacks:
             self._all[kind if seen[kind] == 1 else f"{kind}#{seen[kind]}"] = ours(each, kept)
 
     def begin(self, training: Training, *, goes_on: bool) -> None:
-        """Once the run has begun: let the files of CSVLogger and TensorBoard go on. `goes_on`: epochs are left."""
+        """Once the run has begun: let the files of CSVLogger and TensorBoard go on.
+        `goes_on`: epochs are left.
+        """
         for each in self._all.values():
             if isinstance(each, CSV) and goes_on:
                 each.begin()
-        boards = {name: each.board for name, each in self._all.items() if isinstance(each, TensorBoard)}
+        boards = {
+            name: each.board for name, each in self._all.items() if isinstance(each, TensorBoard)
+        }
         for name in [name for name, board in boards.items() if board.remote]:
-            warn(f"{name} does not write into files: points after the last checkpoint come a second time")
+            warn(
+                f"{name} does not write into files: "
+                "points after the last checkpoint come a second time"
+            )
             del boards[name]
         found = remembered(run_dir(training.run.path), _EVENT) if boards else None
         known = {} if found is None else found.get("are", {})
@@ -180,7 +217,10 @@ class Callbacks:
     def load_state_dict(self, stored: Mapping[str, Any]) -> None:
         for name in stored.keys() - self._all.keys():
             if stored[name]:
-                warn(f"the callback {name} was there when this was saved, and is not in fit(callbacks=[...]) now")
+                warn(
+                    f"the callback {name} was there when this was saved, "
+                    "and is not in fit(callbacks=[...]) now"
+                )
         for name, each in self._all.items():
             if stored.get(name):
                 each.load_state_dict(stored[name])
@@ -191,14 +231,19 @@ class Callback:
 
     def __init__(self, callback: Any, kept: Callable[[], Iterable[Any]]) -> None:
         self.callback = callback
-        self._own = all(callable(getattr(callback, each, None)) for each in ("state_dict", "load_state_dict"))
+        self._own = all(
+            callable(getattr(callback, each, None)) for each in ("state_dict", "load_state_dict")
+        )
         if isinstance(callback, MonitorCallback) and callback.monitor_op is None:
             callback._set_monitor_op()  # noqa: SLF001  at the first epoch's end it would turn min_delta's sign around
         self._attributes = ChangedAttributes(callback, kept, self.apart)
         bases = {
-            base.__module__.partition(".")[0] for base in type(callback).__mro__ if base is not keras.callbacks.Callback
+            base.__module__.partition(".")[0]
+            for base in type(callback).__mro__
+            if base is not keras.callbacks.Callback
         }
-        self._to_warn = not self._own and "keras" not in bases  # Keras' own callbacks know what they need
+        # Keras' own callbacks know what they need
+        self._to_warn = not self._own and "keras" not in bases
 
     def state_dict(self) -> Any:
         if self._own:
@@ -208,7 +253,8 @@ class Callback:
             self._to_warn = False
             warn(
                 f"the callback {type(self.callback).__name__} has what cannot be saved: "
-                f"{', '.join(self._attributes.unsaved)}; if it changes, give it state_dict() and load_state_dict()"
+                f"{', '.join(self._attributes.unsaved)}; if it changes, "
+                "give it state_dict() and load_state_dict()"
             )
         return changed
 
@@ -220,7 +266,9 @@ class Callback:
 
 
 class CSV(Callback):
-    """CSVLogger, whose file goes on where the checkpoint has it: without rows of epochs that come again."""
+    """CSVLogger, whose file goes on where the checkpoint has it:
+    without rows of epochs that come again.
+    """
 
     def __init__(self, callback: Any, kept: Callable[[], Iterable[Any]]) -> None:
         super().__init__(callback, kept)
@@ -243,14 +291,17 @@ class CSV(Callback):
         if not (written := self._written()).startswith(text):
             if not text.startswith(written):
                 raise UsageError(
-                    f"{logger.filename}: it begins with other rows than this run had written. Move it away, or give "
+                    f"{logger.filename}: it begins with other rows "
+                    "than this run had written. Move it away, or give "
                     "CSVLogger another file"
                 )
             self._write(text)
         self._text = text
 
     def begin(self) -> None:
-        """Remove the rows of epochs that come again. Behind those of a finished fit() others may have written."""
+        """Remove the rows of epochs that come again.
+        Behind those of a finished fit() others may have written.
+        """
         if self._text is not None and self._written() != self._text:
             self._write(self._text)
         self._text = None
@@ -285,7 +336,9 @@ class TensorBoard(Callback):
         return {**self._attributes.changed(), "events": self.board.state()}
 
     def load_state_dict(self, stored: Any) -> None:
-        self._attributes.restore({name: value for name, value in stored.items() if name != "events"})
+        self._attributes.restore(
+            {name: value for name, value in stored.items() if name != "events"}
+        )
         self.board.restore(stored["events"])
 
 

@@ -1,4 +1,6 @@
-"""Sources: PyDataset, DataLoader, generators and all other data of a fit(), as batches from any place on."""
+"""Sources: PyDataset, DataLoader,
+generators and all other data of a fit(), as batches from any place on.
+"""
 
 from __future__ import annotations
 
@@ -59,14 +61,21 @@ class Indexed(BatchSource):
 
 
 class Fed(BatchSource):
-    """A source that the core knows how to walk: torch's DataLoader; any other iterable is read again."""
+    """A source that the core knows how to walk:
+    torch's DataLoader; any other iterable is read again.
+    """
 
-    def __init__(self, feed: Any, length: int | None, adapt: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
+    def __init__(
+        self, feed: Any, length: int | None, adapt: Callable[[Iterator[Any]], Iterator[Any]]
+    ) -> None:
         self._feed, self.length, self._adapt = feed, length, adapt
         self.replays, self.unknown = feed.replays, feed.unknown
 
     def facts(self) -> dict[str, Any]:
-        return {f"of_{name}" if name == "loader" else name: fact for name, fact in self._feed.describe().items()}
+        return {
+            f"of_{name}" if name == "loader" else name: fact
+            for name, fact in self._feed.describe().items()
+        }
 
     def begin(self, number: int, seen: int, place: Any) -> Iterator[Any]:  # noqa: ARG002
         return self._adapt(self._feed.open(number, place))
@@ -93,10 +102,14 @@ def source_of(iterator: Any, seed: int) -> BatchSource:
     if isinstance(adapter, TorchDataLoaderAdapter):
         loader = adapter._dataloader  # noqa: SLF001
         feed = feed_for(loader, seed, "train")
-        return Fed(feed, adapter.num_batches, lambda batches: batches_from(adapter, "_dataloader", batches))
+        return Fed(
+            feed, adapter.num_batches, lambda batches: batches_from(adapter, "_dataloader", batches)
+        )
     # a generator is walked once; a dataset that Keras knows and we do not, anew for each pass
     return Fed(
-        ReplayFeed(batches_of(adapter) if adapter.num_batches is None else _Anew(adapter)), adapter.num_batches, iter
+        ReplayFeed(batches_of(adapter) if adapter.num_batches is None else _Anew(adapter)),
+        adapter.num_batches,
+        iter,
     )
 
 

@@ -1,5 +1,5 @@
-"""The state of Keras objects: variables, as arrays of NumPy on every backend, so that any backend reads a
-checkpoint.
+"""The state of Keras objects: variables, as arrays of NumPy on every backend, so that any backend
+reads a checkpoint.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from keras.src.backend.common.variables import Variable
 
 from ..errors import Mismatch, UsageError
 
-_NUMBER = re.compile(r"_\d+")  # Keras counts the layers of a process: "dense_1" may be "dense_3" in the next one
+# Keras counts the layers of a process: "dense_1" may be "dense_3" in the next one
+_NUMBER = re.compile(r"_\d+")
 
 
 class Variables:
@@ -28,7 +29,9 @@ class Variables:
         return {id(each) for each in self._find()} <= {id(each) for each in others}
 
     def are_trained(self) -> list[bool]:
-        """Whether each variable is a parameter that training changes, in the order of `state_dict`."""
+        """Whether each variable is a parameter that training changes,
+        in the order of `state_dict`.
+        """
         return [bool(each.trainable) for each in self._find()]
 
     def state_dict(self) -> dict[str, Any]:
@@ -43,7 +46,9 @@ class Variables:
 
 
 class Metrics(Variables):
-    """A model's metrics. Keras resets them before each epoch, so that they are part of the state inside one only."""
+    """A model's metrics. Keras resets them before each epoch,
+    so that they are part of the state inside one only.
+    """
 
     def __init__(self, model: Any) -> None:
         super().__init__("the metrics", lambda: model.metrics_variables, model)
@@ -59,7 +64,9 @@ class Metrics(Variables):
 
 
 class Optimizer:
-    """An optimizer. Keras builds it for the variables that it steps; the checkpoint records which."""
+    """An optimizer. Keras builds it for the variables that it steps;
+    the checkpoint records which.
+    """
 
     def __init__(self, optimizer: Any, model: Any) -> None:
         self._optimizer, self._model = optimizer, model
@@ -74,7 +81,11 @@ class Optimizer:
         synchronise(self._model)
         optimizer = self._optimizer
         steps = self._steps() if optimizer.built else None
-        return {"steps": steps, "variables": arrays(optimizer.variables), "base_rate": self.base_rate}
+        return {
+            "steps": steps,
+            "variables": arrays(optimizer.variables),
+            "base_rate": self.base_rate,
+        }
 
     def load_state_dict(self, stored: Mapping[str, Any]) -> None:
         optimizer, steps = self._optimizer, stored["steps"]
@@ -83,28 +94,35 @@ class Optimizer:
             optimizer.build([everything[place] for place in steps])
         if optimizer.built and steps != self._steps():
             raise Mismatch(
-                "the optimizer of the checkpoint steps other variables than this one: as many as before must be "
+                "the optimizer of the checkpoint steps other "
+                "variables than this one: as many as before must be "
                 "trainable. A fit after another compile() wants a run of its own: another path"
             )
         assign(optimizer.variables, stored["variables"], "the optimizer")
         self.base_rate = stored.get("base_rate", self.base_rate)
 
     def set_rate(self, new: float) -> str:
-        """Set the learning rate; callbacks may change it from there. Return a line of the form old -> new.
+        """Set the learning rate; callbacks may change it from there. Return a line of the form old
+        -> new.
 
         Raises:
             UsageError: a schedule gives the rate.
         """
         old = rate(self._optimizer)
         if old is None:
-            raise UsageError("overrides: a schedule gives the learning rate of this optimizer; change it in the script")
+            raise UsageError(
+                "overrides: a schedule gives the learning rate "
+                "of this optimizer; change it in the script"
+            )
         self._optimizer.learning_rate = new
         self.base_rate = rate(self._optimizer)
         return f"learning_rate {old:g} -> {new:g}"
 
 
 def rate(optimizer: Any) -> float | None:
-    """Return the learning rate that is a variable of `optimizer`; None where a schedule gives it."""
+    """Return the learning rate that is a variable of `optimizer`;
+    None where a schedule gives it.
+    """
     inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
     value = inner._learning_rate  # noqa: SLF001  the property computes a schedule's
     return float(array(value)) if isinstance(value, Variable) else None
@@ -124,7 +142,9 @@ def _optimizers(model: Any) -> dict[str, Any]:
         for name, value in vars(layer).items():
             if name.startswith("_self_"):
                 continue  # TensorFlow's lists of the same objects
-            for path, each in _inside(name.lstrip("_") if layer is model else f"layer{place}.{name}", value):
+            for path, each in _inside(
+                name.lstrip("_") if layer is model else f"layer{place}.{name}", value
+            ):
                 if all(each is not other for other in found.values()):
                     found[path] = each
     return found
@@ -146,7 +166,9 @@ def kept_with(model: Any) -> list[Any]:
 
 
 def trackable(value: Any) -> Any:
-    """Return an object that a run can track for a value in the user's `state`: Keras objects by their variables."""
+    """Return an object that a run can track for a value in the user's `state`:
+    Keras objects by their variables.
+    """
     if isinstance(value, keras.Layer):
         return Variables(f"the layer {value.name}", lambda: value.variables)
     if isinstance(value, keras.optimizers.Optimizer):
@@ -161,7 +183,9 @@ def trackable(value: Any) -> Any:
 
 
 def synchronise(model: Any) -> None:
-    """Write the state of JAX's steps back into the model's variables, which are not updated during an epoch."""
+    """Write the state of JAX's steps back into the model's variables,
+    which are not updated during an epoch.
+    """
     if keras.backend.backend() == "jax" and hasattr(model, "jax_state_sync"):
         model.jax_state_sync()
 
@@ -193,8 +217,10 @@ def assign(variables: Sequence[Any], stored: Mapping[str, Any], what: str) -> No
     if lines:
         shown = "".join(f"\n  {line}" for line in lines[:20])
         raise Mismatch(
-            f"{what}: the {len(variables)} variables here do not fit the {len(stored)} of the checkpoint. Build the "
-            f"model before fit() as it was, and compile() it alike; another structure wants a run of its own.{shown}"
+            f"{what}: the {len(variables)} variables here do not "
+            f"fit the {len(stored)} of the checkpoint. Build the "
+            "model before fit() as it was, and compile() it alike; "
+            f"another structure wants a run of its own.{shown}"
         )
     for each, value in zip(variables, stored.values(), strict=True):
         each.assign(value)

@@ -1,4 +1,6 @@
-"""tf.data: pipelines by TensorFlow's own iterator checkpoint, arrays on TensorFlow, batches handed to it."""
+"""tf.data: pipelines by TensorFlow's own iterator checkpoint,
+arrays on TensorFlow, batches handed to it.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +21,25 @@ from .feed import BatchSource, Group
 
 
 class ArraysOfTensorFlow(Arrays):
-    """Arrays that TensorFlow gathers, ahead of the step that takes them. Gathering ahead draws no random numbers."""
+    """Arrays that TensorFlow gathers, ahead of the step that takes them.
+    Gathering ahead draws no random numbers.
+    """
 
     by_keras = True
 
     @cached_property
     def _whole(self) -> Any:
-        inputs = array_slicing.convert_to_sliceable(self.adapter._inputs, target_backend="tensorflow")  # noqa: SLF001
+        inputs = array_slicing.convert_to_sliceable(
+            self.adapter._inputs,  # noqa: SLF001
+            target_backend="tensorflow",
+        )
         return tf.data.Dataset.from_tensors(tree.lists_to_tuples(inputs)).repeat()
 
     def begin(self, number: int, seen: int, place: Any) -> Iterator[Any]:  # noqa: ARG002
         places = tf.data.Dataset.from_tensor_slices(self.order(number, seen)).batch(self.size)
-        batches = tf.data.Dataset.zip((places, self._whole)).map(_gathered, num_parallel_calls=tf.data.AUTOTUNE)
+        batches = tf.data.Dataset.zip((places, self._whole)).map(
+            _gathered, num_parallel_calls=tf.data.AUTOTUNE
+        )
         return iter(batches.prefetch(tf.data.AUTOTUNE))
 
 
@@ -46,7 +55,9 @@ def _gathered(places: Any, inputs: Any) -> Any:
 
 
 class Pipeline(BatchSource):
-    """A tf.data pipeline. TensorFlow saves where its iterator is: buffers of shuffle(), seeds, numbers of passes."""
+    """A tf.data pipeline. TensorFlow saves where its iterator is: buffers of shuffle(), seeds,
+    numbers of passes.
+    """
 
     def __init__(self, iterator: Any) -> None:
         self._iterator, self._adapter = iterator, iterator.data_adapter
@@ -56,7 +67,10 @@ class Pipeline(BatchSource):
         self._start = b""  # its state when this pass began
 
     def facts(self) -> dict[str, Any]:
-        return {"length": self._adapter.num_batches, "elements": str(self._adapter._dataset.element_spec)}  # noqa: SLF001
+        return {
+            "length": self._adapter.num_batches,
+            "elements": str(self._adapter._dataset.element_spec),  # noqa: SLF001
+        }
 
     def begin(self, number: int, seen: int, place: Any) -> Iterator[Any]:  # noqa: ARG002
         dataset = self._iterator._get_iterator() if self.by_keras else self._adapter._dataset  # noqa: SLF001
@@ -64,8 +78,8 @@ class Pipeline(BatchSource):
             self._at = iter(dataset)
             self._start = self._state()  # fails here if the position cannot be saved
         else:
-            # At its end an iterator has dropped the counter of passes for shuffle(); its state at the start still has
-            # it.
+            # At its end an iterator has dropped the counter of passes for shuffle(); its state at
+            # the start still has it.
             first, self._at, self._start = iter(dataset), iter(dataset), place["start"]
             _restore(first, self._start)
             _restore(self._at, place["now"])
@@ -73,8 +87,10 @@ class Pipeline(BatchSource):
                 if not bool(self._at.get_next_as_optional().has_value()):
                     self.length = seen
                     warn(
-                        "this tf.data pipeline of unknown length was stopped just behind the last batch of its first "
-                        "pass: the next one is shuffled otherwise. tf.data.experimental.assert_cardinality avoids it"
+                        "this tf.data pipeline of unknown length was "
+                        "stopped just behind the last batch of its first "
+                        "pass: the next one is shuffled otherwise. "
+                        "tf.data.experimental.assert_cardinality avoids it"
                     )
                 _restore(self._at, place["now"])
         here: Iterator[Any] = self._at
@@ -97,9 +113,12 @@ class Pipeline(BatchSource):
         except (AttributeError, tf.errors.OpError) as error:
             why = (getattr(error, "message", "") or str(error)).splitlines()[0]
             raise UsageError(
-                f"TensorFlow cannot save the position of this tf.data pipeline: {why}. Draw random numbers with "
-                "tf.random.stateless_uniform and seeds from tf.data.Dataset.random(), take layers that draw them "
-                "(RandomFlip) into the model, and give a PyDataset instead of from_generator() or py_function"
+                "TensorFlow cannot save the position of this tf.data pipeline: "
+                f"{why}. Draw random numbers with "
+                "tf.random.stateless_uniform and seeds from "
+                "tf.data.Dataset.random(), take layers that draw them "
+                "(RandomFlip) into the model, "
+                "and give a PyDataset instead of from_generator() or py_function"
             ) from error
 
 
@@ -108,9 +127,11 @@ def _restore(iterator: Any, state: bytes) -> None:
 
 
 class Handed:
-    """Batches that are fetched here, in the loop's own thread, and handed to TensorFlow as it asks for them.
+    """Batches that are fetched here, in the loop's own thread, and handed to TensorFlow as it asks
+    for them.
 
-    Keras would let TensorFlow fetch them ahead, in a thread of its own: random numbers would then be drawn at any time.
+    Keras would let TensorFlow fetch them ahead, in a thread of its own: random numbers would then
+    be drawn at any time.
     """
 
     def __init__(self, iterator: Any) -> None:
@@ -119,11 +140,15 @@ class Handed:
         options = tf.data.Options()
         options.autotune.enabled = False
         options.experimental_optimization.apply_default_optimizations = False
-        self._dataset = tf.data.Dataset.from_generator(self._given, output_signature=self._spec).with_options(options)
+        self._dataset = tf.data.Dataset.from_generator(
+            self._given, output_signature=self._spec
+        ).with_options(options)
         self._iterator: Any = None
 
     def hand(self, group: Group) -> Any:
-        """TensorFlow's iterator over the batches of this group; it ends where the epoch is known to."""
+        """TensorFlow's iterator over the batches of this group;
+        it ends where the epoch is known to.
+        """
         if self._iterator is None or group.first == 0:
             self._iterator = iter(self._dataset)
         self._batches.extend(tree.map_structure(_converted, batch) for batch in group.batches)

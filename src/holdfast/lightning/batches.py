@@ -1,4 +1,6 @@
-"""Loaders that Lightning iterates instead of the training loaders: they yield the remaining batches of this epoch."""
+"""Loaders that Lightning iterates instead of the training loaders: they yield the remaining
+batches of this epoch.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ class Served(Stand):
 
 
 class Column(Stand):
-    """One of several loaders. Lightning takes from each in turn; the first takes the next row of batches."""
+    """One of several loaders. Lightning takes from each in turn;
+    the first takes the next row of batches.
+    """
 
     def __init__(self, loader: Any, rows: Rows, at: int) -> None:
         super().__init__(loader)
@@ -70,7 +74,9 @@ class Rows:
     """Several loaders side by side."""
 
     def __init__(self, mode: str, loaders: list[Any], batches: Batches) -> None:
-        equal = mode == "min_size" or len({known_length(loader) for loader in loaders} | {None}) == 2
+        equal = (
+            mode == "min_size" or len({known_length(loader) for loader in loaders} | {None}) == 2
+        )
         self._loader = Zip(*loaders) if equal else Longest(mode, loaders)
         self._batches = batches
         self._rows: Iterator[Any] = iter(())
@@ -84,7 +90,9 @@ class Rows:
 
 
 class Longest:
-    """Loaders of several lengths, up to the end of the longest. It has no position: a resume reads it again."""
+    """Loaders of several lengths, up to the end of the longest.
+    It has no position: a resume reads it again.
+    """
 
     def __init__(self, mode: str, loaders: list[Any]) -> None:
         self._cycle, self._loaders = mode == "max_size_cycle", loaders

@@ -1,4 +1,6 @@
-"""Holdfast: Lightning's callback. It begins a `Fit` when the trainer's objects exist, and ends it."""
+"""Holdfast: Lightning's callback.
+It begins a `Fit` when the trainer's objects exist, and ends it.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,18 @@ class Holdfast:
         trainer = Trainer(max_epochs=10, callbacks=[Holdfast("runs/digits")])
         trainer.fit(model, loader)
 
-    A safe point follows each optimizer step, and each epoch's end. Start the script again to go on; a finished run
-    trains nothing. `state` maps names to further objects of yours; the options are those of `Run`. Inside the fit,
-    `run` is the `Run`.
+    A safe point follows each optimizer step, and each epoch's end. Start the script again to go on;
+    a finished run trains nothing. `state` maps names to further objects of yours; the options are
+    those of `Run`. Inside the fit, `run` is the `Run`.
 
     Raises:
         UsageError: Lightning is not installed.
     """
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        made = type(cls.__name__, (cls, *framework.callback_kinds()), {"__module__": cls.__module__})
+        made = type(
+            cls.__name__, (cls, *framework.callback_kinds()), {"__module__": cls.__module__}
+        )
         return cast("Self", object.__new__(made))
 
     def __init__(
@@ -52,7 +56,9 @@ class Holdfast:
 
     @property
     def log(self) -> Any:
-        """`LightningModule.log`. A trainer sets it first of all: before its loggers choose where they write."""
+        """`LightningModule.log`. A trainer sets it first of all:
+        before its loggers choose where they write.
+        """
         return self._method
 
     @log.setter
@@ -68,7 +74,8 @@ class Holdfast:
             return
         framework.require_possible(trainer)
         framework.let_run_restore(trainer, self.path)
-        trainer.callbacks = [each for each in trainer.callbacks if each is not self] + [self]  # after all others
+        # after all others
+        trainer.callbacks = [each for each in trainer.callbacks if each is not self] + [self]
         self._logs = Logs(trainer, self.path)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  Lightning's names

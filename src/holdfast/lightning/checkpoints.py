@@ -1,8 +1,9 @@
-"""The files of Lightning's own ModelCheckpoint, which belong to the user: a repeated step writes under the same name.
+"""The files of Lightning's own ModelCheckpoint, which belong to the user: a repeated step writes
+under the same name.
 
-A killed attempt may have written `epoch=1-step=12.ckpt` after the run's last save. The step is done again, and without
-this its file would be called `epoch=1-step=12-v1.ckpt`. The journal has the names that the run has written: a file of
-another training in the same directory keeps its name.
+A killed attempt may have written `epoch=1-step=12.ckpt` after the run's last save. The step is done
+again, and without this its file would be called `epoch=1-step=12-v1.ckpt`. The journal has the
+names that the run has written: a file of another training in the same directory keeps its name.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from ..errors import Stopped, UsageError
 from ..trainers.training import Training, all_remembered
 
 _EVENT = "file"  # in the journal, before it is written
-_HERE = "<dirpath>"  # in the state of a callback: its directory, which another run of the script numbers otherwise
+# in the state of a callback: its directory, which another run of the script numbers otherwise
+_HERE = "<dirpath>"
 
 
 class Files:
@@ -27,11 +29,14 @@ class Files:
         self._undone: dict[str, set[str]] = {}  # names that no step of this attempt has written yet
 
     def names(self) -> dict[str, list[str]]:
-        return {key: sorted(_names(each) - self._undone.get(key, set())) for key, each in _callbacks(self._trainer)}
+        return {
+            key: sorted(_names(each) - self._undone.get(key, set()))
+            for key, each in _callbacks(self._trainer)
+        }
 
     def begin(self, training: Training, known: dict[str, list[str]]) -> None:
-        """Note the files that are written from now on. Files that an earlier attempt wrote, and that are not `known`,
-        are ignored.
+        """Note the files that are written from now on. Files that an earlier attempt wrote, and
+        that are not `known`, are ignored.
         """
         written = {(each["folder"], each["name"]) for each in all_remembered(training.path, _EVENT)}
         for key, callback in _callbacks(self._trainer):
@@ -57,7 +62,9 @@ class Files:
 
 
 def without_place(value: Any, callback: Any) -> Any:
-    """Return the state of a callback in which its directory has a name that is the same for every run."""
+    """Return the state of a callback in which its directory has a name that is the same for
+    every run.
+    """
     place = getattr(callback, "dirpath", None)
     return value if not place else _moved(value, os.fspath(place), _HERE)
 
@@ -83,13 +90,17 @@ def _callbacks(trainer: Any) -> Iterator[tuple[str, Any]]:
 
 def _names(callback: Any) -> set[str]:
     with suppress(OSError):
-        return {name for name in os.listdir(callback.dirpath) if name.endswith(callback.FILE_EXTENSION)}
+        return {
+            name for name in os.listdir(callback.dirpath) if name.endswith(callback.FILE_EXTENSION)
+        }
     return set()
 
 
 def _exists(callback: Any, undone: set[str]) -> Callable[..., bool]:
     plain = callback.file_exists
-    return lambda filepath, trainer: os.path.basename(filepath) not in undone and plain(filepath, trainer)
+    return lambda filepath, trainer: (
+        os.path.basename(filepath) not in undone and plain(filepath, trainer)
+    )
 
 
 def _text(name: str) -> str:

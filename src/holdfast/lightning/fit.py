@@ -1,9 +1,10 @@
 """Fit: one `trainer.fit` as a run. The methods that it wraps are restored when the run is left.
 
-Lightning's own way to restart inside an epoch is not used: it steps schedulers twice and begins running means anew. The
-loops begin as in a fresh process, with the counters of the checkpoint. The hooks of an epoch's beginning are called
-again when a run goes on in its middle, with the random numbers of that time and without loggers, because they may set
-up things outside of the state. Their changes to the state are undone.
+Lightning's own way to restart inside an epoch is not used: it steps schedulers twice and begins
+running means anew. The loops begin as in a fresh process, with the counters of the checkpoint. The
+hooks of an epoch's beginning are called again when a run goes on in its middle, with the random
+numbers of that time and without loggers, because they may set up things outside of the state. Their
+changes to the state are undone.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class Fit:
         self._memory = Memory(trainer, logs)
         total = self._loops.max_epochs
         objects = _objects(trainer, self._memory, state)
-        self._training = Training(path, objects, options, epochs=ENDLESS if total < 0 else total, untried=untried)
+        self._training = Training(
+            path, objects, options, epochs=ENDLESS if total < 0 else total, untried=untried
+        )
         self.run, self._loop = self._training.run, self._training.loop
         self._pending = 0  # batches since the last safe point
         self._open = False  # whether an epoch of the run is open
@@ -97,7 +100,8 @@ class Fit:
         self._wrap(self._epochs, "on_advance_end", self._batch_ends)
         self._wrap(self._epochs.val_loop, "setup_data", self._set_up_validation)
         self._wrap(trainer._logger_connector, "log_metrics", self._log)
-        if self._loops._combined_loader is not None:  # configure_optimizers has asked for the number of steps
+        # configure_optimizers has asked for the number of steps
+        if self._loops._combined_loader is not None:
             self._take_loaders()
 
     def _wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
@@ -106,7 +110,9 @@ class Fit:
         self._training.replace(owner, name, lambda *args, **kwargs: wrapper(plain, *args, **kwargs))
 
     def _take_loaders(self) -> None:
-        """Let Lightning iterate the run's batches from now on. Its own restore of loaders is disabled."""
+        """Let Lightning iterate the run's batches from now on.
+        Its own restore of loaders is disabled.
+        """
         combined = self._loops._combined_loader
         self._training.replace(combined, "flattened", serve(combined, self._batches))
 
@@ -130,7 +136,10 @@ class Fit:
 
     @contextmanager
     def _without_loggers(self) -> Iterator[None]:
-        loggers, silent = self._trainer.loggers, framework.part(self._trainer, "loggers.logger").DummyLogger
+        loggers, silent = (
+            self._trainer.loggers,
+            framework.part(self._trainer, "loggers.logger").DummyLogger,
+        )
         self._trainer.loggers = [silent() for _ in loggers]
         try:
             yield
@@ -142,7 +151,9 @@ class Fit:
             plain()
 
     def _feed(self, plain: Callable[[Any], None], fetcher: Any) -> None:
-        """Let the epoch's iterators begin. Lightning makes those of its first epoch before the epoch begins."""
+        """Let the epoch's iterators begin.
+        Lightning makes those of its first epoch before the epoch begins.
+        """
         if self._goes_on_inside:
             self._memory.restore_again()
         self._goes_on_inside, self._feeding = False, True
@@ -155,7 +166,8 @@ class Fit:
         plain(fetcher)
         self._pending, self._fed, self._barren = self._pending + 1, True, False
         if self._epochs._should_accumulate() or self._epochs.done:
-            return  # a gradient is pending; or what follows the epoch's last batch has still to come
+            # a gradient is pending; or what follows the epoch's last batch has still to come
+            return
         self._memory.forget()
         pending, self._pending = self._pending, 0
         self._loop.step_done(pending)
@@ -168,8 +180,8 @@ class Fit:
             self._loop.end_epoch(pending, last=last)
 
     def _ends(self, plain: Callable[[], None]) -> None:
-        """End the last epoch after the hooks at the training's end, because weight averaging changes the
-        weights there.
+        """End the last epoch after the hooks at the training's end, because weight averaging
+        changes the weights there.
         """
         plain()
         if self._barren:
@@ -185,14 +197,18 @@ class Fit:
             for loader in loop._combined_loader.flattened:
                 _quieten(loader, self._training.replace)
 
-    def _log(self, plain: Callable[..., None], metrics: Mapping[str, Any], step: int | None = None) -> None:
+    def _log(
+        self, plain: Callable[..., None], metrics: Mapping[str, Any], step: int | None = None
+    ) -> None:
         """Log what Lightning gives its loggers, but for each batch of a validation."""
         plain(metrics, step=step)
         if step is None and metrics:
             self.run.log(**{name: float(value) for name, value in metrics.items()})
 
     def _let_children_end(self) -> None:
-        """Wait for the processes that Lightning has started: its observer would take their 75 for a crash, and kill."""
+        """Wait for the processes that Lightning has started: its observer would take their 75
+        for a crash, and kill.
+        """
         processes: list[Any] = getattr(self._trainer.strategy.launcher, "procs", [])
         mine = list(processes)
         processes.clear()
@@ -208,19 +224,25 @@ def _objects(trainer: Any, memory: Memory, state: Mapping[str, Any]) -> dict[str
     found |= _numbered("optimizer", trainer.optimizers)
     found |= _numbered("scheduler", [config.scheduler for config in trainer.lr_scheduler_configs])
     averages = [
-        getattr(each, "_average_model", None) for each in trainer.callbacks if framework.is_a(each, "WeightAveraging")
+        getattr(each, "_average_model", None)
+        for each in trainer.callbacks
+        if framework.is_a(each, "WeightAveraging")
     ]
     found |= _numbered("average", [model for model in averages if model is not None])
     return together(found, state)
 
 
 def _numbered(name: str, objects: list[Any]) -> dict[str, Any]:
-    return {name: objects[0]} if len(objects) == 1 else {f"{name}{at}": each for at, each in enumerate(objects)}
+    return (
+        {name: objects[0]}
+        if len(objects) == 1
+        else {f"{name}{at}": each for at, each in enumerate(objects)}
+    )
 
 
 def _quieten(loader: Any, replace: Callable[[object, str, Any], None]) -> None:
-    """Keep the first iterator of persistent workers from drawing the loop's random numbers: a resumed process makes it
-    again.
+    """Keep the first iterator of persistent workers from drawing the loop's random numbers: a
+    resumed process makes it again.
     """
     if not getattr(loader, "persistent_workers", False) or not getattr(loader, "num_workers", 0):
         return

@@ -1,4 +1,6 @@
-"""The framework under either of its names, `lightning` or `pytorch_lightning`, and the trainers that are refused."""
+"""The framework under either of its names, `lightning` or `pytorch_lightning`, and the trainers
+that are refused.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,24 @@ from ..trainers.known import NAMES
 from ..trainers.names import require
 from ..trainers.training import leaves_out
 
-PACKAGES = ("lightning.pytorch", "pytorch_lightning")  # the same code under two names, with separate classes
+# the same code under two names, with separate classes
+PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def callback_kinds() -> tuple[type, ...]:
-    """Return the class `Callback` of each package that is imported; if none is, of one that is installed.
+    """Return the class `Callback` of each package that is imported; if none is, of one that is
+    installed.
 
     Raises:
         UsageError: none is installed.
     """
     found = [at for at, name in enumerate(PACKAGES) if name in sys.modules]
-    found = found or [at for at, name in enumerate(PACKAGES) if find_spec(name.partition(".")[0]) is not None][:1]
+    found = (
+        found
+        or [
+            at for at, name in enumerate(PACKAGES) if find_spec(name.partition(".")[0]) is not None
+        ][:1]
+    )
     if not found:
         raise UsageError("holdfast.lightning wants Lightning: pip install lightning")
     return tuple(import_module(PACKAGES[at]).Callback for at in found)
@@ -37,7 +46,8 @@ def package_of(trainer: Any) -> str:
 
 def part(trainer: Any, module: str) -> Any:
     """Return a module of the package that `trainer` is from."""
-    return sys.modules[f"{package_of(trainer)}.{module}"]  # the trainer has imported all that it uses
+    # the trainer has imported all that it uses
+    return sys.modules[f"{package_of(trainer)}.{module}"]
 
 
 def is_a(callback: Any, kind: str) -> bool:
@@ -49,9 +59,13 @@ def require_known(trainer: Any) -> Unproven | None:
     """As `names.require`, for the package that `trainer` is from."""
     package = package_of(trainer)
     fabric = "lightning_fabric" if package == PACKAGES[1] else "lightning.fabric"
-    paths = (name.path.replace("lightning.fabric", fabric).replace(PACKAGES[0], package) for name in NAMES["lightning"])
+    paths = (
+        name.path.replace("lightning.fabric", fabric).replace(PACKAGES[0], package)
+        for name in NAMES["lightning"]
+    )
     return require(
-        "lightning", [name._replace(path=path) for name, path in zip(NAMES["lightning"], paths, strict=True)]
+        "lightning",
+        [name._replace(path=path) for name, path in zip(NAMES["lightning"], paths, strict=True)],
     )
 
 
@@ -63,14 +77,18 @@ def require_alone(trainer: Any) -> None:
     """
     if trainer.ckpt_path is not None:
         raise UsageError(
-            f"Lightning has loaded {trainer.ckpt_path} beside holdfast.lightning.Holdfast, which restores the run by "
-            "itself: leave ckpt_path out, or remove that file (under Slurm Lightning takes a hpc_ckpt file by itself); "
+            f"Lightning has loaded {trainer.ckpt_path} beside "
+            "holdfast.lightning.Holdfast, which restores the run by "
+            "itself: leave ckpt_path out, or remove that file (under "
+            "Slurm Lightning takes a hpc_ckpt file by itself); "
             "Holdfast(path, start_from=...) begins a new run from weights"
         )
 
 
 def let_run_restore(trainer: Any, path: str | os.PathLike[str]) -> None:
-    """Let the fit that begins load no checkpoint of Lightning's own if an earlier attempt has begun the run."""
+    """Let the fit that begins load no checkpoint of Lightning's own if an earlier attempt has
+    begun the run.
+    """
     connector = trainer._checkpoint_connector
 
     def resume_start(checkpoint_path: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -90,25 +108,41 @@ def require_possible(trainer: Any) -> None:
     """
     kind = type(trainer.strategy).__name__
     if kind not in ("SingleDeviceStrategy", "DDPStrategy"):
-        raise UsageError(f"holdfast.lightning.Holdfast knows one device and DDP, and this Trainer has a {kind}")
+        raise UsageError(
+            f"holdfast.lightning.Holdfast knows one device and DDP, and this Trainer has a {kind}"
+        )
     launcher = type(trainer.strategy.launcher).__name__
     if launcher not in ("NoneType", "_SubprocessScriptLauncher"):
-        raise UsageError(f"{launcher}: processes that share a script are wanted, as of Trainer(strategy='ddp')")
+        raise UsageError(
+            f"{launcher}: processes that share a script are wanted, as of Trainer(strategy='ddp')"
+        )
     if trainer.limit_train_batches == 0:
-        raise UsageError("limit_train_batches=0 trains nothing, and the run would be finished: call trainer.validate()")
+        raise UsageError(
+            "limit_train_batches=0 trains nothing, "
+            "and the run would be finished: call trainer.validate()"
+        )
     for callback in trainer.callbacks:
         if is_a(callback, "BaseFinetuning"):
             raise UsageError(
-                f"{type(callback).__name__} adds parameter groups during the training, which a resume cannot restore: "
-                "give the optimizer all parameters, and freeze them with requires_grad_(False) until they train"
+                f"{type(callback).__name__} adds parameter groups "
+                "during the training, which a resume cannot restore: "
+                "give the optimizer all parameters, "
+                "and freeze them with requires_grad_(False) until they train"
             )
     signature = part(trainer, "utilities.signature_utils")
-    if signature.is_param_in_hook_signature(trainer.lightning_module.training_step, "dataloader_iter", explicit=True):
-        raise UsageError("training_step(dataloader_iter) takes batches that nobody counts: write training_step(batch)")
+    if signature.is_param_in_hook_signature(
+        trainer.lightning_module.training_step, "dataloader_iter", explicit=True
+    ):
+        raise UsageError(
+            "training_step(dataloader_iter) takes batches "
+            "that nobody counts: write training_step(batch)"
+        )
 
 
 def without_hyperparameters(trainer: Any) -> tuple[Any, str, Any]:
-    """Return the function that logs hyperparameters, as owner and name, and one that leaves this trainer's out."""
+    """Return the function that logs hyperparameters,
+    as owner and name, and one that leaves this trainer's out.
+    """
     owner, name = part(trainer, "trainer.trainer"), "_log_hyperparams"
     plain = getattr(owner, name)
     return owner, name, lambda each: None if each is trainer else plain(each)
@@ -117,6 +151,12 @@ def without_hyperparameters(trainer: Any) -> tuple[Any, str, Any]:
 def say_what_stands_back(trainer: Any) -> None:
     environment = trainer._accelerator_connector.cluster_environment
     if getattr(environment, "auto_requeue", False):
-        say("Lightning's own requeueing stands back: Holdfast saves and stops; `holdfast submit` requeues the job")
+        say(
+            "Lightning's own requeueing stands back: "
+            "Holdfast saves and stops; `holdfast submit` requeues the job"
+        )
     if getattr(trainer, "_val_check_time_interval", None) is not None:  # since 2.6
-        say("val_check_interval is a time: when validation comes depends on the clock, and a resume cannot repeat that")
+        say(
+            "val_check_interval is a time: when validation comes "
+            "depends on the clock, and a resume cannot repeat that"
+        )

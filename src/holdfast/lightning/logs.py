@@ -1,6 +1,8 @@
-"""Loggers that continue: the next attempt writes where the last one wrote, and lines of undone steps are removed.
+"""Loggers that continue: the next attempt writes where the last one wrote, and lines of undone
+steps are removed.
 
-A logger chooses its directory, or its id at W&B, when it is first used: before any hook of a callback but one.
+A logger chooses its directory, or its id at W&B, when it is first used: before any hook of a
+callback but one.
 """
 
 from __future__ import annotations
@@ -29,22 +31,25 @@ class Logs:
 
     def __init__(self, trainer: Any, path: str | os.PathLike[str]) -> None:
         self._leads = trainer.is_global_zero
-        self._kept = [_kind_of(logger)(trainer, logger) for logger in trainer.loggers] if self._leads else []
+        self._kept = (
+            [_kind_of(logger)(trainer, logger) for logger in trainer.loggers] if self._leads else []
+        )
         found = remembered(run_dir(path), _EVENT)
         known = [] if found is None else found.get("are", [])
         self._known = known
         self._looks: dict[str, str] = {}
         if known:  # on each rank alike: they decide together
             for callback in trainer.callbacks:
-                if framework.is_a(callback, "SaveConfigCallback"):  # LightningCLI has written its file there by now
+                # LightningCLI has written its file there by now
+                if framework.is_a(callback, "SaveConfigCallback"):
                     callback.overwrite = True
         for kept, (kind, name) in zip(self._kept, known, strict=False):
             if kind == type(kept).__name__ and name is not None:
                 kept.reuse(name)
 
     def begin(self, training: Training, stored: list[Any] | None) -> None:
-        """Remove lines that were logged after the checkpoint (all if there is none), and note which loggers
-        there are.
+        """Remove lines that were logged after the checkpoint (all if there is none), and note which
+        loggers there are.
         """
         looks = training.loop.durations.setdefault(_LOOKS, {})
         for at, kept in enumerate(self._kept):
@@ -63,7 +68,9 @@ class Logs:
 
 
 class Kept:
-    """A logger of a kind that Holdfast does not know: it begins a record of its own in each attempt."""
+    """A logger of a kind that Holdfast does not know:
+    it begins a record of its own in each attempt.
+    """
 
     def __init__(self, trainer: Any, logger: Any) -> None:
         self.trainer, self.logger = trainer, logger
@@ -100,7 +107,8 @@ class Versioned(Kept):
         self.reused = [version, place] == Versioned.name(self) and scan.is_dir(place)
         if self.reused:
             self.open()
-        else:  # the script writes elsewhere now, where a directory of that number is another training's
+        else:
+            # the script writes elsewhere now: a directory of that number is another training's
             self.logger._version = own
 
     def open(self) -> None:
@@ -131,11 +139,15 @@ class Csv(Versioned):
         count, wanted = stored.get("rows", 0), stored.get("keys", [])
         if len(rows) >= count and self.looks not in ("", _looks(wanted, rows[:count])):
             raise UsageError(
-                f"{path}: its first {count} lines are not those that this run had logged. Another training may have "
+                f"{path}: its first {count} lines are not those that "
+                "this run had logged. Another training may have "
                 "written it: move it away, or give the logger another version"
             )
         if len(rows) < count:
-            warn(f"{path}: {count - len(rows)} lines that were logged before the checkpoint are missing")
+            warn(
+                f"{path}: {count - len(rows)} lines that were "
+                "logged before the checkpoint are missing"
+            )
         self.logger.experiment.metrics_keys = list(wanted)
         if (keys, len(rows)) == (wanted, count):
             return
@@ -161,14 +173,17 @@ class Csv(Versioned):
 
 
 class TensorBoard(Versioned):
-    """TensorBoardLogger. Each attempt writes an event file of its own, which begins with an event of its format.
+    """TensorBoardLogger. Each attempt writes an event file of its own, which begins with an event
+    of its format.
 
-    The others are counted. The journal has their names: files of other runs in the same directory are left alone.
+    The others are counted. The journal has their names: files of other runs in the same directory
+    are left alone.
     """
 
     def __init__(self, trainer: Any, logger: Any) -> None:
         super().__init__(trainer, logger)
-        self._earlier: list[str] = []  # names of the files of this run's earlier attempts, in their order
+        # names of the files of this run's earlier attempts, in their order
+        self._earlier: list[str] = []
         self._events = EventFiles()
 
     def name(self) -> Any:
@@ -185,19 +200,25 @@ class TensorBoard(Versioned):
 
     def cut(self, stored: dict[str, Any]) -> None:
         if missing := cut(self._there(), stored.get("events", 0)):
-            warn(f"{self.logger.log_dir}: {missing} events that were logged before the checkpoint are missing")
+            warn(
+                f"{self.logger.log_dir}: {missing} events that "
+                "were logged before the checkpoint are missing"
+            )
 
     def _files(self) -> list[Path]:
         writer = self.logger.experiment._get_file_writer().event_writer
-        return [*self._there(), Path(getattr(writer, "_ev_writer", writer)._file_name)]  # tensorboardX has the former
+        # tensorboardX has the former
+        return [*self._there(), Path(getattr(writer, "_ev_writer", writer)._file_name)]
 
     def _there(self) -> list[Path]:
-        return [path for name in self._earlier if scan.exists(path := Path(self.logger.log_dir, name))]
+        return [
+            path for name in self._earlier if scan.exists(path := Path(self.logger.log_dir, name))
+        ]
 
 
 class Wandb(Kept):
-    """WandbLogger. The same id continues. Values that W&B has cannot be removed, and values that it had not written are
-    lost.
+    """WandbLogger. The same id continues. Values that W&B has cannot be removed, and values that it
+    had not written are lost.
     """
 
     def name(self) -> Any:
@@ -211,17 +232,26 @@ class Wandb(Kept):
     def cut(self, stored: dict[str, Any]) -> None:
         del stored
         say(
-            f"W&B goes on with run {self.logger._id}: undone steps that it has appear there twice, and what it had not "
+            f"W&B goes on with run {self.logger._id}: "
+            "undone steps that it has appear there twice, and what it had not "
             "written at a kill is missing there"
         )
 
 
 def _looks(keys: list[str], rows: list[dict[str, str]]) -> str:
-    return hashlib.sha256(repr([[row.get(key) for key in keys] for row in rows]).encode()).hexdigest()
+    return hashlib.sha256(
+        repr([[row.get(key) for key in keys] for row in rows]).encode()
+    ).hexdigest()
 
 
-_KINDS: dict[str, type[Kept]] = {"CSVLogger": Csv, "TensorBoardLogger": TensorBoard, "WandbLogger": Wandb}
+_KINDS: dict[str, type[Kept]] = {
+    "CSVLogger": Csv,
+    "TensorBoardLogger": TensorBoard,
+    "WandbLogger": Wandb,
+}
 
 
 def _kind_of(logger: Any) -> type[Kept]:
-    return next((_KINDS[kind.__name__] for kind in type(logger).__mro__ if kind.__name__ in _KINDS), Kept)
+    return next(
+        (_KINDS[kind.__name__] for kind in type(logger).__mro__ if kind.__name__ in _KINDS), Kept
+    )

@@ -32,8 +32,8 @@ _RELOADED = "_last_train_dl_reload_epoch", "_last_val_dl_reload_epoch"
 class Memory:
     """Has a `state_dict()`, so that a run tracks it.
 
-    Lightning changes some of it again between the restore and the first step. So the restored state is kept until then,
-    and can be restored again.
+    Lightning changes some of it again between the restore and the first step. So the restored state
+    is kept until then, and can be restored again.
     """
 
     def __init__(self, trainer: Any, logs: Logs) -> None:
@@ -53,23 +53,35 @@ class Memory:
             "limits": {"max_epochs": trainer.max_epochs, "max_steps": trainer.max_steps},
             "should_stop": self.restored["should_stop"] if self._fresh else trainer.should_stop,
             "reloaded": [
-                _whole(getattr(loop, name)) for loop, name in zip((loops, validation), _RELOADED, strict=True)
+                _whole(getattr(loop, name))
+                for loop, name in zip((loops, validation), _RELOADED, strict=True)
             ],
             "validation": {
                 "set_up": validation._combined_loader is not None,
                 "has_run": validation._has_run,
                 "seen": dict(validation._seen_batches_per_dataloader),
             },
-            "metrics": {name: dict(getattr(connector, f"_{name}_metrics")) for name in ("callback", "progress_bar")},
+            "metrics": {
+                name: dict(getattr(connector, f"_{name}_metrics"))
+                for name in ("callback", "progress_bar")
+            },
             "logged": {"metrics": dict(connector._logged_metrics), "hook": connector._current_fx},
             "first_batch": connector._first_loop_iter,
             "results": results.capture(loops.epoch_loop._results),
             "torchmetrics": results.capture_metrics(trainer.lightning_module),
-            "callbacks": {key: _callback_state(callback) for key, callback in _keys(trainer).items()},
+            "callbacks": {
+                key: _callback_state(callback) for key, callback in _keys(trainer).items()
+            },
             "attributes": {key: each.changed() for key, each in self._attributes.items()},
             "gradients": self._gradients(),
-            "frozen": [name for name, each in trainer.lightning_module.named_parameters() if not each.requires_grad],
-            "resting": [name for name, each in trainer.lightning_module.named_modules() if not each.training],
+            "frozen": [
+                name
+                for name, each in trainer.lightning_module.named_parameters()
+                if not each.requires_grad
+            ],
+            "resting": [
+                name for name, each in trainer.lightning_module.named_modules() if not each.training
+            ],
             "hooks": self._from_hooks(),
             "precision": trainer.precision_plugin.state_dict(),
             "loggers": loggers,
@@ -87,13 +99,18 @@ class Memory:
             progress.load_state_dict(deepcopy(state["counters"][name]))
         loops.epoch_loop._batches_that_stepped = state["stepped"]
         trainer.should_stop = state["should_stop"] and not self.limit_was_raised()
-        for loop, name, epoch in zip((loops, validation), _RELOADED, state["reloaded"], strict=True):
+        for loop, name, epoch in zip(
+            (loops, validation), _RELOADED, state["reloaded"], strict=True
+        ):
             setattr(loop, name, float("-inf") if epoch is None else epoch)
         validation._has_run = state["validation"]["has_run"]
         validation._seen_batches_per_dataloader = defaultdict(int, state["validation"]["seen"])
         for name, metrics in state["metrics"].items():
             setattr(connector, f"_{name}_metrics", dict(metrics))
-        connector._logged_metrics, connector._current_fx = dict(state["logged"]["metrics"]), state["logged"]["hook"]
+        connector._logged_metrics, connector._current_fx = (
+            dict(state["logged"]["metrics"]),
+            state["logged"]["hook"],
+        )
         connector._first_loop_iter = state["first_batch"]
         results.restore(trainer, state["results"])
         results.restore_metrics(trainer.lightning_module, state["torchmetrics"])
@@ -106,7 +123,9 @@ class Memory:
             trainer.precision_plugin.load_state_dict(state["precision"])
 
     def restore_again(self) -> None:
-        """Undo changes that Lightning and the hooks at the training's beginning made since the restore."""
+        """Undo changes that Lightning and the hooks at the training's beginning made since the
+        restore.
+        """
         if not self._fresh:
             return
         trainer, validation = self._trainer, self._trainer.fit_loop.epoch_loop.val_loop
@@ -122,29 +141,43 @@ class Memory:
 
     def limit_was_raised(self) -> bool:
         """Whether the script now allows more epochs or steps than it did at the save."""
-        limits = ((before, getattr(self._trainer, name)) for name, before in self.restored["limits"].items())
+        limits = (
+            (before, getattr(self._trainer, name))
+            for name, before in self.restored["limits"].items()
+        )
         return any(before != -1 and (now == -1 or now > before) for before, now in limits)
 
     def _say_what_is_lost(self, state: dict[str, Any]) -> None:
         for key in state["callbacks"].keys() - _keys(self._trainer).keys():
             if any(state["callbacks"][key].values()) or state["attributes"].get(f"callback {key}"):
-                say(f"the checkpoint has the state of a callback {key}, which the trainer has not now: it is left out")
+                say(
+                    f"the checkpoint has the state of a callback {key}, "
+                    "which the trainer has not now: it is left out"
+                )
 
     def _gradients(self) -> dict[str, Any]:
         """Return the gradients where the training step itself decides when they are used up."""
         module = self._trainer.lightning_module
         if module.automatic_optimization:
             return {}
-        return {name: each.grad for name, each in module.named_parameters() if each.grad is not None}
+        return {
+            name: each.grad for name, each in module.named_parameters() if each.grad is not None
+        }
 
     def _restore_module(self, state: dict[str, Any]) -> None:
-        module, frozen, resting = self._trainer.lightning_module, {*state["frozen"]}, {*state["resting"]}
+        module, frozen, resting = (
+            self._trainer.lightning_module,
+            {*state["frozen"]},
+            {*state["resting"]},
+        )
         for name, parameter in module.named_parameters():
             if parameter.requires_grad == (name in frozen):
                 parameter.requires_grad_(name not in frozen)
             if not module.automatic_optimization:
                 gradient = state["gradients"].get(name)
-                parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
+                parameter.grad = (
+                    None if gradient is None else gradient.to(parameter.device, copy=True)
+                )
         for name, each in module.named_modules():
             each.training = name not in resting
         if state["hooks"]:
@@ -163,12 +196,16 @@ class Memory:
 
 
 def _apart(value: Any) -> Any:
-    """Return `value` with a copy of each number that is a tensor: callbacks keep the very objects that were logged."""
+    """Return `value` with a copy of each number that is a tensor: callbacks keep the very
+    objects that were logged.
+    """
     if type(value) is dict:
         return {key: _apart(each) for key, each in value.items()}
     if type(value) is list:
         return [_apart(each) for each in value]
-    return value.detach().clone() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
+    return (
+        value.detach().clone() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
+    )
 
 
 def _document(trainer: Any) -> dict[str, Any]:
@@ -213,7 +250,9 @@ def _keys(trainer: Any) -> dict[str, Any]:
 
 
 def _callback_state(callback: Any) -> dict[str, Any]:
-    more = {name: getattr(callback, name) for name in _left_out(callback) if hasattr(callback, name)}
+    more = {
+        name: getattr(callback, name) for name in _left_out(callback) if hasattr(callback, name)
+    }
     found: dict[str, Any] = without_place({"state": callback.state_dict(), "more": more}, callback)
     return found
 
@@ -229,7 +268,10 @@ def _restore_callback(callback: Any, stored: dict[str, Any] | None) -> None:
 
 
 def _left_out(callback: Any) -> tuple[str, ...]:
-    return next((_LEFT_OUT[kind.__name__] for kind in type(callback).__mro__ if kind.__name__ in _LEFT_OUT), ())
+    return next(
+        (_LEFT_OUT[kind.__name__] for kind in type(callback).__mro__ if kind.__name__ in _LEFT_OUT),
+        (),
+    )
 
 
 def _whole(epoch: float) -> int | None:

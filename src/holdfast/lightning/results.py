@@ -1,6 +1,8 @@
-"""Results: the running means of values logged by `self.log` in this epoch, and the states of torchmetrics.
+"""Results: the running means of values logged by `self.log` in this epoch, and the states of
+torchmetrics.
 
-Lightning's checkpoints lack them: after its own restart inside an epoch, the means cover only the rest of the epoch.
+Lightning's checkpoints lack them: after its own restart inside an epoch, the means cover only the
+rest of the epoch.
 """
 
 from __future__ import annotations
@@ -14,7 +16,14 @@ import torch
 
 from . import framework
 
-_OWN = ("value", "cumulated_batch_size", "_forward_cache", "_computed", "_update_count", "has_reset")
+_OWN = (
+    "value",
+    "cumulated_batch_size",
+    "_forward_cache",
+    "_computed",
+    "_update_count",
+    "has_reset",
+)
 _FUNCTIONS = ("reduce_fx", "_sync")  # fields of a value's description that are not plain values
 
 
@@ -22,9 +31,14 @@ def capture(results: Any) -> list[dict[str, Any]]:
     return [
         {
             "key": key,
-            "described": {each.name: getattr(found.meta, each.name) for each in _described(found.meta)},
+            "described": {
+                each.name: getattr(found.meta, each.name) for each in _described(found.meta)
+            },
             "reduce": found.meta.reduce_fx.__name__,
-            "sync": {"should": found.meta.sync.should, "rank_zero_only": found.meta.sync.rank_zero_only},
+            "sync": {
+                "should": found.meta.sync.should,
+                "rank_zero_only": found.meta.sync.rank_zero_only,
+            },
             "of_metric": not found.is_tensor,
             "values": {name: vars(found)[name] for name in _own(found)},
         }
@@ -43,7 +57,9 @@ def restore(trainer: Any, stored: list[dict[str, Any]]) -> None:
         described = kinds._Metadata(**each["described"], reduce_fx=getattr(torch, each["reduce"]))
         sync = each["sync"]
         described.sync = kinds._Sync(
-            fn=trainer.strategy.reduce, _should=sync["should"], rank_zero_only=sync["rank_zero_only"]
+            fn=trainer.strategy.reduce,
+            _should=sync["should"],
+            rank_zero_only=sync["rank_zero_only"],
         )
         found = kinds._ResultMetric(described, not each["of_metric"])
         if each["of_metric"]:
@@ -55,7 +71,10 @@ def restore(trainer: Any, stored: list[dict[str, Any]]) -> None:
 def capture_metrics(module: Any) -> dict[str, Any]:
     """Return the states of all torchmetrics in the module: most are in no state_dict()."""
     return {
-        name: {"states": {state: getattr(metric, state) for state in metric._defaults}, "updates": metric._update_count}
+        name: {
+            "states": {state: getattr(metric, state) for state in metric._defaults},
+            "updates": metric._update_count,
+        }
         for name, metric in _metrics(module)
     }
 

@@ -16,26 +16,46 @@ from .rule import Fault, Rule
 from .work import in_pieces
 
 _ANEW = re.compile(r"--(from[-_]scratch|overwrite|no[-_]resume|restart[-_]anew)")
-_BY_STATUS = "the job starts again by the program's status alone: after each crash, or after its end, for ever"
+_BY_STATUS = (
+    "the job starts again by the program's status alone: "
+    "after each crash, or after its end, for ever"
+)
 _COUNTED = re.compile(r"\(\(|\blet\b|-l[te]\b|-g[te]\b|RESTART_COUNT")
-_OWN = re.compile(r"\$\{?(0|BASH_SOURCE|SLURM_JOB_NAME)|(^|\/)(job|run|submit|script|batch)|resub|chain|restart")
+_OWN = re.compile(
+    r"\$\{?(0|BASH_SOURCE|SLURM_JOB_NAME)|(^|\/)(job|run|submit|script|batch)|resub|chain|restart"
+)
 _ALWAYS = "the job starts again also when the work is done, and after each crash: for ever"
-_COUNT = LintFix("ask first whether the work is done, and count the starts; or use: exec holdfast run -- ...")
+_COUNT = LintFix(
+    "ask first whether the work is done, and count the starts; or use: exec holdfast run -- ..."
+)
 
 
 def requeue_refused(script: Script) -> Iterator[Fault]:
-    """Slurm does not requeue a job that was submitted with --no-requeue, also when the job asks for it."""
+    """Slurm does not requeue a job that was submitted with --no-requeue,
+    also when the job asks for it.
+    """
     said = script.option("requeue", "no-requeue")
     for command in script.requeues if said and said.name == "no-requeue" else ():
         line = script.text.split("\n")[said.line - 1] if said else ""
-        fix = LintFix("write --requeue in place of --no-requeue", _replaced(script, said.line if said else 1, line))
-        yield Fault(command.line, "`scontrol requeue` is refused: the job was submitted with --no-requeue", fix)
+        fix = LintFix(
+            "write --requeue in place of --no-requeue",
+            _replaced(script, said.line if said else 1, line),
+        )
+        yield Fault(
+            command.line,
+            "`scontrol requeue` is refused: the job was submitted with --no-requeue",
+            fix,
+        )
 
 
 def _replaced(script: Script, number: int, line: str) -> tuple[Edit, ...]:
     start = sum(len(each) + 1 for each in script.text.split("\n")[: number - 1])
     place = line.find("--no-requeue")
-    return (Edit(start + place, start + place + len("--no-requeue"), "--requeue"),) if place >= 0 else ()
+    return (
+        (Edit(start + place, start + place + len("--no-requeue"), "--requeue"),)
+        if place >= 0
+        else ()
+    )
 
 
 def requeue_after_cancel(script: Script) -> Iterator[Fault]:
@@ -44,22 +64,31 @@ def requeue_after_cancel(script: Script) -> Iterator[Fault]:
         if "TERM" in trap.signals and _starts_always(script, trap):
             yield Fault(
                 trap.line,
-                "this trap requeues at every SIGTERM, also at that of scancel: the job cannot be cancelled",
+                "this trap requeues at every SIGTERM, "
+                "also at that of scancel: the job cannot be cancelled",
                 LintFix("trap USR1 in place of TERM, and ask for it: #SBATCH --signal=B:USR1@300"),
             )
 
 
 def _starts_always(script: Script, trap: Trap) -> bool:
     """Whether the handler always starts the job again, whatever has happened."""
-    return any(_starts_again(each) and not each.joined and not _branched(each) for each in script.handler(trap))
+    return any(
+        _starts_again(each) and not each.joined and not _branched(each)
+        for each in script.handler(trap)
+    )
 
 
 def _itself(script: Script, command: ShellCommand) -> bool:
-    """Whether `sbatch` submits this very script, as far as its name tells; another one is a next stage."""
+    """Whether `sbatch` submits this very script,
+    as far as its name tells; another one is a next stage.
+    """
     argument = next((word for word in command.words[1:] if not word.startswith("-")), "$0")
     stem = os.path.splitext(os.path.basename(argument))[0]
     option = script.option("job-name")
-    about = [(option.value if option else None) or "", *(program(script.work) if script.work else ())]
+    about = [
+        (option.value if option else None) or "",
+        *(program(script.work) if script.work else ()),
+    ]
     named = any(stem and stem in os.path.basename(word) for word in about)
     return command.words[0] != "sbatch" or named or _OWN.search(argument) is not None
 
@@ -86,11 +115,18 @@ def resubmit_too_late(script: Script) -> Iterator[Fault]:
     """Commands after the long program do not run when the time limit ends the job."""
     chief = script.work
     for command in script.all_after(chief) if chief and not _in_time(script, chief) else ():
-        if command.words[0] == "sbatch" and (command.joined or command.within) and chief and not chief.loop:
+        if (
+            command.words[0] == "sbatch"
+            and (command.joined or command.within)
+            and chief
+            and not chief.loop
+        ):
             yield Fault(
                 command.line,
                 f"this is not reached at the time limit: {work.name(chief)} is still at work then",
-                LintFix("submit the successor before it: sbatch --dependency=afterany:$SLURM_JOB_ID ..."),
+                LintFix(
+                    "submit the successor before it: sbatch --dependency=afterany:$SLURM_JOB_ID ..."
+                ),
             )
 
 
@@ -102,20 +138,28 @@ def _in_time(script: Script, chief: ShellCommand) -> bool:
 def chain_breaks(script: Script) -> Iterator[Fault]:
     """A job that ran out of time does not satisfy afterok."""
     for command in script.body:
-        own = next((word for word in command.words if re.search(r"afterok:\$\{?SLURM_JOB", word)), None)
+        own = next(
+            (word for word in command.words if re.search(r"afterok:\$\{?SLURM_JOB", word)), None
+        )
         if command.words[0] == "sbatch" and own:
             place = script.text.find("afterok", command.start, command.end)
             yield Fault(
                 command.line,
-                "afterok is not fulfilled when this job runs out of time: the next one waits for ever",
-                LintFix("write afterany", (Edit(place, place + 7, "afterany"),) if place >= 0 else ()),
+                "afterok is not fulfilled when this job runs out of time: "
+                "the next one waits for ever",
+                LintFix(
+                    "write afterany", (Edit(place, place + 7, "afterany"),) if place >= 0 else ()
+                ),
             )
     waits, chief = script.option("dependency"), script.work
-    goes_on = chief and any(re.search(r"resum|restart|hotstart|-cpi|ckpt|checkpoint", word) for word in chief.words)
+    goes_on = chief and any(
+        re.search(r"resum|restart|hotstart|-cpi|ckpt|checkpoint", word) for word in chief.words
+    )
     if waits and goes_on and (waits.value or "").startswith("afterok"):
         yield Fault(
             waits.line,
-            "afterok is not fulfilled when the job before runs out of time: this one waits for ever",
+            "afterok is not fulfilled when the job before "
+            "runs out of time: this one waits for ever",
             LintFix("write afterany", replace_in_line(script, waits.line, "afterok", "afterany")),
         )
 
@@ -125,7 +169,9 @@ def _starts_again(command: ShellCommand) -> bool:
 
 
 def fixed_resume(script: Script) -> Iterator[Fault]:
-    """A start that always resumes from one named checkpoint loses everything that was saved later."""
+    """A start that always resumes from one named checkpoint loses everything that was saved
+    later.
+    """
     chief, known = script.work, script.known
     if chief is None or not _comes_back(script):
         return
@@ -133,11 +179,17 @@ def fixed_resume(script: Script) -> Iterator[Fault]:
     for place, word in enumerate(words):
         option, _, value = word.partition("=")
         value = filled(value or next(iter(words[place + 1 : place + 2]), ""), known)
-        named = re.search(r"(step|epoch|iter|checkpoint|ckpt|global_step)[-_=]?\d+", os.path.basename(value))
-        if re.match(r"--?(resume|restart|restore|load|from|init|continue|checkpoint|ckpt)", option) and named:
+        named = re.search(
+            r"(step|epoch|iter|checkpoint|ckpt|global_step)[-_=]?\d+", os.path.basename(value)
+        )
+        if (
+            re.match(r"--?(resume|restart|restore|load|from|init|continue|checkpoint|ckpt)", option)
+            and named
+        ):
             yield Fault(
                 chief.line,
-                f"each start goes on from {os.path.basename(value)}: what was saved after it is not used",
+                f"each start goes on from {os.path.basename(value)}: "
+                "what was saved after it is not used",
                 LintFix("let the program take the newest checkpoint"),
             )
 
@@ -149,18 +201,31 @@ def no_resume(script: Script) -> Iterator[Fault]:
         return
     words = program(chief)
     anew = next((word for word in words if _ANEW.match(word)), None)
-    mdrun = any(os.path.basename(word).startswith("mdrun") for word in words[:3]) and "-cpi" not in words
+    mdrun = (
+        any(os.path.basename(word).startswith("mdrun") for word in words[:3])
+        and "-cpi" not in words
+    )
     dmtcp = os.path.basename(words[0]) == "dmtcp_launch" and "dmtcp_restart" not in script.text
     if mdrun or ((anew or dmtcp) and _comes_back(script)):
         yield Fault(
             chief.line,
-            f"{anew or ('mdrun without -cpi' if mdrun else words[0])} begins anew at each start of this job",
-            LintFix("add -cpi state.cpt -append" if mdrun and not anew else "go on from the newest checkpoint"),
+            f"{anew or ('mdrun without -cpi' if mdrun else words[0])} "
+            "begins anew at each start of this job",
+            LintFix(
+                "add -cpi state.cpt -append"
+                if mdrun and not anew
+                else "go on from the newest checkpoint"
+            ),
         )
     for command in script.body:
         if command.words[0] == "decomposePar" and "-force" in command.words:
-            what = "decomposePar -force removes what the last start has written into the processors' folders"
-            yield Fault(command.line, what, LintFix("decompose once: [ -d processor0 ] || decomposePar"))
+            what = (
+                "decomposePar -force removes what the last "
+                "start has written into the processors' folders"
+            )
+            yield Fault(
+                command.line, what, LintFix("decompose once: [ -d processor0 ] || decomposePar")
+            )
 
 
 def _comes_back(script: Script) -> bool:
@@ -193,17 +258,23 @@ def stops_too_late(script: Script) -> Iterator[Fault]:
     ends_s = _timeout_s(words)
     kills = re.search(r"timeout .*(-s|--signal)[ =]?(KILL|9|SIGKILL)", " ".join(words))
     if chief and re.fullmatch(r"\d+(\.\d+)?", hours) and float(hours) * 3600 >= limit_s:
-        what = f"-maxh {hours} is not before the time limit of {limit_s / 3600:g} hours: it never acts"
+        what = (
+            f"-maxh {hours} is not before the time limit of {limit_s / 3600:g} hours: it never acts"
+        )
         yield Fault(chief.line, what, LintFix(f"write -maxh {limit_s / 3600 * 0.98:.3g}"))
     elif chief and ends_s is not None and ends_s >= limit_s:
         what = "`timeout` is not before the job's time limit: it never acts"
         yield Fault(chief.line, what, LintFix("let it end a few minutes before the limit"))
     elif chief and ends_s is not None and ends_s < limit_s / 10 < float("inf") and not chief.loop:
-        what = f"`timeout` ends the program after {ends_s:.0f} s of a job of {limit_s / 3600:g} hours"
+        what = (
+            f"`timeout` ends the program after {ends_s:.0f} s of a job of {limit_s / 3600:g} hours"
+        )
         yield Fault(chief.line, what, LintFix("give it a unit: timeout 23h"))
     elif chief and kills:
         what = "`timeout` sends SIGKILL: the program cannot save"
-        yield Fault(chief.line, what, LintFix("let it send TERM, and KILL later: timeout -k 300 ..."))
+        yield Fault(
+            chief.line, what, LintFix("let it send TERM, and KILL later: timeout -k 300 ...")
+        )
 
 
 def _timeout_s(words: Sequence[str]) -> float | None:
@@ -214,7 +285,11 @@ def _timeout_s(words: Sequence[str]) -> float | None:
     after = words[words.index("timeout") + 1 :]
     spans = (match for word in after if (match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", word)))
     found = [float(match[1]) * units[match[2]] for match in spans]
-    return found[-1] if found[:1] and words[words.index("timeout") + 1] in ("-k", "-s") else next(iter(found), None)
+    return (
+        found[-1]
+        if found[:1] and words[words.index("timeout") + 1] in ("-k", "-s")
+        else next(iter(found), None)
+    )
 
 
 def pipe_hides_status(script: Script) -> Iterator[Fault]:
@@ -233,15 +308,25 @@ def pipe_hides_status(script: Script) -> Iterator[Fault]:
 
 
 def _by_status(script: Script, chief: ShellCommand, command: ShellCommand) -> bool:
-    """Whether only the program's success or failure decides on another start, and nothing is counted."""
+    """Whether only the program's success or failure decides on another start,
+    and nothing is counted.
+    """
     if _COUNTED.search(script.text):
         return False
     between = script.text[chief.end : command.start]
     if chief.joined and command.joined and between.strip() in ("||", "&&"):
         return True
     branches = {each.number for each in command.within if each.kind == "if"}
-    asked = [each for each in script.body for place in each.within if place.number in branches and place.part == 0]
-    return any(each == chief or re.search(r"\$\S+ (-ne|!=|-eq|==?) 0\b", " ".join(each.words)) for each in asked)
+    asked = [
+        each
+        for each in script.body
+        for place in each.within
+        if place.number in branches and place.part == 0
+    ]
+    return any(
+        each == chief or re.search(r"\$\S+ (-ne|!=|-eq|==?) 0\b", " ".join(each.words))
+        for each in asked
+    )
 
 
 RULES: Sequence[Rule] = (

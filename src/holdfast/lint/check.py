@@ -1,7 +1,8 @@
 """Lint: where a Slurm batch script behaves otherwise than its author expects. Pure; nothing is run.
 
-Each rule is one function from the parsed script to faults, in a table with its severity. The facts behind the rules
-were observed on Slurm 22.05 (docs/cluster.md); a rule from elsewhere names its source.
+Each rule is one function from the parsed script to faults, in a table with its severity. The facts
+behind the rules were observed on Slurm 22.05 (docs/cluster.md); a rule from elsewhere names its
+source.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Lint's rules about `#SBATCH` lines: which of them sbatch refuses or ignores, and what becomes of the output."""
+"""Lint's rules about `#SBATCH` lines:
+which of them sbatch refuses or ignores, and what becomes of the output.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,22 @@ from .fix import Edit, LintFix, directive, replace_in_line, revalue, without_lin
 from .rule import Fault, Rule
 
 _PREEMPTS = re.compile(r"preempt|scav|low_?prio|backfill|\bspot", re.IGNORECASE)
-_PATTERNS = {"USER": "u", "SLURM_JOB_ID": "j", "SLURM_JOBID": "j", "SLURM_JOB_NAME": "x", "SLURM_ARRAY_TASK_ID": "a"}
+_PATTERNS = {
+    "USER": "u",
+    "SLURM_JOB_ID": "j",
+    "SLURM_JOBID": "j",
+    "SLURM_JOB_NAME": "x",
+    "SLURM_ARRAY_TASK_ID": "a",
+}
 _PATTERNS |= {"SLURM_ARRAY_JOB_ID": "A", "LOGNAME": "u"}
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})|\$\(|`|^~")
 _FREE = ("comment", "wrap", "job-name", "export", "mail-user")  # their values mean nothing to Slurm
 _MEMORY = (("mem", "mem-per-cpu"), ("mem", "mem-per-gpu"), ("mem-per-cpu", "mem-per-gpu"))
 _SEVERAL = ("signal", "mail-type", "comment")  # signal has a rule of its own; mail-types add up
 _CONDA = re.compile(r"^\S+ activate\b|(conda|forge|mamba)\S*/activate\b")
-_MISWRITTEN = re.compile(r"(?:[ \t]+#|# +)SBATCH(?=\s+--?[a-zA-Z])|#(?!SBATCH)S[ABCHT]{4,6}(?=\s+--?[a-zA-Z])")
+_MISWRITTEN = re.compile(
+    r"(?:[ \t]+#|# +)SBATCH(?=\s+--?[a-zA-Z])|#(?!SBATCH)S[ABCHT]{4,6}(?=\s+--?[a-zA-Z])"
+)
 _NO_SUCH = LintFix("take it out, unless your Slurm or a plugin knows it")
 _LETTER = {"output": "o", "error": "e"}
 
@@ -34,7 +44,8 @@ def requeue_missing(script: Script) -> Iterator[Fault]:
         words = "--requeue" if script.option("open-mode") else "--requeue --open-mode=append"
         yield Fault(
             preempted.line,
-            f"jobs of {preempted.value} are preempted, and some sites start them again only with --requeue",
+            f"jobs of {preempted.value} are preempted, "
+            "and some sites start them again only with --requeue",
             directive(script, words),
         )
 
@@ -50,12 +61,16 @@ def append_missing(script: Script) -> Iterator[Fault]:
         yield Fault(
             script.line_of("open-mode", "requeue"),
             "each start of this job empties the output file: what earlier starts printed is lost",
-            revalue(script, "open-mode", "append") if mode else directive(script, "--open-mode=append"),
+            revalue(script, "open-mode", "append")
+            if mode
+            else directive(script, "--open-mode=append"),
         )
 
 
 def log_folder_missing(script: Script) -> Iterator[Fault]:
-    """Slurm opens the output before the script runs, and does not create its folder, up to 22.05. 23.02 does."""
+    """Slurm opens the output before the script runs,
+    and does not create its folder, up to 22.05. 23.02 does.
+    """
     told: set[str] = set()
     for option in filter(None, (script.option("output"), script.option("error"))):
         folder = _folder(script, option.value or "")
@@ -65,10 +80,16 @@ def log_folder_missing(script: Script) -> Iterator[Fault]:
         late = folder.removeprefix("./") in _made(script)
         exists = script.around.exists(folder)
         if "%" in folder:
-            what = f"no folder {folder}/ exists: the job fails without a word in Slurm {sbatch_options.VERSION}"
+            what = (
+                f"no folder {folder}/ exists: "
+                f"the job fails without a word in Slurm {sbatch_options.VERSION}"
+            )
             fix = LintFix("use % in the file's name only")
         elif exists is False or (late and exists is None):
-            what = f"without the folder {folder}/ the job fails without a word in Slurm {sbatch_options.VERSION}"
+            what = (
+                f"without the folder {folder}/ the job fails "
+                f"without a word in Slurm {sbatch_options.VERSION}"
+            )
             what += "; mkdir in the script comes too late" if late else ""
             fix = LintFix(f"mkdir -p {folder} before sbatch")
         else:
@@ -78,7 +99,9 @@ def log_folder_missing(script: Script) -> Iterator[Fault]:
 
 
 def _folder(script: Script, path: str) -> str:
-    """Return the folder of an output path, with the user's and the job's names filled in where they are known."""
+    """Return the folder of an output path,
+    with the user's and the job's names filled in where they are known.
+    """
     name = script.option("job-name")
     folder = os.path.dirname(path).replace("%u", script.around.user)
     if name and name.value:
@@ -90,7 +113,11 @@ def array_shares_output(script: Script) -> Iterator[Fault]:
     """The tasks of an array write into one file, unless its name has %a or %j."""
     array, mode = script.array, script.option("open-mode")
     appended = script.chained and mode and (mode.value or "").startswith("a")
-    for option in filter(None, (script.option("output"), script.option("error"))) if array and not appended else ():
+    for option in (
+        filter(None, (script.option("output"), script.option("error")))
+        if array and not appended
+        else ()
+    ):
         value = option.value or ""
         if value and value != "/dev/null" and not re.search(r"%\d*[ajJ]|\$", value):
             stem, ending = os.path.splitext(value)
@@ -125,9 +152,13 @@ def variable_in_directive(script: Script) -> Iterator[Fault]:
         edits = replace_in_line(script, option.line, match[0], f"%{pattern}") if pattern else ()
         yield Fault(
             option.line,
-            f"sbatch does not replace {match[0]} in a #SBATCH line: --{option.name} is taken as it is written",
+            f"sbatch does not replace {match[0]} in a #SBATCH line: "
+            f"--{option.name} is taken as it is written",
             LintFix(
-                f"write %{pattern}" if pattern else "write the value out, or give it on sbatch's command line", edits
+                f"write %{pattern}"
+                if pattern
+                else "write the value out, or give it on sbatch's command line",
+                edits,
             ),
         )
 
@@ -140,13 +171,17 @@ def contradiction(script: Script) -> Iterator[Fault]:
         if option.name not in _SEVERAL and option.value != last.value and last.line != option.line:
             yield Fault(
                 option.line,
-                f"{option} does nothing: line {last.line} gives another value, and the last one counts",
+                f"{option} does nothing: line {last.line} "
+                "gives another value, and the last one counts",
                 LintFix("keep one of the two lines"),
             )
     yield from _more_nodes_than_tasks(script)
     first, second = script.option("requeue"), script.option("no-requeue")
     if first and second:
-        told = f"{first} and {second} contradict each other: the one in line {max(first.line, second.line)} counts"
+        told = (
+            f"{first} and {second} contradict each other: "
+            f"the one in line {max(first.line, second.line)} counts"
+        )
         yield Fault(min(first.line, second.line), told, LintFix("keep one of the two"))
 
 
@@ -157,9 +192,14 @@ def _more_nodes_than_tasks(script: Script) -> Iterator[Fault]:
     nodes, tasks, each = (int(value) if value.isdecimal() else 0 for value in counts.values())
     if nodes > tasks > 0:
         told = f"{tasks} tasks cannot run on {nodes} nodes: Slurm takes {tasks}"
-        yield Fault(script.line_of("nodes"), told, LintFix(f"write --nodes={tasks}, or ask for more tasks"))
+        yield Fault(
+            script.line_of("nodes"), told, LintFix(f"write --nodes={tasks}, or ask for more tasks")
+        )
     elif nodes and each and tasks > nodes * each:
-        told = f"{nodes} nodes with {each} tasks each do not hold --ntasks={tasks}: sbatch refuses the script"
+        told = (
+            f"{nodes} nodes with {each} tasks each do not "
+            f"hold --ntasks={tasks}: sbatch refuses the script"
+        )
         yield Fault(script.line_of("ntasks"), told, LintFix(f"write --ntasks={nodes * each}"))
 
 
@@ -173,7 +213,9 @@ def directive_in_comment(script: Script) -> Iterator[Fault]:
             yield Fault(
                 number,
                 "sbatch ignores this line: it does not begin with #SBATCH",
-                LintFix("write #SBATCH", replace_in_line(script, number, match[0], sbatch.DIRECTIVE)),
+                LintFix(
+                    "write #SBATCH", replace_in_line(script, number, match[0], sbatch.DIRECTIVE)
+                ),
             )
         if line.strip() and not line.lstrip().startswith("#"):
             return
@@ -182,7 +224,9 @@ def directive_in_comment(script: Script) -> Iterator[Fault]:
 def time_misread(script: Script) -> Iterator[Fault]:
     """A number alone is minutes; two numbers are minutes and seconds."""
     option = script.option("time")
-    match = re.fullmatch(r"(12|24|36|48|72|96|120|168)(:00)?", option.value or "") if option else None
+    match = (
+        re.fullmatch(r"(12|24|36|48|72|96|120|168)(:00)?", option.value or "") if option else None
+    )
     if option and match and not (match[1] in ("12", "120") and not match[2]):
         yield Fault(
             option.line,
@@ -194,15 +238,22 @@ def time_misread(script: Script) -> Iterator[Fault]:
 def strict_set_up(script: Script) -> Iterator[Fault]:
     """Conda's scripts use variables that are not set."""
     settings = [each for each in script.body if each.words[0] == "set"]
-    strict = next((each for each in settings if any(re.match(r"-\w*u|nounset", word) for word in each.words)), None)
+    strict = next(
+        (each for each in settings if any(re.match(r"-\w*u|nounset", word) for word in each.words)),
+        None,
+    )
     relaxed = any(re.match(r"\+\w*u", word) for each in settings for word in each.words)
     for command in script.body if strict and not relaxed else ():
         conda = command.words[0] in ("conda", "mamba", "micromamba") and "activate" in command.words
-        conda = conda or (command.words[0] in ("source", ".") and _CONDA.search(" ".join(command.words)) is not None)
+        conda = conda or (
+            command.words[0] in ("source", ".")
+            and _CONDA.search(" ".join(command.words)) is not None
+        )
         if strict and conda and command.line > strict.line:
             yield Fault(
                 command.line,
-                "with set -u the activation may end the job: its scripts use variables that are not set",
+                "with set -u the activation may end the job: "
+                "its scripts use variables that are not set",
                 LintFix("write set +u before it, and set -u after it"),
             )
             return
@@ -214,7 +265,8 @@ def time_below_save(script: Script) -> Iterator[Fault]:
     if save_s is not None and limit_s < needed_s(save_s):
         yield Fault(
             script.line_of("time"),
-            f"--time is {limit_s:.0f} s, and a save took {save_s:.0f} s: the job ends before its first save",
+            f"--time is {limit_s:.0f} s, and a save took {save_s:.0f} s: "
+            "the job ends before its first save",
             LintFix("ask for more time"),
         )
 
@@ -226,13 +278,16 @@ def lead_beyond_limit(script: Script) -> Iterator[Fault]:
         new = f"{'B:' if signal.batch else ''}{signal.name}@{int(limit_s) // 4}"
         yield Fault(
             script.line_of("signal"),
-            f"--signal comes {signal.lead_s} s before the end of a job of {limit_s:.0f} s: as soon as it starts",
+            f"--signal comes {signal.lead_s} s before the end "
+            f"of a job of {limit_s:.0f} s: as soon as it starts",
             revalue(script, "signal", new),
         )
 
 
 def script_refused(script: Script) -> Iterator[Fault]:
-    """Report the lines for which sbatch refuses the script, and options that are not known to our table."""
+    """Report the lines for which sbatch refuses the script,
+    and options that are not known to our table.
+    """
     if not script.text.startswith("#!"):
         yield Fault(
             1,
@@ -241,7 +296,11 @@ def script_refused(script: Script) -> Iterator[Fault]:
         )
     if "\r\n" in script.text:
         whole = Edit(0, len(script.text), script.text.replace("\r\n", "\n"))
-        yield Fault(1, "sbatch refuses the script: it has DOS line breaks", LintFix("sed -i 's/\\r$//' FILE", (whole,)))
+        yield Fault(
+            1,
+            "sbatch refuses the script: it has DOS line breaks",
+            LintFix("sed -i 's/\\r$//' FILE", (whole,)),
+        )
     for line, why in script.refused.items():
         yield from _refused(script, line, why)
     for option in script.options:
@@ -259,9 +318,17 @@ def _refused(script: Script, line: int, why: str) -> Iterator[Fault]:
     if re.search(r"<[^>]*>", text):
         return  # to be filled in
     if unknown:
-        yield from _unknown(script, sbatch.Option(letter, None, line), letter, f"it has no option {letter}", _NO_SUCH)
+        yield from _unknown(
+            script,
+            sbatch.Option(letter, None, line),
+            letter,
+            f"it has no option {letter}",
+            _NO_SUCH,
+        )
     elif "\\ " in text:  # one blank of a value, since Slurm 24.05
-        yield from _unknown(script, sbatch.Option("\\ ", None, line), "a blank after \\", why, _dashed(script, line))
+        yield from _unknown(
+            script, sbatch.Option("\\ ", None, line), "a blank after \\", why, _dashed(script, line)
+        )
     else:
         yield Fault(line, f"sbatch refuses the script: {why}", _dashed(script, line))
 
@@ -269,15 +336,23 @@ def _refused(script: Script, line: int, why: str) -> Iterator[Fault]:
 def _misused(script: Script, option: sbatch.Option) -> Iterator[Fault]:
     meant = sbatch_options.meant(option.name)
     if meant is not None:
-        edits = replace_in_line(script, option.line, f"--{option.name}", f"--{meant}") if meant else ()
+        edits = (
+            replace_in_line(script, option.line, f"--{option.name}", f"--{meant}") if meant else ()
+        )
         fix = LintFix(f"write --{meant}", edits) if meant else _NO_SUCH
-        yield from _unknown(script, option, f"--{option.name}", f"it has no option --{option.name}", fix)
+        yield from _unknown(
+            script, option, f"--{option.name}", f"it has no option --{option.name}", fix
+        )
     elif wrong := sbatch_options.refused(option.name, option.value):
         told = str(option) if option.value is not None else f"{option} without a value"
-        yield from _unknown(script, option, told, wrong, LintFix("see man sbatch for what it may be"))
+        yield from _unknown(
+            script, option, told, wrong, LintFix("see man sbatch for what it may be")
+        )
 
 
-def _unknown(script: Script, option: sbatch.Option, told: str, wrong: str, fix: LintFix) -> Iterator[Fault]:
+def _unknown(
+    script: Script, option: sbatch.Option, told: str, wrong: str, fix: LintFix
+) -> Iterator[Fault]:
     """Report an option that our table lacks, unless the sbatch of this machine knows it."""
     here = script.here
     if here.described and not here.names(option.name, option.value):
@@ -289,10 +364,16 @@ def _unknown(script: Script, option: sbatch.Option, told: str, wrong: str, fix: 
 def _dashed(script: Script, number: int) -> LintFix:
     """Return the fix of a line with words that are no options."""
     line = script.text.split("\n")[number - 1]
-    match = re.search(r"(?<=\s)(?:-|[\u2013\u2014]+)(?=([A-Za-z][\w-]+))", line)  # and dashes of word processors
+    # and dashes of word processors
+    match = re.search(r"(?<=\s)(?:-|[\u2013\u2014]+)(?=([A-Za-z][\w-]+))", line)
     if match and match[1] in sbatch_options.NAMES:
-        return LintFix(f"write --{match[1]}", replace_in_line(script, number, match[0] + match[1], f"--{match[1]}"))
-    return LintFix('write --option=value, with quotes around a value that has blanks: --comment="a b"')
+        return LintFix(
+            f"write --{match[1]}",
+            replace_in_line(script, number, match[0] + match[1], f"--{match[1]}"),
+        )
+    return LintFix(
+        'write --option=value, with quotes around a value that has blanks: --comment="a b"'
+    )
 
 
 def _made(script: Script) -> set[str]:

@@ -1,4 +1,6 @@
-"""Fixes of lint's findings: edits of a script's text where an edit is right, else what to restructure. Pure."""
+"""Fixes of lint's findings: edits of a script's text where an edit is right, else what to
+restructure. Pure.
+"""
 
 from __future__ import annotations
 
@@ -32,20 +34,32 @@ class LintFix(NamedTuple):
 
 
 def supervise(script: Script, command: ShellCommand) -> LintFix:
-    """Replace the shell by `holdfast run`, which runs the command, if nothing else would be lost."""
+    """Replace the shell by `holdfast run`,
+    which runs the command, if nothing else would be lost.
+    """
     obstacle = _obstacle(script, command)
     if obstacle:
         return LintFix(obstacle)
-    branches = [each for each in script.body if is_work(each) and not is_exec(each) and exclusive(each, command)]
+    branches = [
+        each
+        for each in script.body
+        if is_work(each) and not is_exec(each) and exclusive(each, command)
+    ]
     alike = [each for each in (command, *branches) if not _obstacle(script, each)]
     places = sorted({each.places[program_at(each)] for each in alike})
     lines = " and ".join(str(line) for line in sorted({each.line for each in alike}))
-    text = f"begin line {lines} with: {PREFIX.strip()}" if len(alike) == 1 else f"in lines {lines}: {PREFIX}..."
+    text = (
+        f"begin line {lines} with: {PREFIX.strip()}"
+        if len(alike) == 1
+        else f"in lines {lines}: {PREFIX}..."
+    )
     return LintFix(text, tuple(Edit(place, place, PREFIX) for place in places))
 
 
 def replace_shell(script: Script, command: ShellCommand) -> LintFix:
-    """Write `exec` before a command that runs in the foreground: where nothing else would be lost."""
+    """Write `exec` before a command that runs in the foreground:
+    where nothing else would be lost.
+    """
     obstacle = _obstacle(script, command)
     if obstacle:
         return LintFix(obstacle)
@@ -58,21 +72,36 @@ def _obstacle(script: Script, command: ShellCommand) -> str:
     if interpreter(script.text) in C_SHELLS:
         return "write the script for bash, and end it with: exec holdfast run -- ..."
     if command.piped:
-        return "write its output to a file (> log 2>&1) in place of the pipe, then: exec holdfast run -- ..."
+        return (
+            "write its output to a file (> log 2>&1) in place of the pipe, "
+            "then: exec holdfast run -- ..."
+        )
     if any(each.kind == "loop" for each in command.within):
         return STEPS.format(what="the loop")
     if command.function is not None:
         return STEPS.format(what=f"{command.function}() and its calls")
     if any(each.kind == "(" for each in command.within) or command.background:
-        return STEPS.format(what="what runs in the background" if command.background else "the ( ) around it")
+        return STEPS.format(
+            what="what runs in the background" if command.background else "the ( ) around it"
+        )
     after = script.after(command)
     if after is not None:
         return STEPS.format(what=f"lines {min(command.line, after.line)} to the end")
-    ending = next((trap for trap in script.traps if trap.handler and set(trap.signals) - {"ERR", "DEBUG"}), None)
+    ending = next(
+        (trap for trap in script.traps if trap.handler and set(trap.signals) - {"ERR", "DEBUG"}),
+        None,
+    )
     if ending is not None:
-        return f"take the trap of line {ending.line} out (exec ends it), then: exec holdfast run -- ..."
-    if command.prefix or any(word in ("time", "command", "env") for word in command.words[: program_at(command)]):
-        return f"take the `{command.prefix or command.words[0]}` away, then: exec holdfast run -- ..."
+        return (
+            f"take the trap of line {ending.line} out (exec ends it), "
+            "then: exec holdfast run -- ..."
+        )
+    if command.prefix or any(
+        word in ("time", "command", "env") for word in command.words[: program_at(command)]
+    ):
+        return (
+            f"take the `{command.prefix or command.words[0]}` away, then: exec holdfast run -- ..."
+        )
     return ""
 
 
@@ -81,8 +110,18 @@ def wait_beside(script: Script, command: ShellCommand) -> LintFix:
     loop = 'while kill -0 "$pid" 2>/dev/null; do wait "$pid" || true; done'
     text = f"run it with & pid=$!, then: {loop}"
     text_after = script.text[command.end :].lstrip(" \t")
-    whole = not (command.piped or command.joined or command.prefix or command.background or is_condition(command))
-    if not whole or any("<<" in each for each in command.operators) or text_after[:1] not in ("\n", ";", ""):
+    whole = not (
+        command.piped
+        or command.joined
+        or command.prefix
+        or command.background
+        or is_condition(command)
+    )
+    if (
+        not whole
+        or any("<<" in each for each in command.operators)
+        or text_after[:1] not in ("\n", ";", "")
+    ):
         return LintFix(text)
     return LintFix(text, (Edit(command.end, command.end, f' & pid=$!\n{loop}\nwait "$pid"'),))
 
@@ -97,13 +136,21 @@ def is_condition(command: ShellCommand) -> bool:
 
 def wait_on(command: ShellCommand) -> LintFix:
     """Repeat a `wait` until the child has ended."""
-    alive = f"kill -0 {command.words[1]} 2>/dev/null" if len(command.words) == 2 else '[ -n "$(jobs -pr)" ]'
+    alive = (
+        f"kill -0 {command.words[1]} 2>/dev/null"
+        if len(command.words) == 2
+        else '[ -n "$(jobs -pr)" ]'
+    )
     what = f"wait {command.words[1]}" if len(command.words) == 2 else "wait"
     if len(command.words) == 2 and '"' not in what:
         alive, what = (re.sub(r"(\$\S+)", r'"\1"', each, count=1) for each in (alive, what))
     loop = f"while {alive}; do {what} || true; done"
-    alone = len(command.words) <= 2 and not (command.piped or command.joined or command.prefix or command.operators)
-    return LintFix(f"write in place of it: {loop}", (Edit(command.start, command.end, loop),) if alone else ())
+    alone = len(command.words) <= 2 and not (
+        command.piped or command.joined or command.prefix or command.operators
+    )
+    return LintFix(
+        f"write in place of it: {loop}", (Edit(command.start, command.end, loop),) if alone else ()
+    )
 
 
 def directive(script: Script, words: str) -> LintFix:

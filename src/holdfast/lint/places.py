@@ -1,4 +1,6 @@
-"""Lint's rules about where a job saves: on a permanent disk, in its own directory, and not removed by the script."""
+"""Lint's rules about where a job saves: on a permanent disk,
+in its own directory, and not removed by the script.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,16 @@ from .rule import Fault, Rule
 
 _SAVES_TO = re.compile(
     r"--?(?:(ckpt|checkpoint|checkpoints|save|out|output)|"
-    r"(?:ckpt|checkpoint|checkpoints|save|out|output|work|run|model)[-_]?(?:dir|path|directory|folder))(?:=(.*))?"
+    r"(?:ckpt|checkpoint|checkpoints|save|out|output|work|"
+    r"run|model)[-_]?(?:dir|path|directory|folder))(?:=(.*))?"
 )
-_PASSING = re.compile(r"lock|tmp|temp|log|stop|done|core|pid|cache", re.IGNORECASE)  # files from which no start resumes
+# files from which no start resumes
+_PASSING = re.compile(r"lock|tmp|temp|log|stop|done|core|pid|cache", re.IGNORECASE)
 _ALWAYS_THERE = re.compile(r"\$\{?(SLURM_SUBMIT_DIR|HOME|SLURM_TMPDIR|TMPDIR)\}?/?$")
 _LOCAL = re.compile(
     r"(/tmp|/dev/shm|/local|/local_?scratch|/scratch/local|/lscratch|\$\(mktemp|"
-    r"\$\{?(SLURM_)?(TMPDIR|TMP|JOBFS|L_?SCRATCH|LOCAL_?SCRATCH|SCRATCH_?LOCAL|SNIC_TMP|NAISS_TMP))\b"
+    r"\$\{?(SLURM_)?(TMPDIR|TMP|JOBFS|L_?SCRATCH|"
+    r"LOCAL_?SCRATCH|SCRATCH_?LOCAL|SNIC_TMP|NAISS_TMP))\b"
 )
 _COPIES = ("cp", "rsync", "mv", "tar", "scp", "rclone")
 
@@ -34,10 +39,19 @@ def wipes_checkpoint(script: Script) -> Iterator[Fault]:
         return
     used = [filled(word.rpartition("=")[2], script.known).rstrip("/") for word in chief.words]
     for command in script.body[: script.body.index(chief)]:
-        targets = [filled(word, script.known).rstrip("/*") for word in command.words[1:] if not word.startswith("-")]
+        targets = [
+            filled(word, script.known).rstrip("/*")
+            for word in command.words[1:]
+            if not word.startswith("-")
+        ]
         lost = next((each for each in targets if any(_overlap(each, word) for word in used)), None)
         sure = not any(each.kind in ("if", "case") for each in command.within)
-        if command.words[0] == "rm" and lost and sure and not _PASSING.search(os.path.basename(lost)):
+        if (
+            command.words[0] == "rm"
+            and lost
+            and sure
+            and not _PASSING.search(os.path.basename(lost))
+        ):
             yield Fault(
                 command.line,
                 f"each start removes {lost}, with what the last one has saved in it",
@@ -54,8 +68,12 @@ def local_checkpoint(script: Script) -> Iterator[Fault]:
     exported = [known[name] for name in known if re.search(r"CKPT|CHECKPOINT", name)]
     named = [*_saved_to(chief), *exported]
     place = next((each for each in named if _LOCAL.match(filled(each, known))), None)
-    copies = [each for each in script.everything if each.words[0] in _COPIES and each.line != chief.line]
-    beside = any(each.background or any(within.kind == "loop" for within in each.within) for each in copies)
+    copies = [
+        each for each in script.everything if each.words[0] in _COPIES and each.line != chief.line
+    ]
+    beside = any(
+        each.background or any(within.kind == "loop" for within in each.within) for each in copies
+    )
     if place is not None and not beside and not _copied_by_trap(script):
         yield Fault(
             chief.line,
@@ -69,24 +87,38 @@ def _copied_by_trap(script: Script) -> bool:
 
 
 def copy_back_late(script: Script) -> Iterator[Fault]:
-    """A copy from the node's disk after the work does not happen when the time limit ends the job."""
+    """A copy from the node's disk after the work does not happen when the time limit ends the
+    job.
+    """
     chief = script.long_work
     if chief is None or work.stops_itself(chief) or _copied_by_trap(script):
         return
     known = script.known
     before = script.body[: script.body.index(chief)]
-    place = next((each.words[1] for each in reversed(before) if each.words[0] == "cd" and len(each.words) > 1), "")
+    place = next(
+        (
+            each.words[1]
+            for each in reversed(before)
+            if each.words[0] == "cd" and len(each.words) > 1
+        ),
+        "",
+    )
     local_place = bool(_LOCAL.match(filled(place, known)))
     for command in script.all_after(chief):
         sources = [word for word in command.words[1:-1] if not word.startswith("-")]
         local = any(
-            _LOCAL.match(filled(word, known)) or (local_place and not word.startswith(("/", "$"))) for word in sources
+            _LOCAL.match(filled(word, known)) or (local_place and not word.startswith(("/", "$")))
+            for word in sources
         )
         if command.words[0] in _COPIES and local and not script.signal:
             yield Fault(
                 command.line,
-                f"this copy is not reached at the time limit: {work.name(chief)} is still at work then",
-                LintFix("save to shared storage, or copy in a trap that runs before the limit (--signal=B:USR1@300)"),
+                "this copy is not reached at the time limit: "
+                f"{work.name(chief)} is still at work then",
+                LintFix(
+                    "save to shared storage, or copy in a trap that "
+                    "runs before the limit (--signal=B:USR1@300)"
+                ),
             )
             return
 
@@ -94,7 +126,9 @@ def copy_back_late(script: Script) -> Iterator[Fault]:
 def shared_run(script: Script) -> Iterator[Fault]:
     """Programs that save into one directory overwrite each other's checkpoints."""
     chief = script.work
-    several = [each for each in script.body if work.is_work(each) and each.background and not each.loop]
+    several = [
+        each for each in script.body if work.is_work(each) and each.background and not each.loop
+    ]
     places = [place for each in several for place in _saved_to(each)]
     twice = next((place for place in places if places.count(place) > 1), None)
     alone = None
@@ -106,23 +140,32 @@ def shared_run(script: Script) -> Iterator[Fault]:
         yield Fault(
             chief.line,
             f"{who} save into {twice or alone}: they overwrite one another",
-            LintFix("give each its own: " + (f"{alone}-$SLURM_ARRAY_TASK_ID" if alone else "another name for each")),
+            LintFix(
+                "give each its own: "
+                + (f"{alone}-$SLURM_ARRAY_TASK_ID" if alone else "another name for each")
+            ),
         )
 
 
 def unguarded_cd(script: Script) -> Iterator[Fault]:
     """When `cd` fails, the following commands run in the wrong directory."""
-    strict = any(each.words[0] == "set" and re.match(r"-\w*e", " ".join(each.words[1:])) for each in script.body)
+    strict = any(
+        each.words[0] == "set" and re.match(r"-\w*e", " ".join(each.words[1:]))
+        for each in script.body
+    )
     strict = strict or bool(re.match(r"#!.*\s-\w*e", script.text))
     previous: ShellCommand | None = None
     for command in script.body if not strict else ():
-        removes = command.words[0] == "rm" and any(re.match(r"-\w*[rR]", word) for word in command.words)
+        removes = command.words[0] == "rm" and any(
+            re.match(r"-\w*[rR]", word) for word in command.words
+        )
         beside = any(not word.startswith(("-", "/", "$", "~")) for word in command.words[1:])
         if previous and removes and beside:
             guard = (Edit(previous.end, previous.end, " || exit 1"),) if not previous.joined else ()
             yield Fault(
                 previous.line,
-                f"when this cd fails, the rm of line {command.line} removes what is in another directory",
+                f"when this cd fails, the rm of line {command.line} "
+                "removes what is in another directory",
                 LintFix(f"write: {' '.join(previous.words)} || exit 1", guard),
             )
         unsure = command.words[0] == "cd" and not _ALWAYS_THERE.match(command.words[-1])
@@ -146,7 +189,9 @@ def _saved_to(command: ShellCommand) -> list[str]:
 def _overlap(one: str, other: str) -> bool:
     """Whether two paths are the same, or one contains the other."""
     long_enough = len(one) > 2 and len(other) > 2
-    return long_enough and (one == other or one.startswith(other + "/") or other.startswith(one + "/"))
+    return long_enough and (
+        one == other or one.startswith(other + "/") or other.startswith(one + "/")
+    )
 
 
 def _written(script: Script, command: ShellCommand) -> list[str]:

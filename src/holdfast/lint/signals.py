@@ -18,7 +18,8 @@ from .rule import Fault, Rule
 TORCHRUN_GRACE_S = 30  # Source: torch.distributed.run, --shutdown-timeout
 SET_UP_S = 600  # a set-up is not longer
 LEAD_S = 300  # a notice that most programs can save in
-_DEAF = re.compile(r"(.*/)?(lmp\w*|lammps|vasp\w*|namd\d?|pw\.x|g16|orca)$")  # they handle no signal
+# they handle no signal
+_DEAF = re.compile(r"(.*/)?(lmp\w*|lammps|vasp\w*|namd\d?|pw\.x|g16|orca)$")
 _SLOW = ". conda cp curl git mamba micromamba ml module pip rsync sleep source tar unzip uv wget"
 SLOW = frozenset(_SLOW.split())  # commands that take long
 
@@ -26,13 +27,22 @@ SLOW = frozenset(_SLOW.split())  # commands that take long
 def notice_unheard(script: Script) -> Iterator[Fault]:
     """With --signal=B: only the batch shell receives the signal."""
     signal, chief = script.signal, script.work
-    if signal is None or chief is None or not signal.batch or is_exec(chief) or _trapped(script, signal.name):
+    if (
+        signal is None
+        or chief is None
+        or not signal.batch
+        or is_exec(chief)
+        or _trapped(script, signal.name)
+    ):
         return
     in_steps = program(chief)[0] == "srun"
     yield Fault(
         script.line_of("signal"),
-        f"SIG{signal.name} goes to the batch shell alone, which has no trap and dies: {work.name(chief)} is killed",
-        revalue(script, "signal", f"{signal.name}@{signal.lead_s}") if in_steps else supervise(script, chief),
+        f"SIG{signal.name} goes to the batch shell alone, "
+        f"which has no trap and dies: {work.name(chief)} is killed",
+        revalue(script, "signal", f"{signal.name}@{signal.lead_s}")
+        if in_steps
+        else supervise(script, chief),
     )
 
 
@@ -45,21 +55,36 @@ def notice_to_no_step(script: Script) -> Iterator[Fault]:
     heard = is_exec(chief) or _trapped(script, signal.name)
     yield Fault(
         script.line_of("signal"),
-        f"--signal={signal.name} goes to srun steps alone, and this script starts none: nobody gets it",
-        revalue(script, "signal", new) if heard else LintFix(f"write --signal={new}; {supervise(script, chief).text}"),
+        f"--signal={signal.name} goes to srun steps alone, "
+        "and this script starts none: nobody gets it",
+        revalue(script, "signal", new)
+        if heard
+        else LintFix(f"write --signal={new}; {supervise(script, chief).text}"),
     )
 
 
 def notice_in_set_up(script: Script) -> Iterator[Fault]:
     """Until the program handles signals, the notice reaches the shell."""
     signal, chief = script.signal, script.work
-    if signal is None or chief is None or not signal.batch or not (is_exec(chief) and script.supervised):
+    if (
+        signal is None
+        or chief is None
+        or not signal.batch
+        or not (is_exec(chief) and script.supervised)
+    ):
         return
     if any(signal.name in trap.signals and trap.line <= chief.line for trap in script.traps):
         return
     if sbatch.limit_s(script.options) - signal.lead_s > SET_UP_S:
         return
-    slow = next((command for command in script.body if program(command)[:1] and program(command)[0] in SLOW), None)
+    slow = next(
+        (
+            command
+            for command in script.body
+            if program(command)[:1] and program(command)[0] in SLOW
+        ),
+        None,
+    )
     if slow is not None and slow.line < chief.line:
         yield Fault(
             slow.line,
@@ -78,8 +103,12 @@ def signal_twice(script: Script) -> Iterator[Fault]:
     if len(given) > 1 and given[0].value != given[-1].value:
         yield Fault(
             given[0].line,
-            f"--signal={given[0].value} does nothing: Slurm sends one signal, that of line {given[-1].line}",
-            LintFix("keep one --signal line; for srun steps and the batch shell alike, let a trap hand it on"),
+            f"--signal={given[0].value} does nothing: "
+            f"Slurm sends one signal, that of line {given[-1].line}",
+            LintFix(
+                "keep one --signal line; for srun steps and "
+                "the batch shell alike, let a trap hand it on"
+            ),
         )
 
 
@@ -90,33 +119,55 @@ def srun_term(script: Script) -> Iterator[Fault]:
         return
     told = chief.background and any(_kills_with_term(script, trap) for trap in script.traps)
     if told or (signal and signal.batch and signal.name == "TERM" and is_exec(chief)):
-        new = f"write --signal=TERM@{signal.lead_s if signal else LEAD_S}: without B: it goes past srun to the tasks"
-        yield Fault(chief.line, "srun gets this SIGTERM and kills its tasks at once: they cannot save", LintFix(new))
+        new = (
+            f"write --signal=TERM@{signal.lead_s if signal else LEAD_S}: "
+            "without B: it goes past srun to the tasks"
+        )
+        yield Fault(
+            chief.line,
+            "srun gets this SIGTERM and kills its tasks at once: they cannot save",
+            LintFix(new),
+        )
 
 
 def signal_kills(script: Script) -> Iterator[Fault]:
     """Programs without a handler die of the notice. Source: docs/apps.md, tried on LAMMPS."""
     signal, chief = script.signal, script.work
     reached = chief and (is_exec(chief) if signal and signal.batch else program(chief)[0] == "srun")
-    deaf = next((word for word in program(chief) if _DEAF.match(word)), None) if chief and reached else None
+    deaf = (
+        next((word for word in program(chief) if _DEAF.match(word)), None)
+        if chief and reached
+        else None
+    )
     if signal and deaf:
         yield Fault(
             script.line_of("signal"),
-            f"{os.path.basename(deaf)} has no handler for SIG{signal.name} and dies of it, {signal.lead_s} s too early",
-            LintFix("take --signal out and let the program stop itself, or: exec holdfast run --app NAME -- ..."),
+            f"{os.path.basename(deaf)} has no handler for "
+            f"SIG{signal.name} and dies of it, {signal.lead_s} s too early",
+            LintFix(
+                "take --signal out and let the program stop itself, "
+                "or: exec holdfast run --app NAME -- ..."
+            ),
         )
 
 
 def torchrun_grace(script: Script) -> Iterator[Fault]:
     """Torchrun kills its processes 30 s after it signalled them to stop."""
-    if script.signal is None or script.signal.lead_s <= TORCHRUN_GRACE_S or not _short_for_a_save(script):
+    if (
+        script.signal is None
+        or script.signal.lead_s <= TORCHRUN_GRACE_S
+        or not _short_for_a_save(script)
+    ):
         return
     for command in script.body:
         if starts(command, "torchrun") and not _told(script, command, "shutdown_timeout"):
             yield Fault(
                 command.line,
-                f"torchrun kills its processes {TORCHRUN_GRACE_S} s after it told them to stop, saved or not",
-                before_line(script, command.line, f"export PET_SHUTDOWN_TIMEOUT={script.signal.lead_s}"),
+                f"torchrun kills its processes {TORCHRUN_GRACE_S} "
+                "s after it told them to stop, saved or not",
+                before_line(
+                    script, command.line, f"export PET_SHUTDOWN_TIMEOUT={script.signal.lead_s}"
+                ),
             )
 
 
@@ -126,20 +177,33 @@ def _short_for_a_save(script: Script) -> bool:
 
 
 def torchrun_signal(script: Script) -> Iterator[Fault]:
-    """Torchrun forwards TERM, INT, HUP and QUIT; other signals kill it. `holdfast run` sends it SIGTERM instead."""
+    """Torchrun forwards TERM, INT, HUP and QUIT;
+    other signals kill it. `holdfast run` sends it SIGTERM instead.
+    """
     signal = script.signal
-    if signal is None or signal.name in ("TERM", "INT", "HUP", "QUIT") or _trapped(script, signal.name):
+    if (
+        signal is None
+        or signal.name in ("TERM", "INT", "HUP", "QUIT")
+        or _trapped(script, signal.name)
+    ):
         return
     for command in script.body:
         reached = is_exec(command) or (not signal.batch and starts(command, "srun"))
-        deaf = starts(command, "torchrun") and not is_holdfast(command) and not _told(script, command, "signals")
+        deaf = (
+            starts(command, "torchrun")
+            and not is_holdfast(command)
+            and not _told(script, command, "signals")
+        )
         if reached and deaf:
             yield Fault(command.line, *_deaf_torchrun(script, signal, command))
 
 
 def _deaf_torchrun(script: Script, signal: Signal, command: ShellCommand) -> tuple[str, LintFix]:
     new = f"export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIG{signal.name}"
-    what = f"torchrun dies of SIG{signal.name} and tells its processes nothing: it hands on TERM, INT, HUP and QUIT"
+    what = (
+        f"torchrun dies of SIG{signal.name} and tells its processes nothing: "
+        "it hands on TERM, INT, HUP and QUIT"
+    )
     return what, before_line(script, command.line, new)
 
 
@@ -149,16 +213,29 @@ def _trapped(script: Script, name: str) -> bool:
 
 def _told(script: Script, command: ShellCommand, what: str) -> bool:
     """Whether the script gives torchrun that option, as an argument or as a variable."""
-    words = [word for each in script.body if each.words[0] == "export" or each is command for word in each.words]
+    words = [
+        word
+        for each in script.body
+        if each.words[0] == "export" or each is command
+        for word in each.words
+    ]
     dashed = what.replace("_", "-")
-    return any(re.match(rf"(--({what}|{dashed})|PET_{what.upper()}|TORCH\w*_{what.upper()})", word) for word in words)
+    return any(
+        re.match(rf"(--({what}|{dashed})|PET_{what.upper()}|TORCH\w*_{what.upper()})", word)
+        for word in words
+    )
 
 
 def lead_too_short(script: Script) -> Iterator[Fault]:
     """The notice must come early enough for a save."""
     signal, save_s = script.signal, script.around.save_s
-    quarter_s = sbatch.limit_s(script.options) / 4  # more of a short job's time is better spent on work
-    if signal is not None and save_s is None and signal.lead_s < min(LATE_S, int(min(quarter_s, LEAD_S))):
+    # more of a short job's time is better spent on work
+    quarter_s = sbatch.limit_s(script.options) / 4
+    if (
+        signal is not None
+        and save_s is None
+        and signal.lead_s < min(LATE_S, int(min(quarter_s, LEAD_S)))
+    ):
         new = f"{'B:' if signal.batch else ''}{signal.name}@{int(min(quarter_s, LEAD_S))}"
         yield Fault(
             script.line_of("signal"),

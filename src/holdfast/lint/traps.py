@@ -26,7 +26,10 @@ def trap_before_exec(script: Script) -> Iterator[Fault]:
             yield Fault(
                 trap.line,
                 f"this trap never runs: `exec` in line {line} replaces the shell and its traps",
-                LintFix("take the trap out and let the program handle the signal, or run it with & and wait for it"),
+                LintFix(
+                    "take the trap out and let the program handle the signal, "
+                    "or run it with & and wait for it"
+                ),
             )
 
 
@@ -36,7 +39,8 @@ def clean_up_before_exec(script: Script) -> Iterator[Fault]:
         if not set(trap.signals) - _NOT_SENT:
             yield Fault(
                 trap.line,
-                f"this trap for {trap.signals[0]} never runs: `exec` in line {line} replaces the shell and its traps",
+                f"this trap for {trap.signals[0]} never runs: "
+                f"`exec` in line {line} replaces the shell and its traps",
                 LintFix("run the program with & and wait for it, without exec"),
             )
 
@@ -54,14 +58,18 @@ def trap_hidden(script: Script) -> Iterator[Fault]:
     chief = script.work
     if chief is None or is_exec(chief) or chief.background:
         return
-    told = [trap for trap in script.traps if trap.handler and not (chief.loop and _flags(script, trap))]
+    told = [
+        trap for trap in script.traps if trap.handler and not (chief.loop and _flags(script, trap))
+    ]
     heard = {signal for trap in told for signal in trap.signals} - _NOT_SENT
-    if program(chief)[0] == "srun":  # Slurm signals srun's tasks itself, and the trap may run after them
+    # Slurm signals srun's tasks itself, and the trap may run after them
+    if program(chief)[0] == "srun":
         heard &= {script.signal.name} if script.signal and script.signal.batch else set()
     if heard and not in_pieces(script, chief):
         yield Fault(
             chief.line,
-            f"the trap for {', '.join(sorted(heard))} runs only after {work.name(chief)} has ended: too late",
+            f"the trap for {', '.join(sorted(heard))} runs "
+            f"only after {work.name(chief)} has ended: too late",
             wait_beside(script, chief),
         )
 
@@ -80,11 +88,19 @@ def trap_unasked(script: Script) -> Iterator[Fault]:
         yield from _only_steps(script, script.signal)
     for trap in script.traps:
         for name in trap.signals:
-            if trap.handler and name in ("USR1", "USR2") and name != asked and asked not in trap.signals:
+            if (
+                trap.handler
+                and name in ("USR1", "USR2")
+                and name != asked
+                and asked not in trap.signals
+            ):
                 yield Fault(
                     trap.line,
-                    f"a trap for SIG{name}, and no --signal asks Slurm to send it: the trap never runs",
-                    directive(script, f"--signal=B:{name}@{LEAD_S}") if asked is None else LintFix(f"trap {asked}"),
+                    f"a trap for SIG{name}, and no --signal "
+                    "asks Slurm to send it: the trap never runs",
+                    directive(script, f"--signal=B:{name}@{LEAD_S}")
+                    if asked is None
+                    else LintFix(f"trap {asked}"),
                 )
 
 
@@ -94,7 +110,8 @@ def _only_steps(script: Script, signal: Signal) -> Iterator[Fault]:
         if trap.handler and signal.name in trap.signals:
             yield Fault(
                 trap.line,
-                f"this trap never runs: --signal={signal.name} without B: goes to srun steps, not to this shell",
+                f"this trap never runs: --signal={signal.name} without B: "
+                "goes to srun steps, not to this shell",
                 revalue(script, "signal", f"B:{signal.name}@{signal.lead_s}"),
             )
 
@@ -124,13 +141,16 @@ def wait_once(script: Script) -> Iterator[Fault]:
     if chief and len(waits) == 1 and told and not waits[0].loop and not stays:
         yield Fault(
             waits[0].line,
-            f"this wait ends at the first trapped signal, and the job with it, while {work.name(chief)} still saves",
+            "this wait ends at the first trapped signal, "
+            f"and the job with it, while {work.name(chief)} still saves",
             wait_on(waits[0]),
         )
 
 
 def _waits(script: Script, chief: ShellCommand) -> list[ShellCommand]:
-    return [each for each in script.body if each.words[0] in ("wait", "fg") and each.line >= chief.line]
+    return [
+        each for each in script.body if each.words[0] in ("wait", "fg") and each.line >= chief.line
+    ]
 
 
 def _stays(script: Script, trap: Trap) -> bool:
@@ -150,7 +170,8 @@ def exit_before_saved(script: Script) -> Iterator[Fault]:
         ):
             yield Fault(
                 trap.line,
-                "this trap tells the program to stop and exits: the job ends before the program has saved",
+                "this trap tells the program to stop and exits: "
+                "the job ends before the program has saved",
                 LintFix("write wait between kill and exit"),
             )
 
@@ -161,7 +182,9 @@ def wrong_shell(script: Script) -> Iterator[Fault]:
         for number, line in enumerate(script.text.split("\n"), 1):
             if re.match(r"\s*trap\s", line):
                 yield Fault(
-                    number, "csh has no trap: the signal kills the script", LintFix("write the script for bash")
+                    number,
+                    "csh has no trap: the signal kills the script",
+                    LintFix("write the script for bash"),
                 )
 
 
@@ -171,7 +194,8 @@ def cont_trapped(script: Script) -> Iterator[Fault]:
         if "CONT" in trap.signals and trap.handler:
             yield Fault(
                 trap.line,
-                "a trap for SIGCONT: Slurm sends it with each SIGTERM, and also when a suspended job goes on",
+                "a trap for SIGCONT: Slurm sends it with each SIGTERM, "
+                "and also when a suspended job goes on",
                 LintFix("take CONT out of the trap"),
             )
 

@@ -1,4 +1,6 @@
-"""Lint's rules about the program that a job is for: whether it can save, and what happens at its next start."""
+"""Lint's rules about the program that a job is for:
+whether it can save, and what happens at its next start.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,17 @@ _TASK = "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
 
 
 def no_grace(script: Script) -> Iterator[Fault]:
-    """With proctrack/cgroup a plain child gets no signal: SIGTERM ends the shell, and the child is killed at once."""
+    """With proctrack/cgroup a plain child gets no signal:
+    SIGTERM ends the shell, and the child is killed at once.
+    """
     chief = _unwarned(script)
     if chief is None or is_exec(chief) or program(chief)[0] == "srun":
         return
     if not any(trap.handler and "TERM" in trap.signals for trap in script.traps):
         yield Fault(
             chief.line,
-            f"{work.name(chief)} is killed without a signal when the job's time is over: it cannot save",
+            f"{work.name(chief)} is killed without a signal "
+            "when the job's time is over: it cannot save",
             supervise(script, chief),
         )
 
@@ -34,9 +39,11 @@ def no_notice(script: Script) -> Iterator[Fault]:
     if chief is not None and (is_exec(chief) or program(chief)[0] == "srun") and not script.traps:
         yield Fault(
             chief.line,
-            f"{work.name(chief)} hears of the job's end 30 s before it is killed: that may be too short for a save",
+            f"{work.name(chief)} hears of the job's end 30 s "
+            "before it is killed: that may be too short for a save",
             LintFix(
-                "let it save at SIGUSR1, and ask for that: #SBATCH --signal=USR1@300; or: exec holdfast run -- ..."
+                "let it save at SIGUSR1, and ask for that: "
+                "#SBATCH --signal=USR1@300; or: exec holdfast run -- ..."
             ),
         )
 
@@ -44,7 +51,13 @@ def no_notice(script: Script) -> Iterator[Fault]:
 def _unwarned(script: Script) -> ShellCommand | None:
     """Return the work of a long job that asks for no notice, unless it would lose little."""
     chief = script.long_work
-    if chief is None or is_holdfast(chief) or script.signal or work.stops_itself(chief) or in_pieces(script, chief):
+    if (
+        chief is None
+        or is_holdfast(chief)
+        or script.signal
+        or work.stops_itself(chief)
+        or in_pieces(script, chief)
+    ):
         return None
     return chief if script.option("time") or work.looks_long(chief) else None
 
@@ -66,7 +79,8 @@ def holdfast_not_exec(script: Script) -> Iterator[Fault]:
         if is_holdfast(command) and not is_exec(command) and not command.piped and alone:
             yield Fault(
                 command.line,
-                "without `exec` before it, `holdfast run` is killed together with the shell: nothing is saved",
+                "without `exec` before it, `holdfast run` is "
+                "killed together with the shell: nothing is saved",
                 replace_shell(script, command),
             )
 
@@ -78,7 +92,10 @@ def holdfast_piped(script: Script) -> Iterator[Fault]:
             yield Fault(
                 command.line,
                 "`holdfast run` in a pipe is killed together with the shell: nothing is saved",
-                LintFix("take the pipe out and write: exec holdfast run ... > log 2>&1 (--output keeps it anyway)"),
+                LintFix(
+                    "take the pipe out and write: exec holdfast run ... "
+                    "> log 2>&1 (--output keeps it anyway)"
+                ),
             )
 
 
@@ -94,7 +111,9 @@ def after_exec(script: Script) -> Iterator[Fault]:
             yield Fault(
                 later.line,
                 f"this never runs: `exec` in line {command.line} replaces the shell",
-                LintFix("put both into work.sh below the line: trap 'exit 75' TERM; exec that here"),
+                LintFix(
+                    "put both into work.sh below the line: trap 'exit 75' TERM; exec that here"
+                ),
             )
             return
 
@@ -111,7 +130,10 @@ def array_shares_run(script: Script) -> Iterator[Fault]:
             yield Fault(
                 command.line,
                 f"all tasks of the array use the run {directory}: all but one are refused",
-                LintFix(f"write --run {new}", (Edit(place, place + len(directory), new),) if place >= 0 else ()),
+                LintFix(
+                    f"write --run {new}",
+                    (Edit(place, place + len(directory), new),) if place >= 0 else (),
+                ),
             )
 
 
@@ -127,7 +149,8 @@ def whole_array_requeued(script: Script) -> Iterator[Fault]:
         if not re.search(r"SLURM_ARRAY_JOB_ID\}?_\$", target):
             yield Fault(
                 command.line,
-                f"`scontrol requeue {target}` can start the whole array again: its last task has the array's id",
+                f"`scontrol requeue {target}` can start the whole array again: "
+                "its last task has the array's id",
                 LintFix(f"write: scontrol requeue {_TASK}", _requeue_task(script, command, target)),
             )
 
@@ -136,33 +159,48 @@ def _requeue_task(script: Script, command: ShellCommand, target: str) -> tuple[E
     lines = script.text.split("\n")
     start = sum(len(line) + 1 for line in lines[: command.line - 1])
     place = script.text.find(target, start, start + len(lines[command.line - 1]))
-    return (Edit(place, place + len(target), _TASK),) if place >= 0 and target.startswith("$") else ()
+    return (
+        (Edit(place, place + len(target), _TASK),) if place >= 0 and target.startswith("$") else ()
+    )
 
 
 def chain_goes_on(script: Script) -> Iterator[Fault]:
     """The script lets the remaining tasks of an array run after the work is done."""
     chained = script.chained
     ends = any(command.words[0] in ("scancel", "exit") for command in script.everything)
-    ends = ends or any(is_holdfast(command) and "--chain" in command.words for command in script.body)
-    tasks = any("SLURM_ARRAY_TASK_ID" in word for command in script.everything for word in command.words)
-    asks = any(each.words[0] in ("[", "[[", "test") and {"-e", "-f", "-s"} & set(each.words) for each in script.body)
+    ends = ends or any(
+        is_holdfast(command) and "--chain" in command.words for command in script.body
+    )
+    tasks = any(
+        "SLURM_ARRAY_TASK_ID" in word for command in script.everything for word in command.words
+    )
+    asks = any(
+        each.words[0] in ("[", "[[", "test") and {"-e", "-f", "-s"} & set(each.words)
+        for each in script.body
+    )
     if chained and not ends and not tasks and not asks:
         yield Fault(
             chained.line,
-            f"all tasks of --array={chained.value} start, also when an earlier one has finished the work",
+            f"all tasks of --array={chained.value} start, "
+            "also when an earlier one has finished the work",
             LintFix("use holdfast submit --chain, which cancels the rest"),
         )
 
 
 def copy_cut_short(script: Script) -> Iterator[Fault]:
-    """With --update, cp regards the incomplete copy of an interrupted start as a newer file and keeps it."""
+    """With --update,
+    cp regards the incomplete copy of an interrupted start as a newer file and keeps it.
+    """
     for command in script.body:
         words = program(command)
-        option = next((word for word in words if re.fullmatch(r"--update|-[a-zA-Z]*u[a-zA-Z]*", word)), None)
+        option = next(
+            (word for word in words if re.fullmatch(r"--update|-[a-zA-Z]*u[a-zA-Z]*", word)), None
+        )
         if words[:1] == ("cp",) and option:
             yield Fault(
                 command.line,
-                "cp --update keeps a copy that an interrupted start has cut short: it is newer than the source",
+                "cp --update keeps a copy that an interrupted "
+                "start has cut short: it is newer than the source",
                 LintFix("use rsync --archive, or holdfast submit --stage"),
             )
 

@@ -9,7 +9,8 @@ for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, sig
 with suppress(FileNotFoundError):  # only Linux has it
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2:
-            with suppress(OSError):  # closes descriptors that libraries of the run left open: sockets, devices
+            # closes descriptors that libraries of the run left open: sockets, devices
+            with suppress(OSError):
                 os.close(int(name))
 with suppress(OSError):  # it already leads a session: it was started by hand
     os.setsid()

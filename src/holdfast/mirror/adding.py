@@ -1,7 +1,7 @@
 """Adding: brings checkpoints to a place by hand, as `holdfast copy` does, without owning their run.
 
-A checkpoint goes into the folder of the attempt that saved it. It has the same bytes as a copy by that attempt itself,
-so that neither a living run nor the lineage is disturbed. No claim is made.
+A checkpoint goes into the folder of the attempt that saved it. It has the same bytes as a copy by
+that attempt itself, so that neither a living run nor the lineage is disturbed. No claim is made.
 """
 
 from __future__ import annotations
@@ -40,13 +40,18 @@ class Adding:
         self._copying = Copying(place)
         mine = records.run_of(run_json.encode(), "run.json")
         if self.seen.run not in (None, mine):
-            raise UsageError(f"{place.shown}: another run's copies lie there; nothing was copied. Name another place")
+            raise UsageError(
+                f"{place.shown}: another run's copies lie there; "
+                "nothing was copied. Name another place"
+            )
 
     def add(self, path: Path, attempt: AttemptFacts) -> Copied:
-        """Copy the checkpoint at `path`, which that attempt saved; it is verified there, and its manifest comes last.
+        """Copy the checkpoint at `path`, which that attempt saved; it is verified there, and its
+        manifest comes last.
 
         Raises:
-            UsageError: an attempt with a smaller number may still be running there, and would be superseded.
+            UsageError: an attempt with a smaller number may still be running there, and would be
+                superseded.
             Foreign: another checkpoint of that name lies in the attempt's folder.
             NotFound, Damaged: as `Remote.copy`.
         """
@@ -58,20 +63,32 @@ class Adding:
 
     def _require_peace(self, number: int) -> None:
         last = self.seen.claims[-1] if self.seen.claims else None
-        if last is None or last.attempt >= number or last.ended or owner.proven_gone(last.owner, lambda: last.claimed):
+        if (
+            last is None
+            or last.attempt >= number
+            or last.ended
+            or owner.proven_gone(last.owner, lambda: last.claimed)
+        ):
             return
         raise UsageError(
-            f"{self.place.shown}: attempt {last.attempt} may still be running: {owner.describe(last.owner)}. "
+            f"{self.place.shown}: attempt {last.attempt} may "
+            f"still be running: {owner.describe(last.owner)}. "
             f"A checkpoint of attempt {number} would end it. Stop it first"
         )
 
     def _note(self, attempt: AttemptFacts) -> None:
-        """Note the attempt, unless the place knows it: a later start then takes a greater number."""
+        """Note the attempt, unless the place knows it:
+        a later start then takes a greater number.
+        """
         if any(claim.attempt == attempt.number for claim in self.seen.claims):
             return
         if attempt.origin is not None:
             with suppress(FileExistsError):
-                self.place.create(claim_path(attempt.number, "-from"), records.encode(attempt.origin))
+                self.place.create(
+                    claim_path(attempt.number, "-from"), records.encode(attempt.origin)
+                )
         if attempt.ended:
             with suppress(FileExistsError):
-                self.place.create(claim_path(attempt.number, "-end"), records.encode({"ended": None}))
+                self.place.create(
+                    claim_path(attempt.number, "-end"), records.encode({"ended": None})
+                )

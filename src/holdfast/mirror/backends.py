@@ -1,4 +1,6 @@
-"""Backends: which one serves the place of a URL. The libraries that it needs are imported with it."""
+"""Backends: which one serves the place of a URL.
+The libraries that it needs are imported with it.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,21 @@ from .place import LOCAL, Place, hidden_in, scheme_of, shown
 def open_place(url: str, *, private: bool = False) -> Place:
     """Return the place of a URL or of a local folder. Nothing is connected yet.
 
-    With `private` a folder keeps all other users out; who may read elsewhere is the server's matter.
+    With `private` a folder keeps all other users out; who may read elsewhere is the server's
+    matter.
 
     Raises:
         UsageError: no such kind of place, or its package is not installed.
     """
     if hidden_in(url):
-        raise UsageError(f"{shown(url)}: write /, ?, # and @ in a password or a path as %2F, %3F, %23 and %40")
+        raise UsageError(
+            f"{shown(url)}: write /, ?, # and @ in a password or a path as %2F, %3F, %23 and %40"
+        )
     if "::" in url:
-        raise UsageError(f"{shown(url)}: a chain of file systems is no place for a mirror; name the last one alone")
+        raise UsageError(
+            f"{shown(url)}: a chain of file systems is no "
+            "place for a mirror; name the last one alone"
+        )
     scheme = scheme_of(url)
     if scheme in LOCAL:
         return Folder(Path(shown(url)), private=private)

@@ -1,7 +1,8 @@
-"""Client: the run's end of the mirrors. It starts the `worker`, sends orders to it, and hands its events on.
+"""Client: the run's end of the mirrors. It starts the `worker`, sends orders to it, and hands its
+events on.
 
-One daemon thread reads from the worker; whoever calls `tell` writes, and never waits. A worker that dies is replaced
-by another one, after a pause. It holds no lock that a fork could copy.
+One daemon thread reads from the worker; whoever calls `tell` writes, and never waits. A worker that
+dies is replaced by another one, after a pause. It holds no lock that a fork could copy.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from .protocol import ALL, Event, WorkerOrder, packed
 
 LOOK_S = 0.5  # between two checks that the worker is alive
 CLOSE_S = 1.0
-RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)  # before a worker that has died is replaced; the last one from then on
+# before a worker that has died is replaced; the last one from then on
+RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 MOST_COPIES = 50  # in one order, so that it is written whole or not at all
 SOUND_S = 60.0  # a worker that lived so long was sound
 
@@ -113,12 +115,14 @@ class WorkerClient:
         limit_s: float,
         look: Callable[[], None] = nothing,
     ) -> dict[int, Event]:
-        """Ask these places; return their answers, or their errors. A place without progress for `limit_s` is silent.
+        """Ask these places; return their answers, or their errors. A place without progress for
+        `limit_s` is silent.
 
         `look` is called again and again meanwhile.
         """
         number = next(self._numbers)
-        given = {"budget_s": limit_s * 0.8, **args}  # the worker should tell its error before this wait ends
+        # the worker should tell its error before this wait ends
+        given = {"budget_s": limit_s * 0.8, **args}
         question = _Asked([WorkerOrder(do, place, number, given) for place in places])
         self._questions[number] = question
         if self._child is not None:
@@ -136,7 +140,9 @@ class WorkerClient:
             for place in question.places
         }
 
-    def ask_one(self, do: str, args: Mapping[str, Any], place: int, limit_s: float) -> dict[str, Any]:
+    def ask_one(
+        self, do: str, args: Mapping[str, Any], place: int, limit_s: float
+    ) -> dict[str, Any]:
         """Ask one place.
 
         Raises:
@@ -154,13 +160,22 @@ class WorkerClient:
         self._claim = WorkerOrder("claim", args=args)
 
     def tell(self, do: str, place: int = ALL, **args: Any) -> None:
-        """Send an order. If the worker does not read, this order is lost: those that it has not read say as much."""
+        """Send an order. If the worker does not read, this order is lost: those that it has not
+        read say as much.
+        """
         self._write(WorkerOrder(do, place, args=args))
 
-    def begin(self, place: int, copies: Sequence[tuple[int, str]], origin: Mapping[str, Any]) -> None:
-        """Let a place be copied to. `copies`: attempt and name of those there that are of this run's lineage."""
+    def begin(
+        self, place: int, copies: Sequence[tuple[int, str]], origin: Mapping[str, Any]
+    ) -> None:
+        """Let a place be copied to. `copies`:
+        attempt and name of those there that are of this run's lineage.
+        """
         for first in range(0, len(copies), MOST_COPIES):
-            self._write(WorkerOrder("ours", place, args={"copies": copies[first : first + MOST_COPIES]}), whole=True)
+            self._write(
+                WorkerOrder("ours", place, args={"copies": copies[first : first + MOST_COPIES]}),
+                whole=True,
+            )
         self._write(WorkerOrder("begin", place, args={**origin}), whole=True)
 
     def end_worker(self) -> None:
@@ -170,7 +185,9 @@ class WorkerClient:
             child.kill()
 
     def close(self, drain_s: float = 0.0) -> None:
-        """End the worker. Let it drain for so many seconds, if it was told to: then it ends by itself."""
+        """End the worker. Let it drain for so many seconds,
+        if it was told to: then it ends by itself.
+        """
         if os.getpid() != self._pid:
             return
         self._thread.ended.wait(drain_s)
@@ -193,7 +210,8 @@ class WorkerClient:
         if (child := self._child) is not None:
             child.write(order, whole=whole)
 
-    # -- in the client's thread -------------------------------------------------------------------------------------
+    # -- in the client's thread
+    # -------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         failures = 0

@@ -1,4 +1,6 @@
-"""Copying: copies a committed checkpoint to a place, file by file. Files that are there already are not sent again."""
+"""Copying: copies a committed checkpoint to a place, file by file. Files that are there already
+are not sent again.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +39,24 @@ class Copied(NamedTuple):
 
 
 class Copying:
-    """The copies of one place that this process has made, or seen, so that unchanged files need not be sent."""
+    """The copies of one place that this process has made,
+    or seen, so that unchanged files need not be sent.
+    """
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._whole: dict[tuple[str, int], str] = {}  # digest and size of files in whole copies -> path
+        # digest and size of files in whole copies -> path
+        self._whole: dict[tuple[str, int], str] = {}
         self._learned = False
-        self._sent_bytes = -1  # the size up to which the place has refused to copy a file: such files are sent
+        # the size up to which the place has refused to copy a file: such files are sent
+        self._sent_bytes = -1
 
-    def copy(self, attempt: int, path: Path, read_back: bool, require: Callable[[], None]) -> Copied:
-        """Copy the checkpoint at `path`. `require` raises if a later attempt has claimed the place."""
+    def copy(
+        self, attempt: int, path: Path, read_back: bool, require: Callable[[], None]
+    ) -> Copied:
+        """Copy the checkpoint at `path`.
+        `require` raises if a later attempt has claimed the place.
+        """
         began, wanted = time.monotonic(), sending.local(path)
         target = folder(attempt, wanted.name)
         require()
@@ -71,7 +81,9 @@ class Copying:
         require()  # the last check before the manifest
         _until_kept(partial(self._commit, attempt, wanted))
         self._remember(target, wanted)
-        return Copied(wanted.size_bytes, sent, copied, ", ".join(sorted(hows)), time.monotonic() - began)
+        return Copied(
+            wanted.size_bytes, sent, copied, ", ".join(sorted(hows)), time.monotonic() - began
+        )
 
     def forget(self, target: str) -> None:
         """Copy nothing from this copy or file, which is damaged or about to be removed."""
@@ -106,7 +118,9 @@ class Copying:
             raise NotKept(f"{self._place.shown}/{path}: differs from what was sent")
 
     def _copy_within(self, one: _One, name: str) -> str:
-        """Copy an unchanged file within the place, and verify it there; return how, or "" if it must be sent."""
+        """Copy an unchanged file within the place,
+        and verify it there; return how, or "" if it must be sent.
+        """
         file = one.wanted.files[name]
         source = self._whole.get((file.digest, file.size_bytes))
         if source is None:
@@ -124,14 +138,23 @@ class Copying:
         return COPIED
 
     def _remember(self, target: str, wanted: Contents) -> None:
-        self._whole.update({(file.digest, file.size_bytes): f"{target}/{name}" for name, file in wanted.files.items()})
+        self._whole.update(
+            {
+                (file.digest, file.size_bytes): f"{target}/{name}"
+                for name, file in wanted.files.items()
+            }
+        )
 
     def _learn(self) -> None:
         """Note the files of the newest copy there, once."""
         if self._learned:
             return
-        for attempt in sorted(filter(None, map(records.parse_folder, self._place.names(records.CHECKPOINTS)))):
-            names = [name for name in self._place.names(folder(attempt)) if parse_name(name) is not None]
+        for attempt in sorted(
+            filter(None, map(records.parse_folder, self._place.names(records.CHECKPOINTS)))
+        ):
+            names = [
+                name for name in self._place.names(folder(attempt)) if parse_name(name) is not None
+            ]
             for name in sorted(names)[-1:]:
                 self._learn_from(folder(attempt, name))
         self._learned = True
@@ -139,7 +162,9 @@ class Copying:
     def _learn_from(self, target: str) -> None:
         try:
             raw = self._place.read(f"{target}/{MANIFEST}")
-            wanted = sending.contents(raw, lambda part: self._place.read(f"{target}/{part}"), target)
+            wanted = sending.contents(
+                raw, lambda part: self._place.read(f"{target}/{part}"), target
+            )
         except (FileNotFoundError, StoreError):
             return  # no whole copy, or a damaged one: nothing is taken from there
         self._remember(target, wanted)
@@ -148,7 +173,9 @@ class Copying:
 class _One:
     """One checkpoint on its way to the folder `target`."""
 
-    def __init__(self, place: Place, path: Path, target: str, wanted: Contents, read_back: bool) -> None:
+    def __init__(
+        self, place: Place, path: Path, target: str, wanted: Contents, read_back: bool
+    ) -> None:
         self.wanted = wanted
         self._place, self._path, self._target = place, path, target
         self._read_back = read_back
@@ -165,7 +192,9 @@ class _One:
         pieces = partial(sending.pieces, self._path, self.wanted, name)
         for again in (True, False):
             try:
-                return self._shown(name, self._place.put(self.at(name), self.wanted.files[name].size_bytes, pieces))
+                return self._shown(
+                    name, self._place.put(self.at(name), self.wanted.files[name].size_bytes, pieces)
+                )
             except NotKept:
                 raise
             except Damaged:  # like every read: bytes that differ are read once more
@@ -177,13 +206,17 @@ class _One:
         """Return THERE if the file is there, and whole; else ""."""
         pieces = partial(sending.pieces, self._path, self.wanted, name)
         try:
-            self._shown(name, self._place.check(self.at(name), self.wanted.files[name].size_bytes, pieces))
+            self._shown(
+                name, self._place.check(self.at(name), self.wanted.files[name].size_bytes, pieces)
+            )
         except (Damaged, FileNotFoundError):
             return ""
         return THERE
 
     def _shown(self, name: str, how: str) -> str:
-        """Return how the place has shown a file: by its server's checksum, or else by being read back now."""
+        """Return how the place has shown a file:
+        by its server's checksum, or else by being read back now.
+        """
         if how and not self._read_back:
             return how
         where = f"{self._place.shown}/{self.at(name)}"

@@ -1,4 +1,6 @@
-"""Fetching: brings a copy back from a place, file by file, each checked against the manifest on its way to the disk."""
+"""Fetching: brings a copy back from a place, file by file, each checked against the manifest on
+its way to the disk.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""A folder that this machine has mounted: NFS, Lustre, another disk. Files are synced, and read back from the medium.
+"""A folder that this machine has mounted: NFS, Lustre, another disk. Files are synced, and read
+back from the medium.
 
-A hard NFS mount whose server is gone blocks a call without limit; the caller has its own time limit.
+A hard NFS mount whose server is gone blocks a call without limit; the caller has its own time
+limit.
 """
 
 from __future__ import annotations
@@ -20,7 +22,15 @@ from .sent import Sent, Unchecked
 
 _PIECE_BYTES = 4 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
+_REFUSED = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+)
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
 
@@ -29,7 +39,8 @@ class Folder(Unchecked):
 
     def __init__(self, root: Path, *, private: bool = False) -> None:
         self.shown = str(root)
-        self.atomic = True  # a link, or O_EXCL where there are no links: both are exclusive on NFS, too
+        # a link, or O_EXCL where there are no links: both are exclusive on NFS, too
+        self.atomic = True
         self._root, self._private = root, private
         modes.inherit_mode(root)
 
@@ -65,7 +76,8 @@ class Folder(Unchecked):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(file))
             try:
                 disk.write(fresh, [data])
-                if b"".join(_blocks(fresh)) != data:  # before it has its name: nobody is to see a damaged manifest
+                # before it has its name: nobody is to see a damaged manifest
+                if b"".join(_blocks(fresh)) != data:
                     raise NotKept(f"{self.shown}/{path}: differs from what was sent")
                 _link_or_write(fresh, file, data)
             finally:
@@ -79,7 +91,9 @@ class Folder(Unchecked):
         return ""
 
     def copy(self, source: str, path: str) -> bool:
-        """Give the file a second name. Both checkpoints hold it then, and it goes with the last of them."""
+        """Give the file a second name. Both checkpoints hold it then,
+        and it goes with the last of them.
+        """
         file, old = self._own(path), self._own(source)
         with self.edge():
             self._require_parent()
@@ -119,7 +133,8 @@ class Folder(Unchecked):
         for folder in file.parents[: len(words(path)) - 1]:
             if scan.is_symlink(folder):
                 raise Refused(
-                    f"{folder} is a symbolic link to {os.readlink(folder)}: a mirror writes through no link; put the "
+                    f"{folder} is a symbolic link to {os.readlink(folder)}: "
+                    "a mirror writes through no link; put the "
                     "folder itself in its place. Only the mirror's whole folder may be a link"
                 )
         return file
@@ -127,7 +142,9 @@ class Folder(Unchecked):
     def _require_parent(self) -> None:
         """A folder that is not mounted must not be taken for an empty one."""
         if not scan.is_dir(self._root.parent):
-            raise Silent(f"{self._root.parent}: no such folder: mount it, or create it if the mirror is new")
+            raise Silent(
+                f"{self._root.parent}: no such folder: mount it, or create it if the mirror is new"
+            )
 
     def _make_folder(self, folder: Path) -> None:
         self._require_parent()
@@ -137,23 +154,32 @@ class Folder(Unchecked):
 
     @contextmanager
     def _replacing(self, file: Path) -> Iterator[Path]:
-        """Yield a name beside `file` for a new one, which replaces it at the end of the block, durably."""
+        """Yield a name beside `file` for a new one,
+        which replaces it at the end of the block, durably.
+        """
         self._make_folder(file.parent)
-        fresh = file.with_name(f".{file.name}.new")  # only one process writes here: files of a killed one are removed
+        # only one process writes here: files of a killed one are removed
+        fresh = file.with_name(f".{file.name}.new")
         disk.remove_tree(fresh)
         try:
             yield fresh
             disk.replace(fresh, file)
         finally:
-            disk.remove_tree(fresh)  # also after a rename between two names of one file, which does nothing
+            # also after a rename between two names of one file, which does nothing
+            disk.remove_tree(fresh)
         disk.sync_dir(file.parent)
 
     def translated(self, error: OSError) -> Exception:
         text = told(f"{error.strerror or error}: {error.filename or self.shown}")
         if error.errno in _FULL:
-            return Full(f"{self.shown}: no space is left ({text}); make room, or let its rule keep fewer copies")
+            return Full(
+                f"{self.shown}: no space is left ({text}); "
+                "make room, or let its rule keep fewer copies"
+            )
         if error.errno in _REFUSED:
-            return Refused(f"{self.shown}: not allowed ({text}); give this user the right to write there")
+            return Refused(
+                f"{self.shown}: not allowed ({text}); give this user the right to write there"
+            )
         return Silent(f"{self.shown}: {text}")
 
 
@@ -162,7 +188,9 @@ def _is_unfinished(name: str) -> bool:
 
 
 def _link_or_write(fresh: Path, file: Path, data: bytes) -> None:
-    """Give `fresh` its name if nobody has it. Without links a crash here leaves an incomplete file."""
+    """Give `fresh` its name if nobody has it.
+    Without links a crash here leaves an incomplete file.
+    """
     try:
         disk.link(fresh, file)
     except FileExistsError:

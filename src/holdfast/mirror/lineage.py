@@ -1,7 +1,9 @@
-"""Lineage: which checkpoints lead to a run's current state, over its directory and all places. Pure.
+"""Lineage: which checkpoints lead to a run's current state, over its directory and all places.
+Pure.
 
-All checkpoints of the newest attempt that has resumed, or has saved, belong to it. Of the attempt that it resumed from,
-those up to the restored checkpoint belong to it, and so on. A checkpoint that a replaced process saved later, a
+All checkpoints of the newest attempt that has resumed, or has saved, belong to it. Of the attempt
+that it resumed from, those up to the restored checkpoint belong to it, and so on. A checkpoint that
+a replaced process saved later, a
 *ghost*, does not.
 """
 
@@ -19,7 +21,9 @@ HERE = -1  # the run's own directory, as a place
 
 
 class Held(NamedTuple):
-    """A checkpoint at one place. Places are numbered by their distance: the run's own directory is `HERE`."""
+    """A checkpoint at one place. Places are numbered by their distance:
+    the run's own directory is `HERE`.
+    """
 
     place: int
     attempt: int  # that wrote it
@@ -44,7 +48,8 @@ class LineageCheckpoint(NamedTuple):
 
 
 def origins(known: Iterable[tuple[int, ResumeOrigin | None]]) -> dict[int, ResumeOrigin]:
-    """Merge the origin of each attempt from the places and the run's journals. None: it has not resumed or begun yet.
+    """Merge the origin of each attempt from the places and the run's journals. None: it has not
+    resumed or begun yet.
 
     Raises:
         ValueError: two places tell different origins of one attempt: two processes used its number.
@@ -71,7 +76,8 @@ def lineage(came_from: Mapping[int, ResumeOrigin], held: Iterable[Held]) -> list
         origin = came_from.get(attempt)
         earlier = None if origin is None else origin.attempt
         if origin is not None and origin.name is not None:
-            # the origin may name an attempt that had gone on from this very checkpoint, or from a later one
+            # the origin may name an attempt that had gone on from this very checkpoint, or from a
+            # later one
             until = origin.name if until is None else min(until, origin.name, key=_order)
         # a record that leads forwards or to itself is damaged, and is ignored
         attempt = earlier if earlier is not None and earlier < attempt else None
@@ -79,7 +85,9 @@ def lineage(came_from: Mapping[int, ResumeOrigin], held: Iterable[Held]) -> list
 
 
 def _choices(attempt: int, until: str | None, held: Sequence[Held]) -> list[LineageCheckpoint]:
-    """The checkpoints of one attempt, up to the name `until`, the newest first; of one name the nearest first."""
+    """The checkpoints of one attempt, up to the name `until`,
+    the newest first; of one name the nearest first.
+    """
     within = [each for each in held if until is None or _order(each.name) <= _order(until)]
 
     def key(each: Held) -> tuple[tuple[int, int], str]:
@@ -87,7 +95,9 @@ def _choices(attempt: int, until: str | None, held: Sequence[Held]) -> list[Line
 
     groups = [tuple(group) for _, group in groupby(sorted(within, key=key), key=key)]
     found = [
-        LineageCheckpoint(attempt, group[0].name, group[0].digest, tuple(sorted({each.place for each in group})))
+        LineageCheckpoint(
+            attempt, group[0].name, group[0].digest, tuple(sorted({each.place for each in group}))
+        )
         for group in groups
     ]
     nearest = sorted(found, key=lambda each: each.places)

@@ -1,8 +1,10 @@
-"""Any other file system that fsspec knows: Google Cloud Storage by gcsfs, Azure by adlfs. Files are read back.
+"""Any other file system that fsspec knows: Google Cloud Storage by gcsfs, Azure by adlfs. Files are
+read back.
 
-A call that lasts too long is given up, and counts as silence. Two limits depend on the file system. If it has no
-exclusive create (`atomic` is False, at the latest after the first `create`), two machines that claim at the same moment
-may both win. If it is no object store, a file is seen while it is written. A manifest goes in one call.
+A call that lasts too long is given up, and counts as silence. Two limits depend on the file system.
+If it has no exclusive create (`atomic` is False, at the latest after the first `create`), two
+machines that claim at the same moment may both win. If it is no object store, a file is seen while
+it is written. A manifest goes in one call.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from .sent import Sent, Unchecked, refuses
 
 T = TypeVar("T")
 
-_ATOMIC = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}  # whose service has one winner, if the package asks for it
+# whose service has one winner, if the package asks for it
+_ATOMIC = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
 _WHOLE_BYTES = 16 << 20  # a file of up to so many bytes is sent with one call
 _PIECE_BYTES = 4 << 20
 _REFUSED = {400, 401, 403, 405}
@@ -66,12 +69,18 @@ class Other(Unchecked):
             except FileNotFoundError:
                 self._require_bucket()
                 return []
-            names = {each.rstrip("/").rpartition("/")[2] for each in found if each.strip("/") != folder.strip("/")}
+            names = {
+                each.rstrip("/").rpartition("/")[2]
+                for each in found
+                if each.strip("/") != folder.strip("/")
+            }
             return sorted(names)
 
     def get(self, path: str) -> Iterator[bytes]:
         with self.edge():
-            file = self._within(lambda files: files.open(self._at(path), "rb", block_size=_PIECE_BYTES))
+            file = self._within(
+                lambda files: files.open(self._at(path), "rb", block_size=_PIECE_BYTES)
+            )
             try:
                 while piece := self._within(lambda _: file.read(_PIECE_BYTES), _PIECE_BYTES):
                     yield bytes(piece)
@@ -124,16 +133,21 @@ class Other(Unchecked):
         return "/".join([self._root, *words(path)])
 
     def _require_bucket(self) -> None:
-        """Raise an error if the bucket is missing: the packages report that like a missing folder."""
+        """Raise an error if the bucket is missing:
+        the packages report that like a missing folder.
+        """
         bucket = self._root.strip("/").partition("/")[0]
         if self._scheme not in _ATOMIC or self._bucket_seen:
             return
         try:
             self._within(lambda files: files.ls(bucket, detail=False))
         except FileNotFoundError:
-            raise Refused(f"{self.shown}: there is no {bucket!r}; create it, or correct the URL") from None
+            raise Refused(
+                f"{self.shown}: there is no {bucket!r}; create it, or correct the URL"
+            ) from None
         except Exception as error:
-            if not isinstance(self.translated(error), Refused):  # a user who may list it knows that it exists
+            # a user who may list it knows that it exists
+            if not isinstance(self.translated(error), Refused):
                 raise
         self._bucket_seen = True
 
@@ -154,13 +168,16 @@ class Other(Unchecked):
             self._within(lambda _: opened.close(), _WHOLE_BYTES)
         except BaseException:
             with suppress(AttributeError):
-                opened.closed = True  # closing it, now or when it is collected, would make a file of the half
+                # closing it, now or when it is collected, would make a file of the half
+                opened.closed = True
             with suppress(Exception):  # the first error counts
                 self._within(lambda files: _discard(files, opened, file))
             raise
 
     def _within(self, call: Callable[[Any], T], size_bytes: int = 0) -> T:
-        """Call `function` with the file system; give up when it takes too long. The waiting thread is abandoned."""
+        """Call `function` with the file system;
+        give up when it takes too long. The waiting thread is abandoned.
+        """
         answer, wrong = list[T](), list[BaseException]()
 
         def ask() -> None:
@@ -182,17 +199,28 @@ class Other(Unchecked):
         return answer[0]
 
     def translated(self, error: Exception) -> Exception:
-        text = f"{self.shown}: {told(error, self._url).partition(' RequestId:')[0]}"  # Azure's answer goes on in XML
+        # Azure's answer goes on in XML
+        text = f"{self.shown}: {told(error, self._url).partition(' RequestId:')[0]}"
         code = _status(error)
         if isinstance(error, FileNotFoundError) or code == 404:
             return FileNotFoundError(errno.ENOENT, text)
         if isinstance(error, FileExistsError) or code in {409, 412}:
             return FileExistsError(errno.EEXIST, text)
-        if code == 507 or (isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}):
+        if code == 507 or (
+            isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}
+        ):
             return Full(f"{text}; make room, or let its rule keep fewer copies")
-        credentials = any(word in type(error).__name__ for word in ("Auth", "Credential", "Refresh", "Token"))
-        forbidden = str(error).startswith("Forbidden: ")  # an OSError without a number is how gcsfs tells a 403
-        if isinstance(error, PermissionError | ValueError | TypeError) or code in _REFUSED or credentials or forbidden:
+        credentials = any(
+            word in type(error).__name__ for word in ("Auth", "Credential", "Refresh", "Token")
+        )
+        # an OSError without a number is how gcsfs tells a 403
+        forbidden = str(error).startswith("Forbidden: ")
+        if (
+            isinstance(error, PermissionError | ValueError | TypeError)
+            or code in _REFUSED
+            or credentials
+            or forbidden
+        ):
             return Refused(f"{text}; check the URL, the credentials and their rights")
         return Silent(errno.EIO, text)
 
@@ -208,7 +236,9 @@ def _write(opened: Any, piece: bytes, _: Any) -> None:
 
 
 def _status(error: BaseException | None) -> int:
-    """The HTTP status that the packages' own errors carry, or those below an error of fsspec's kind; else 0."""
+    """The HTTP status that the packages' own errors carry,
+    or those below an error of fsspec's kind; else 0.
+    """
     while error is not None:
         for name in ("code", "status_code", "status"):
             found = str(getattr(error, name, ""))
@@ -219,6 +249,14 @@ def _status(error: BaseException | None) -> int:
 
 
 def _exclusive(kind: Any) -> dict[str, Any]:
-    """The option of an exclusive write, if this version of the package knows it: adlfs has a name of its own for it."""
+    """The option of an exclusive write, if this version of the package knows it: adlfs has a
+    name of its own for it.
+    """
     known = inspect.signature(getattr(kind, "_pipe_file", kind.pipe_file)).parameters
-    return {"mode": "create"} if "mode" in known else {"overwrite": False} if "overwrite" in known else {}
+    return (
+        {"mode": "create"}
+        if "mode" in known
+        else {"overwrite": False}
+        if "overwrite" in known
+        else {}
+    )

@@ -1,12 +1,13 @@
 """A place that holds copies: what it can do, which errors leave it, and its name without secrets.
 
     Silent      it did not answer, or not in time: try again
-    Refused     it answered "no": credentials, permission, no such bucket. The message says what to do
-    Full        its space or quota is used up
-    NotKept     what lies there differs from what was sent: send it again
+    Refused     it answered "no": credentials, permission, no such bucket. The message says what to
+    do Full        its space or quota is used up NotKept     what lies there differs from what was
+    sent: send it again
 
-Each library's errors become one of these at the edge, or FileNotFoundError or FileExistsError. Their texts are one
-line, and contain no secret. An error of the bytes' *source* is raised unchanged.
+Each library's errors become one of these at the edge, or FileNotFoundError or FileExistsError.
+Their texts are one line, and contain no secret. An error of the bytes' *source* is raised
+unchanged.
 """
 
 from __future__ import annotations
@@ -22,14 +23,18 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from ..errors import Damaged, StoreError, UsageError
 from ..store.format import MOST_BYTES
 
-Pieces = Callable[[], Iterator[bytes]]  # the bytes of one file, from its beginning, each time it is called
+# the bytes of one file, from its beginning, each time it is called
+Pieces = Callable[[], Iterator[bytes]]
 
 LOCAL = ("", "file", "local")  # schemes of folders that are mounted here
-_WITH_USER = ("sftp", "ssh", "abfs", "abfss", "az")  # what stands before the @ is a name there; elsewhere, a token
+# what stands before the @ is a name there; elsewhere, a token
+_WITH_USER = ("sftp", "ssh", "abfs", "abfss", "az")
 _SECRET = re.compile(
-    r"(^|_)(SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIALS?|KEY|SAS|SIG|CONNECTION_STRING)(_|$)", re.IGNORECASE
+    r"(^|_)(SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIALS?|KEY|SAS|SIG|CONNECTION_STRING)(_|$)",
+    re.IGNORECASE,
 )
-_SHORTEST = 8  # characters of a secret in the environment: a shorter value would be taken for a part of any word
+# characters of a secret in the environment: a shorter value would be taken for a part of any word
+_SHORTEST = 8
 _LONGEST = 300  # characters of a library's text that are repeated
 
 
@@ -50,12 +55,14 @@ class NotKept(Damaged):
 
 
 class Reading(Protocol):
-    """The operations that read a place. A `path` is relative to its URL, with forward slashes; "" is the place
-    itself.
+    """The operations that read a place. A `path` is relative to its URL, with forward slashes; ""
+    is the place itself.
     """
 
     def read(self, path: str) -> bytes:
-        """Return a small file; of a larger file only the beginning. FileNotFoundError if it is missing."""
+        """Return a small file; of a larger file only the beginning.
+        FileNotFoundError if it is missing.
+        """
         ...
 
     def names(self, path: str) -> list[str]:
@@ -63,11 +70,14 @@ class Reading(Protocol):
         ...
 
     def get(self, path: str) -> Iterator[bytes]:
-        """Yield a file in pieces of some MiB. FileNotFoundError if it is missing, at the first piece."""
+        """Yield a file in pieces of some MiB.
+        FileNotFoundError if it is missing, at the first piece.
+        """
         ...
 
     def check(self, path: str, size_bytes: int, pieces: Pieces) -> str:
-        """Compare a file with the pieces by the server's own checksum of the whole object, and return its kind.
+        """Compare a file with the pieces by the server's own checksum of the whole object, and
+        return its kind.
 
         Return "" if the server has none: read the file back. NotKept if they differ.
         """
@@ -92,14 +102,17 @@ class Writing(Protocol):
         ...
 
     def copy(self, source: str, path: str) -> bool:
-        """Copy a file within the place, in place of any that is there. Its bytes are not sent, and not verified.
+        """Copy a file within the place, in place of any that is there. Its bytes are not sent, and
+        not verified.
 
         Return False if the place cannot do that. FileNotFoundError if there is no `source`.
         """
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a folder with all in it: its manifest first. A missing one is accepted."""
+        """Remove a file, or a folder with all in it:
+        its manifest first. A missing one is accepted.
+        """
         ...
 
 
@@ -114,25 +127,35 @@ def small(pieces: Iterator[bytes]) -> bytes:
 
 
 class Place(Reading, Writing, Protocol):
-    """One place, for one thread at a time. The first call connects; after Silent the next call connects anew."""
+    """One place, for one thread at a time. The first call connects;
+    after Silent the next call connects anew.
+    """
 
     shown: str  # its URL without secrets
 
     @property
     def atomic(self) -> bool:
-        """Whether `create` has one winner among all machines. An object store shows it at the first."""
+        """Whether `create` has one winner among all machines.
+        An object store shows it at the first.
+        """
         ...
 
     def close(self) -> None: ...
 
 
 def shown(url: str) -> str:
-    """Return the URL without password, token, query and fragment; of a folder, its absolute path."""
+    """Return the URL without password, token,
+    query and fragment; of a folder, its absolute path.
+    """
     scheme = scheme_of(url)
     if scheme in LOCAL:
         return os.path.abspath(Path(url.partition("://")[2] if "://" in url else url).expanduser())
     if hidden_in(url):
-        return f"{scheme}://***@{url.rpartition('@')[2].partition('?')[0].partition('#')[0]}".rstrip("/")
+        return (
+            f"{scheme}://***@{url.rpartition('@')[2].partition('?')[0].partition('#')[0]}".rstrip(
+                "/"
+            )
+        )
     parts = urlsplit(url)
     before, _, host = parts.netloc.rpartition("@")
     user = before.partition(":")[0] if scheme in _WITH_USER else ""
@@ -140,7 +163,9 @@ def shown(url: str) -> str:
 
 
 def hidden_in(url: str) -> str:
-    """Return the user and password of a URL whose password has unquoted signs, so that it seems to end the host."""
+    """Return the user and password of a URL whose password has unquoted signs,
+    so that it seems to end the host.
+    """
     if scheme_of(url) in LOCAL:
         return ""
     whole = url.partition("://")[2]
@@ -153,7 +178,9 @@ def scheme_of(url: str) -> str:
 
 
 def told(error: BaseException | str, url: str = "") -> str:
-    """Return a library's text as one line without an error's number and the secrets of `url` and of the environment."""
+    """Return a library's text as one line without an error's number and the secrets of `url` and
+    of the environment.
+    """
     text = " ".join(_said(error).split()).removesuffix(":") or type(error).__name__
     for secret in sorted(_secrets(url), key=len, reverse=True):
         text = text.replace(secret, "***")
@@ -174,7 +201,12 @@ def _secrets(url: str) -> set[str]:
         parts = urlsplit(url)
         before = parts.netloc.rpartition("@")[0]
         user, _, password = before.partition(":")
-        words = [password, parts.query, parts.fragment, *(value for _, value in parse_qsl(parts.query))]
+        words = [
+            password,
+            parts.query,
+            parts.fragment,
+            *(value for _, value in parse_qsl(parts.query)),
+        ]
         words += [] if scheme_of(url) in _WITH_USER else [user]
         found = {form for word in words for form in (word, unquote(word))}
     for name, value in os.environ.items():

@@ -1,4 +1,6 @@
-"""Process: one worker that a `client` has started: its two pipes, whether it is alive, and its end."""
+"""Process: one worker that a `client` has started:
+its two pipes, whether it is alive, and its end.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,17 @@ class WorkerProcess:
         self._errors = disk.create_shared("holdfast-mirrors", 0)  # receives why it ended by itself
         pipe = subprocess.PIPE
         try:
-            # without close_fds Python uses posix_spawn. Else it would wait for a loader that another thread forks just
-            # now, and that holds a copy of the pipe on which Popen reads until the program has begun
+            # without close_fds Python uses posix_spawn. Else it would wait for a loader that
+            # another thread forks just now, and that holds a copy of the pipe on which Popen reads
+            # until the program has begun
             self._process = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=self._errors, bufsize=0, env=_environment(), close_fds=False
+                command,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=self._errors,
+                bufsize=0,
+                env=_environment(),
+                close_fds=False,
             )
         except BaseException:
             os.close(self._errors)
@@ -39,7 +48,8 @@ class WorkerProcess:
     def write(self, order: WorkerOrder, *, whole: bool = False) -> None:
         """Write an order. With `whole` wait until all of it is written, or the worker has ended.
 
-        Else an order is lost if the pipe is full. It is written at once if it has at most PIPE_BUF (4096) bytes.
+        Else an order is lost if the pipe is full. It is written at once if it has at most PIPE_BUF
+        (4096) bytes.
         """
         data = begun = line(order)
         with suppress(OSError, ValueError):  # it has ended: `read` will tell
@@ -53,7 +63,8 @@ class WorkerProcess:
 
     def read(self, timeout_s: float) -> list[Event] | None:
         """Return the events that come within so many seconds; None: the worker has ended."""
-        alive = self._process.poll() is None  # asked before the read, so that no later event is missed
+        # asked before the read, so that no later event is missed
+        alive = self._process.poll() is None
         if not self._selector.select(timeout_s if alive else 0):
             return [] if alive else None
         data = self._reads.read(1 << 16)
@@ -67,14 +78,25 @@ class WorkerProcess:
 
     def why(self) -> str:
         """Return how it has ended, as text; nothing if it was done."""
-        with suppress(subprocess.TimeoutExpired):  # its pipes are closed a moment before it has ended
+        # its pipes are closed a moment before it has ended
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(0.5)
         code = self._process.poll()
         if code == 0:
             return ""
-        how = "it closed its output" if code is None else f"signal {-code}" if code < 0 else f"status {code}"
-        last = os.pread(self._errors, 1 << 12, max(0, os.fstat(self._errors).st_size - (1 << 12))).split(b"\n")
-        text = next((each.decode(errors="replace").strip() for each in reversed(last) if each.strip()), "")
+        how = (
+            "it closed its output"
+            if code is None
+            else f"signal {-code}"
+            if code < 0
+            else f"status {code}"
+        )
+        last = os.pread(
+            self._errors, 1 << 12, max(0, os.fstat(self._errors).st_size - (1 << 12))
+        ).split(b"\n")
+        text = next(
+            (each.decode(errors="replace").strip() for each in reversed(last) if each.strip()), ""
+        )
         return f"the mirrors' process ended ({how})" + (f": {text}" if text else "")
 
     def kill(self) -> None:
@@ -101,7 +123,9 @@ def _pipe(stream: object) -> FileIO:
 
 
 def _environment() -> dict[str, str]:
-    """Return our environment, changed so that the worker finds the same package, even if it is not installed."""
+    """Return our environment, changed so that the worker finds the same package,
+    even if it is not installed.
+    """
     root = Path(__file__).resolve().parents[2]
     inherited = os.environ.get("PYTHONPATH")
     ours = [] if root.name in {"site-packages", "dist-packages"} else [str(root)]

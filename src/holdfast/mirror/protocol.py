@@ -1,4 +1,6 @@
-"""Protocol: the lines of JSON between a run's `client` and its `worker`: orders to the worker, and its events."""
+"""Protocol: the lines of JSON between a run's `client` and its `worker`:
+orders to the worker, and its events.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ import msgspec
 
 from ..rules import AnyOf, Best, Every, Last, Rule, Within, parts
 
-Kind = Literal["silent", "refused", "full", "later", "taken", "foreign", "gone", "damaged", "unusable"]
+Kind = Literal[
+    "silent", "refused", "full", "later", "taken", "foreign", "gone", "damaged", "unusable"
+]
 ALL = -1  # as `WorkerOrder.place`
 
 _RULES = {kind.__name__: kind for kind in (Last, Best, Every, Within)}
@@ -19,7 +23,9 @@ _DIRECTIONS = {"max": max, "min": min}
 
 
 class WorkerOrder(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What the run tells the worker, or asks one place. A question has an `id`, and gets one event with that id."""
+    """What the run tells the worker, or asks one place.
+    A question has an `id`, and gets one event with that id.
+    """
 
     do: str
     place: int = ALL
@@ -50,7 +56,10 @@ def line(record: WorkerOrder | Event) -> bytes:
 def packed(rule: Rule) -> list[list[Any]]:
     """Return a rule as JSON."""
     return [
-        [type(each).__name__, {name: _plain(value) for name, value in msgspec.structs.asdict(each).items()}]
+        [
+            type(each).__name__,
+            {name: _plain(value) for name, value in msgspec.structs.asdict(each).items()},
+        ]
         for each in parts(rule)
     ]
 

@@ -5,7 +5,8 @@ claims/000003.json                    attempt 3 has claimed the place
 claims/000003-from.json               which checkpoint attempt 3 went on from
 claims/000003-end.json                attempt 3 has ended
 pins/step-000000120                   that copy stays, whatever the rules say
-checkpoints/000003/step-000000120/    a copy of a checkpoint that attempt 3 wrote: plain files, manifest.json last
+checkpoints/000003/step-000000120/    a copy of a checkpoint that attempt 3 wrote: plain files,
+manifest.json last
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Foreign(StoreError):
 
 
 class ResumeOrigin(msgspec.Struct, frozen=True):
-    """The checkpoint that an attempt went on from: who wrote it, and its name. None: the attempt began afresh."""
+    """The checkpoint that an attempt went on from:
+    who wrote it, and its name. None: the attempt began afresh.
+    """
 
     attempt: int | None
     name: str | None = None
@@ -78,7 +81,15 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
         """The facts that retention rules use."""
         metrics = format.unpack_metrics(self.metrics)
         return CheckpointFacts(
-            self.name, self.step, self.phase, self.epoch, self.created, metrics, self.size_bytes, pinned, self.finite
+            self.name,
+            self.step,
+            self.phase,
+            self.epoch,
+            self.created,
+            metrics,
+            self.size_bytes,
+            pinned,
+            self.finite,
         )
 
 

@@ -1,7 +1,8 @@
 """Remote: the content of one place, and everything that an attempt does there.
 
-An attempt first claims the place, then looks at it. Before each manifest and each deletion it checks that no attempt
-with a greater number has claimed the place. Each attempt writes in a folder of its own, so that two writers never mix.
+An attempt first claims the place, then looks at it. Before each manifest and each deletion it
+checks that no attempt with a greater number has claimed the place. Each attempt writes in a folder
+of its own, so that two writers never mix.
 """
 
 from __future__ import annotations
@@ -20,11 +21,23 @@ from . import records
 from .copying import Copied, Copying
 from .fetching import Fetching
 from .place import Place
-from .records import Claim, Copy, Foreign, IncompleteCopy, PlaceState, ResumeOrigin, claim_path, folder, manifest_path
+from .records import (
+    Claim,
+    Copy,
+    Foreign,
+    IncompleteCopy,
+    PlaceState,
+    ResumeOrigin,
+    claim_path,
+    folder,
+    manifest_path,
+)
 
 
 class Remote:
-    """One place. Every method may be called again after an error; what was done before is not done again."""
+    """One place. Every method may be called again after an error;
+    what was done before is not done again.
+    """
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -48,10 +61,16 @@ class Remote:
                 copies.append(found)
             else:
                 rests.append(found)
-        run = None if run_json is None else records.run_of(run_json, f"{self.place.shown}/{records.RUN}")
+        run = (
+            None
+            if run_json is None
+            else records.run_of(run_json, f"{self.place.shown}/{records.RUN}")
+        )
         text = (run_json or b"").decode()
         pins = [name for name in self.place.names(records.PINS) if parse_name(name) is not None]
-        return PlaceState(run=run, run_json=text, claims=claims, copies=copies, rests=rests, pins=pins)
+        return PlaceState(
+            run=run, run_json=text, claims=claims, copies=copies, rests=rests, pins=pins
+        )
 
     def claim(self, attempt: int, run_json: str, owner: dict[str, Any], entered: Any) -> None:
         """Claim the place for an attempt.
@@ -66,12 +85,16 @@ class Remote:
         run = records.run_of(run_json.encode(), "run.json")
         found = self._create(records.RUN, run_json.encode())
         if records.run_of(found, where) != run:
-            raise Foreign(f"{where}: another run's copies lie there; give each run a place of its own")
+            raise Foreign(
+                f"{where}: another run's copies lie there; give each run a place of its own"
+            )
         mine = Claim(attempt=attempt, run=run, owner=owner, entered=entered, claimed=time.time())
         found = self._create(claim_path(attempt), records.encode(mine))
         theirs = _decoded(found, attempt)
         if records.encode(replace(theirs, claimed=mine.claimed)) != records.encode(mine):
-            raise records.Taken(f"{self.place.shown}: another process has claimed it as attempt {attempt}")
+            raise records.Taken(
+                f"{self.place.shown}: another process has claimed it as attempt {attempt}"
+            )
         self._require_none_later(attempt)
 
     def begun(self, attempt: int, origin: ResumeOrigin) -> None:
@@ -92,18 +115,21 @@ class Remote:
             self.place.create(claim_path(attempt, "-end"), records.encode({"ended": time.time()}))
 
     def copy(self, attempt: int, path: Path, *, read_back: bool = False) -> Copied:
-        """Copy the committed checkpoint at `path` there; it is verified there, and its manifest comes last.
+        """Copy the committed checkpoint at `path` there; it is verified there, and its manifest
+        comes last.
 
         Raises:
             Later: a later attempt has claimed the place.
             Foreign: another checkpoint of that name lies in this attempt's folder.
             NotFound: the checkpoint was removed.
-            Damaged: it differs from its manifest. NotKept: the place holds other bytes than were sent.
+            Damaged: it differs from its manifest. NotKept: the place holds other bytes than were
+            sent.
         """
         return self._copying.copy(attempt, path, read_back, lambda: self.require(attempt))
 
     def fetch(self, attempt: int, name: str, into: Path) -> int:
-        """Write a copy into the local folder `into`, durably; return its size in bytes. Every digest is checked.
+        """Write a copy into the local folder `into`, durably; return its size in bytes. Every
+        digest is checked.
 
         Raises:
             NotFound: no such copy is there any more.
@@ -151,19 +177,23 @@ class Remote:
         """
         if attempt not in self._require_none_later(attempt):
             raise Foreign(
-                f"{self.place.shown}: the claim of attempt {attempt} is gone; was the place emptied, or replaced?"
+                f"{self.place.shown}: the claim of attempt {attempt} is gone; "
+                "was the place emptied, or replaced?"
             )
 
     def _require_none_later(self, attempt: int) -> dict[int, set[str]]:
         files = self._claim_files()
         if any(number > attempt for number in files):
             raise records.Later(
-                f"{self.place.shown}: attempt {max(files)} has claimed it; attempt {attempt} writes no more there"
+                f"{self.place.shown}: attempt {max(files)} has claimed it; "
+                f"attempt {attempt} writes no more there"
             )
         return files
 
     def _claim_files(self) -> dict[int, set[str]]:
-        """Return the files of each attempt's claim; an attempt that left only an end counts as well."""
+        """Return the files of each attempt's claim;
+        an attempt that left only an end counts as well.
+        """
         found: dict[int, set[str]] = {}
         for file in filter(None, map(records.parse_claim, self.place.names(records.CLAIMS))):
             found.setdefault(file.attempt, set()).add(file.what)
@@ -177,7 +207,9 @@ class Remote:
             try:
                 origin = records.ORIGINS.decode(self._record(path))
             except UNREADABLE as error:
-                raise Damaged(f"{self.place.shown}/{path}: not what Holdfast wrote; remove that file") from error
+                raise Damaged(
+                    f"{self.place.shown}/{path}: not what Holdfast wrote; remove that file"
+                ) from error
         return replace(claim, origin=origin, ended="-end" in files)
 
     def _record(self, path: str) -> bytes:

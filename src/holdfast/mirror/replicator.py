@@ -1,16 +1,16 @@
-"""Replicator: the thread of one place in the worker. It copies checkpoints there, and removes outdated copies.
+"""Replicator: the thread of one place in the worker. It copies checkpoints there, and removes
+outdated copies.
 
 It reads the run's directory and never changes it. It tells the run what it does, by these events:
 
     answer, failed      to a question
-    joined              the place is claimed; `facts` is its content. The run then says which copies are its own
-    copying, copied     a checkpoint on its way, or none; a verified copy
-    removed, kept       a copy was removed, or the place refuses that
-    damaged             a checkpoint differs from what was committed, and is not copied
-    failing, back       copying does not go on, and why; it goes on
-    lost                this attempt does nothing more there: another one has claimed the place, or another run has it
-    sent                bytes go through, at most once a second
-    drained             nothing is left to do after "drain"
+    joined              the place is claimed; `facts` is its content. The run then says which copies
+    are its own copying, copied     a checkpoint on its way, or none; a verified copy removed, kept
+    a copy was removed, or the place refuses that damaged             a checkpoint differs from what
+    was committed, and is not copied failing, back       copying does not go on, and why; it goes on
+    lost                this attempt does nothing more there: another one has claimed the place, or
+    another run has it sent                bytes go through, at most once a second drained
+    nothing is left to do after "drain"
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ from .remote import Remote
 from .retrying import RetryingPlace
 
 READ_BACK_EVERY = 20  # of so many copies one is read back, however the place verifies
-REMOVALS = 2  # after each copy at most so many, so that neither copies nor removals ever wait for all of the others
+# after each copy at most so many, so that neither copies nor removals ever wait for all of the
+# others
+REMOVALS = 2
 BUDGET_S = 120.0  # without progress, before a step is given up, and decided anew
 RETRY_S = 5.0  # after a failed step
 NOTE_S = 1.0  # between two notes of progress
@@ -56,7 +58,14 @@ class Replicator:
     """One place of a run. `give` takes an order from the run at any time."""
 
     def __init__(
-        self, number: int, url: str, rule: Rule, index: CheckpointIndex, say: Say, *, private: bool = False
+        self,
+        number: int,
+        url: str,
+        rule: Rule,
+        index: CheckpointIndex,
+        say: Say,
+        *,
+        private: bool = False,
     ) -> None:
         self.url, self._private, self._rule, self._index = url, private, rule, index
         self._number, self._tell = number, say
@@ -71,16 +80,20 @@ class Replicator:
         self._claimed = self._begun = self._ending = self._over = False
         self._seen: PlaceState | None = None
         self._origin: ResumeOrigin | None = None  # None: the run's state is not restored yet
-        self._ours: set[tuple[int, str]] = set()  # copies and incomplete copies of this run's lineage
+        # copies and incomplete copies of this run's lineage
+        self._ours: set[tuple[int, str]] = set()
         self._there: dict[str, PlaceCopy] = {}
         self._verified: set[str] = set()  # copies that this attempt has made
         self._damaged: set[str] = set()  # local checkpoints
-        self._litter: set[tuple[int, str]] = set()  # files of copies that were not completed may lie there
+        # files of copies that were not completed may lie there
+        self._litter: set[tuple[int, str]] = set()
         self._pins: set[str] = set()
         self._local: list[CheckpointFacts] = []
         self._copying = ""
-        self._copies, self._removals = 0, 0  # copies made; removals that may still come before the next one
-        self._removes, self._blocked, self._failing = True, False, True  # an earlier process may have told of an outage
+        # copies made; removals that may still come before the next one
+        self._copies, self._removals = 0, 0
+        # an earlier process may have told of an outage
+        self._removes, self._blocked, self._failing = True, False, True
         self._due_s = NEVER  # when the next step is due, by the monotonic clock
         self._noted_s = 0.0
 
@@ -104,12 +117,15 @@ class Replicator:
         """Whether the place's library hangs."""
         return self._place is not None and self._place.is_stuck(patience_s)
 
-    # In the thread -----------------------------------------------------------------------------------------------
+    # In the thread
+    # ----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             place = open_place(self.url, private=self._private)
-            self._place = RetryingPlace(place, self._tell_failing, watch=self._watch, pause=self._pause)
+            self._place = RetryingPlace(
+                place, self._tell_failing, watch=self._watch, pause=self._pause
+            )
             self._remote = Remote(self._place)
         except Exception as error:
             self._refused = error
@@ -142,7 +158,8 @@ class Replicator:
             self._place.budget_s = BUDGET_S
 
     def _take(self, order: WorkerOrder) -> None:
-        self._due_s, self._blocked, self._removes = 0.0, False, True  # what was refused is tried again
+        # what was refused is tried again
+        self._due_s, self._blocked, self._removes = 0.0, False, True
         if order.do == "claim":
             self._claim = order.args
         elif order.do == "ours":
@@ -155,7 +172,8 @@ class Replicator:
         copies = [copy for copy in seen.copies if (copy.attempt, copy.name) in self._ours]
         halves = {(rest.attempt, rest.name) for rest in seen.rests if rest.why == NO_MANIFEST}
         self._there = {copy.name: PlaceCopy(copy.attempt, copy.facts()) for copy in copies}
-        self._verified = {copy.name for copy in copies if copy.attempt == mine}  # a manifest is written last
+        # a manifest is written last
+        self._verified = {copy.name for copy in copies if copy.attempt == mine}
         self._litter = {half for half in halves if half in self._ours or half[0] == mine}
         self._pins, self._origin = {*seen.pins}, origin
 
@@ -174,7 +192,10 @@ class Replicator:
 
     def _step(self) -> bool:
         """Do one thing at the place; return whether another one may be due."""
-        leaving, ready = self._until is not None, self._seen is not None and self._origin is not None
+        leaving, ready = (
+            self._until is not None,
+            self._seen is not None and self._origin is not None,
+        )
         if self._over or (leaving and (not ready or self._blocked or self._is_cut)):
             self._end()
             return False
@@ -187,7 +208,9 @@ class Replicator:
             remote.begun(mine, self._origin)
             self._begun = True
         self._list()
-        unnoted = [facts.name for facts in self._local if facts.pinned and facts.name not in self._pins]
+        unnoted = [
+            facts.name for facts in self._local if facts.pinned and facts.name not in self._pins
+        ]
         if unnoted:  # first: a new machine learns of pins only from here
             remote.pin(mine, unnoted[0])
             self._pins.add(unnoted[0])
@@ -222,7 +245,9 @@ class Replicator:
         return _fields(self._seen) | {"atomic": self._opened.place.atomic}
 
     def _list(self) -> None:
-        """List the local checkpoints; those of the last time count if the directory does not answer."""
+        """List the local checkpoints;
+        those of the last time count if the directory does not answer.
+        """
         try:
             self._local = self._index.facts()
         except (OSError, StoreError):
@@ -237,11 +262,15 @@ class Replicator:
         if not self._removes:
             return None
         pinned = {facts.name for facts in self._local if facts.pinned} | self._pins
-        there = [each.facts._replace(pinned=each.facts.name in pinned) for each in self._there.values()]
+        there = [
+            each.facts._replace(pinned=each.facts.name in pinned) for each in self._there.values()
+        ]
         for name in waiting.outdated(there, self._rule, self._verified):
             return self._there[name].attempt, name
         mine = self._claim["attempt"]
-        litter = (each for each in sorted(self._litter) if each[0] != mine or each[1] not in missing)
+        litter = (
+            each for each in sorted(self._litter) if each[0] != mine or each[1] not in missing
+        )
         return next(litter, None) if self._verified else None
 
     def _copy(self, name: str) -> None:

@@ -1,4 +1,6 @@
-"""Retrying: repeats the calls to a place that does not answer. Whoever uses the place need not know of it."""
+"""Retrying: repeats the calls to a place that does not answer.
+Whoever uses the place need not know of it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from .place import Pieces, Place, Silent
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 30.0
 SLOWEST = 4e6  # bytes per second at which a place verifies at least
 
-Watch = Callable[[int], None]  # called with the size of each piece before it passes; an exception from it ends the call
+# called with the size of each piece before it passes; an exception from it ends the call
+Watch = Callable[[int], None]
 
 
 def unwatched(_: int) -> None:
@@ -21,7 +24,8 @@ def unwatched(_: int) -> None:
 
 
 class RetryingPlace:
-    """A place whose calls are repeated while it is silent, until `budget_s` seconds have passed without progress.
+    """A place whose calls are repeated while it is silent, until `budget_s` seconds have passed
+    without progress.
 
     `tell` gets each error before the pause that follows it.
     """
@@ -39,7 +43,8 @@ class RetryingPlace:
         self._place, self._tell, self._pause = place, tell, pause
         self.shown = place.shown
         self._failing_s: float | None = None  # the time of the first error since the last piece
-        self._allowed_s = float("inf")  # progress is expected after this time; infinity: nothing is under way
+        # progress is expected after this time; infinity: nothing is under way
+        self._allowed_s = float("inf")
 
     @property
     def atomic(self) -> bool:
@@ -130,10 +135,15 @@ class RetryingPlace:
 
     def _pass(self, size: int) -> None:
         self.watch(size)
-        self._failing_s, self._allowed_s = None, max(self._allowed_s, time.monotonic()) + size / SLOWEST
+        self._failing_s, self._allowed_s = (
+            None,
+            max(self._allowed_s, time.monotonic()) + size / SLOWEST,
+        )
 
     def _is_spent(self, state: tenacity.RetryCallState) -> bool:
-        """Whether the next try would come too late; counted from the first error since a piece went through."""
+        """Whether the next try would come too late;
+        counted from the first error since a piece went through.
+        """
         now_s = time.monotonic()
         self._failing_s = self._failing_s or now_s
         return now_s - self._failing_s + state.upcoming_sleep > self.budget_s

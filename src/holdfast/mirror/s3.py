@@ -1,7 +1,8 @@
-"""S3, and servers that speak its protocol. Endpoint, region and credentials come from where every tool finds them.
+"""S3, and servers that speak its protocol. Endpoint, region and credentials come from where every
+tool finds them.
 
-The checksum that verifies a file is always the server's own. Holdfast never sends one for a whole object: a server
-could merely return it. A server that computes none is read back.
+The checksum that verifies a file is always the server's own. Holdfast never sends one for a whole
+object: a server could merely return it. A server that computes none is read back.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ class S3:
         parts = urlsplit(url)
         self.shown, self.atomic = shown(url), True
         if not parts.netloc or "@" in parts.netloc or parts.query or parts.fragment:
-            raise UsageError(f"{self.shown}: write s3://BUCKET/PATH; credentials come from the environment or ~/.aws")
+            raise UsageError(
+                f"{self.shown}: write s3://BUCKET/PATH; "
+                "credentials come from the environment or ~/.aws"
+            )
         self._prefix = parts.path.strip("/")
         self._calls = Calls(parts.netloc, self.shown)
         self._known_to_be_atomic = False
@@ -55,7 +59,9 @@ class S3:
         return sorted({name[len(folder) :].strip("/") for name in listed} - {""})
 
     def get(self, path: str) -> Iterator[bytes]:
-        """Yield the parts in order; some are fetched at the same time. All are of one version of the file."""
+        """Yield the parts in order; some are fetched at the same time.
+        All are of one version of the file.
+        """
         key = self._key(path)
         facts = self._calls.call("head_object", Key=key)
         size, version = facts["ContentLength"], facts["ETag"]
@@ -65,8 +71,15 @@ class S3:
         try:
             for start in starts:
                 while start not in fetched:
-                    while pool.under_way + len(fetched) < IN_FLIGHT and (first := next(asked, None)) is not None:
-                        pool.give(partial(self._part, key, first, min(first + self.part_bytes, size), version))
+                    while (
+                        pool.under_way + len(fetched) < IN_FLIGHT
+                        and (first := next(asked, None)) is not None
+                    ):
+                        pool.give(
+                            partial(
+                                self._part, key, first, min(first + self.part_bytes, size), version
+                            )
+                        )
                     fetched.update(pool.take())
                 yield fetched.pop(start)
         finally:
@@ -85,7 +98,10 @@ class S3:
         if not kept or "-" in kept:  # with a dash: of the parts' checksums
             return ""
         if facts["ContentLength"] != size_bytes or kept != _text(crc):
-            raise NotKept(f"{self.shown}/{path}: its checksum differs from that of what was sent; send it again")
+            raise NotKept(
+                f"{self.shown}/{path}: its checksum differs "
+                "from that of what was sent; send it again"
+            )
         return CRC
 
     def create(self, path: str, data: bytes) -> None:
@@ -122,7 +138,9 @@ class S3:
         listed = list(self._calls.list(folder))
         if f"{folder}{MANIFEST}" in listed:
             self._calls.call("delete_object", Key=f"{folder}{MANIFEST}")
-        map_in_threads(lambda each: self._calls.call("delete_object", Key=each), [*listed, key], IN_FLIGHT)
+        map_in_threads(
+            lambda each: self._calls.call("delete_object", Key=each), [*listed, key], IN_FLIGHT
+        )
         self._abort_uploads(key)
 
     def _key(self, path: str) -> str:
@@ -153,10 +171,17 @@ class S3:
                 crc = combine_crc64nvme(crc, own, len(body))
                 while pool.under_way >= IN_FLIGHT:
                     parts += pool.take()
-                pool.give(partial(self._send_part, body, own, Key=key, UploadId=upload, PartNumber=number))
+                pool.give(
+                    partial(self._send_part, body, own, Key=key, UploadId=upload, PartNumber=number)
+                )
             parts += pool.take(everything=True)
             parts.sort(key=lambda part: part["PartNumber"])
-            self._calls.call("complete_multipart_upload", Key=key, UploadId=upload, MultipartUpload={"Parts": parts})
+            self._calls.call(
+                "complete_multipart_upload",
+                Key=key,
+                UploadId=upload,
+                MultipartUpload={"Parts": parts},
+            )
         except BaseException as error:
             pool.close()
             if not isinstance(error, Silent):  # else the next `put` or `remove` there aborts it
@@ -172,11 +197,15 @@ class S3:
         return {"PartNumber": what["PartNumber"], "ETag": answer["ETag"], **checksum}
 
     def _abort_uploads(self, key: str) -> None:
-        """Abort the uploads to `key` and below it. An upload that cannot be aborted only costs space."""
+        """Abort the uploads to `key` and below it.
+        An upload that cannot be aborted only costs space.
+        """
         with suppress(Refused, Silent, FileNotFoundError):
             for upload in self._calls.call("list_multipart_uploads", Prefix=key).get("Uploads", ()):
                 if upload["Key"] == key or upload["Key"].startswith(f"{key}/"):
-                    self._calls.call("abort_multipart_upload", Key=upload["Key"], UploadId=upload["UploadId"])
+                    self._calls.call(
+                        "abort_multipart_upload", Key=upload["Key"], UploadId=upload["UploadId"]
+                    )
 
 
 def _text(crc: int) -> str:

@@ -49,7 +49,9 @@ class Calls:
                 "response_checksum_validation": "when_required",
                 "connector_args": {"socket_factory": _socket},
             }
-            self._opened = s3fs.S3FileSystem(config_kwargs=config, skip_instance_cache=True, use_listings_cache=False)
+            self._opened = s3fs.S3FileSystem(
+                config_kwargs=config, skip_instance_cache=True, use_listings_cache=False
+            )
             self._opened.retries = 1
         return self._opened
 
@@ -59,11 +61,15 @@ class Calls:
             opened.close_session(opened.loop, opened._s3creator)  # noqa: SLF001  s3fs has no public name for it
 
     def call(self, method: str, size_bytes: int = 0, **what: Any) -> Any:
-        """Call a method of boto's client for the bucket. `size_bytes` go with it, and may take their time."""
+        """Call a method of boto's client for the bucket.
+        `size_bytes` go with it, and may take their time.
+        """
         return self._sync(size_bytes, self._asked, method, what)
 
     def list(self, prefix: str, **options: Any) -> Iterator[str]:
-        """Yield the keys that begin with `prefix`; with a delimiter, the folders among them end with it."""
+        """Yield the keys that begin with `prefix`;
+        with a delimiter, the folders among them end with it.
+        """
         page: dict[str, Any] = {"NextContinuationToken": ""}
         while "NextContinuationToken" in page:
             token = page["NextContinuationToken"]
@@ -93,14 +99,17 @@ class Calls:
     async def _asked(self, method: str, what: dict[str, Any]) -> Any:
         client = await self._files.set_session()
         if client is not self._client:
-            # "May I send the body?" has no time limit in aiohttp: a server that hangs would never be given up.
+            # "May I send the body?" has no time limit in aiohttp: a server that hangs would never
+            # be given up.
             client.meta.events.unregister("before-call.s3", add_expect_header)
             self._client = client
         return await self._files._call_s3(method, Bucket=self.bucket, **what)  # noqa: SLF001
 
     def _sync(self, size_bytes: int, function: Any, *args: Any, **what: Any) -> Any:
         try:
-            return sync(self._files.loop, function, *args, timeout=_CALL_S + size_bytes / _SLOWEST, **what)
+            return sync(
+                self._files.loop, function, *args, timeout=_CALL_S + size_bytes / _SLOWEST, **what
+            )
         except Exception as error:
             raise translated(error, self._shown) from None
 
@@ -114,7 +123,9 @@ tried = Retrying(
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:
-    """Return a socket with a time limit for sending, too: the library's own limit only covers answers."""
+    """Return a socket with a time limit for sending,
+    too: the library's own limit only covers answers.
+    """
     family, kind, protocol, *_ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(_READ_S * 1000))

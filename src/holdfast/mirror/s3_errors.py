@@ -21,7 +21,11 @@ _AGAIN = {  # answers below 500 that mean: try later
     "TooManyRequests",
     "XAmzContentSHA256Mismatch",
 }
-_UNREACHED = (exceptions.ConnectionError, exceptions.HTTPClientError, exceptions.IncompleteReadError)
+_UNREACHED = (
+    exceptions.ConnectionError,
+    exceptions.HTTPClientError,
+    exceptions.IncompleteReadError,
+)
 _FULL = {"InsufficientStorage", "QuotaExceeded", "XMinioStorageFull", "507"}
 _ADVICE = {
     "AccessDenied": "give these credentials the right to list, read, write and delete there",
@@ -42,7 +46,10 @@ def translated(error: Exception, shown: str) -> Exception:
     if answer is not None:
         return _answered(answer, shown)
     if isinstance(error, exceptions.BotoCoreError) and not isinstance(error, _UNREACHED):
-        return Refused(f"{shown}: {told(error)}; check the credentials and the profile in the environment or ~/.aws")
+        return Refused(
+            f"{shown}: {told(error)}; check the credentials "
+            "and the profile in the environment or ~/.aws"
+        )
     return Silent(f"{shown}: {told(error)}")
 
 

@@ -1,7 +1,8 @@
 """Sending: the bytes of a checkpoint's files, each compared with the manifest while it passes.
 
 The same check serves both directions: to a place, and back. The last
-piece of a file is handed on only when every digest of the file has held, so that no damaged file is ever complete.
+piece of a file is handed on only when every digest of the file has held, so that no damaged file is
+ever complete.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def local(path: Path) -> Contents:
 
 
 def contents(raw: bytes, read_part: Callable[[str], bytes], where: object) -> Contents:
-    """Decode a manifest. If several ranks wrote the checkpoint, decode their parts, too, which `read_part` returns.
+    """Decode a manifest. If several ranks wrote the checkpoint, decode their parts, too, which
+    `read_part` returns.
 
     Raises:
         Damaged: bytes differ from what was committed.
@@ -74,7 +76,8 @@ def contents(raw: bytes, read_part: Callable[[str], bytes], where: object) -> Co
 
 
 def pieces(folder: Path, wanted: Contents, name: str) -> Iterator[bytes]:
-    """Yield the bytes of one file of the checkpoint in `folder`, read from the medium, past the page cache.
+    """Yield the bytes of one file of the checkpoint in `folder`, read from the medium, past the
+    page cache.
 
     Raises:
         NotFound: the checkpoint was removed.
@@ -95,7 +98,9 @@ def _read(folder: Path, name: str) -> Iterator[bytes]:
         raise
 
 
-def verified(passing: Iterable[bytes], wanted: Contents, name: str, where: object) -> Iterator[bytes]:
+def verified(
+    passing: Iterable[bytes], wanted: Contents, name: str, where: object
+) -> Iterator[bytes]:
     """Yield the pieces of a file as they come.
 
     Raises:
@@ -113,7 +118,9 @@ def verified(passing: Iterable[bytes], wanted: Contents, name: str, where: objec
 
 
 class _Check:
-    """Digests the bytes of one file in order, and compares: each leaf with its digest, and the file with its own."""
+    """Digests the bytes of one file in order, and compares: each leaf with its digest, and the
+    file with its own.
+    """
 
     def __init__(self, file: File, leaves: list[Leaf], where: object) -> None:
         self._file, self._where = file, where
@@ -129,7 +136,9 @@ class _Check:
         view = memoryview(piece)
         while view:
             if not self._ranges:
-                raise Damaged(f"{self._where}: longer than {self._file.size_bytes} bytes, as was committed")
+                raise Damaged(
+                    f"{self._where}: longer than {self._file.size_bytes} bytes, as was committed"
+                )
             part = view[: self._ranges[-1][0] - self._offset]
             self._hasher.update(part)
             self._offset += part.nbytes
@@ -153,10 +162,14 @@ class _Check:
 
 
 def _ranges(file: File, leaves: list[Leaf], where: object) -> list[tuple[int, str]]:
-    """Return where each digested range of a file ends, and its digest if the manifest has that; the last one first."""
+    """Return where each digested range of a file ends, and its digest if the manifest has that;
+    the last one first.
+    """
     if not leaves:
         whole, rest = divmod(file.size_bytes, format.BLOCK_BYTES)
-        ends = [format.BLOCK_BYTES * (number + 1) for number in range(whole)] + ([file.size_bytes] if rest else [])
+        ends = [format.BLOCK_BYTES * (number + 1) for number in range(whole)] + (
+            [file.size_bytes] if rest else []
+        )
         return [(end, "") for end in reversed(ends)]
     ordered = sorted(leaves, key=format.in_file)
     ends = [ordered[0].offset, *(leaf.offset + leaf.size_bytes for leaf in ordered)]

@@ -43,7 +43,9 @@ class Unchecked:
 
     @contextmanager
     def edge(self, sent: Sent | None = None) -> Iterator[None]:
-        """Turn a library's errors into those of a place. An error of the bytes' source is raised unchanged."""
+        """Turn a library's errors into those of a place.
+        An error of the bytes' source is raised unchanged.
+        """
         try:
             yield
         except self.own:
@@ -58,7 +60,9 @@ class Unchecked:
 
 
 def refuses(create_again: Callable[[], object]) -> bool:
-    """Whether a place that has just taken an exclusive write refuses the same one: it knows the condition."""
+    """Whether a place that has just taken an exclusive write refuses the same one:
+    it knows the condition.
+    """
     try:
         create_again()
     except FileExistsError:

@@ -1,7 +1,8 @@
-"""A folder on an SSH server. A file is written under another name, synced if the server can, renamed and read back.
+"""A folder on an SSH server. A file is written under another name, synced if the server can,
+renamed and read back.
 
-SFTP has no request that makes a name durable: whether a renamed file survives a power loss of the server at once is
-decided by its file system.
+SFTP has no request that makes a name durable: whether a renamed file survives a power loss of the
+server at once is decided by its file system.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ class Sftp(Unchecked):
         self.shown, self.atomic = shown(url), True
         parts = urlsplit(url)
         if not parts.hostname or not parts.path.strip("/") or parts.query or parts.fragment:
-            raise UsageError(f"{self.shown}: write sftp://USER@HOST/PATH, or sftp://USER@HOST/~/PATH for the home")
+            raise UsageError(
+                f"{self.shown}: write sftp://USER@HOST/PATH, "
+                "or sftp://USER@HOST/~/PATH for the home"
+            )
         path = unquote(parts.path).rstrip("/")
         self._root = path.removeprefix("/~/")  # a server starts at the user's home
         self._url = url
@@ -58,7 +62,9 @@ class Sftp(Unchecked):
                     raise
                 self._require_parent(client)
                 return []
-            return sorted(name for name in found if not (name.startswith(".") and name.endswith(".new")))
+            return sorted(
+                name for name in found if not (name.startswith(".") and name.endswith(".new"))
+            )
 
     def get(self, path: str) -> Iterator[bytes]:
         with self._edge() as client, client.open(self._at(path), "rb") as file:
@@ -99,7 +105,9 @@ class Sftp(Unchecked):
         return ""
 
     def copy(self, source: str, path: str) -> bool:
-        """Give the file a second name. Both checkpoints hold it then, and it goes with the last of them."""
+        """Give the file a second name. Both checkpoints hold it then,
+        and it goes with the last of them.
+        """
         old, file = self._at(source), self._at(path)
         fresh = _beside(file)
         with self._edge() as client:
@@ -125,7 +133,10 @@ class Sftp(Unchecked):
         """A folder that is not mounted there must not be taken for an empty one."""
         parent = posixpath.dirname(self._root) or "."
         if not _exists(client, parent):
-            raise Silent(f"{self.shown}: {parent}: no such folder: mount it, or create it if the mirror is new")
+            raise Silent(
+                f"{self.shown}: {parent}: no such folder: "
+                "mount it, or create it if the mirror is new"
+            )
 
     def _make_folder(self, client: Client, folder: str) -> None:
         if _exists(client, folder):
@@ -153,7 +164,9 @@ class Sftp(Unchecked):
 
     @staticmethod
     def _link_or_write(client: Client, fresh: str, file: str, data: bytes) -> None:
-        """Give `fresh` its name if nobody has it. Without links a crash here leaves an incomplete file."""
+        """Give `fresh` its name if nobody has it.
+        Without links a crash here leaves an incomplete file.
+        """
         try:
             client.extended("hardlink@openssh.com", fresh, file)
         except OSError:
@@ -171,11 +184,16 @@ class Sftp(Unchecked):
         if isinstance(error, OSError) and error.errno == errno.EIO:
             free = _free_bytes(client, posixpath.dirname(self._root) or ".")
             if 0 <= free < size_bytes:
-                raise Full(f"{self.shown}: {free} bytes are free there; make room, or let its rule keep fewer copies")
+                raise Full(
+                    f"{self.shown}: {free} bytes are free there; "
+                    "make room, or let its rule keep fewer copies"
+                )
 
     @contextmanager
     def _edge(self, sent: Sent | None = None) -> Iterator[Client]:
-        """Give the connection, and turn its errors into those of a place. After silence it is given up."""
+        """Give the connection, and turn its errors into those of a place.
+        After silence it is given up.
+        """
         if self._connection is None:
             self._connection = Connection(self._url)
         with self.edge(sent):
@@ -183,7 +201,10 @@ class Sftp(Unchecked):
 
     def translated(self, error: Exception) -> Exception:
         silent = isinstance(error, TimeoutError)
-        text = f"{self.shown}: {f'no answer for {ANSWER_S:.0f} s' if silent else told(error, self._url)}"
+        text = (
+            f"{self.shown}: "
+            f"{f'no answer for {ANSWER_S:.0f} s' if silent else told(error, self._url)}"
+        )
         code = error.errno if isinstance(error, OSError) else None
         if code in _NO_FILE:
             return FileNotFoundError(errno.ENOENT, text)

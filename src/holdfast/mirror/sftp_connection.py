@@ -1,4 +1,6 @@
-"""A connection to an SFTP server, as ssh would make it: ~/.ssh/config, known hosts, the agent and the keys."""
+"""A connection to an SFTP server, as ssh would make it:
+~/.ssh/config, known hosts, the agent and the keys.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ class Connection:
 
     def __init__(self, url: str) -> None:
         self._session = paramiko.SSHClient()
-        paramiko.util.get_logger("paramiko").setLevel(100)  # it writes to the terminal what it raises anyway
+        # it writes to the terminal what it raises anyway
+        paramiko.util.get_logger("paramiko").setLevel(100)
         try:
             self._session.set_missing_host_key_policy(paramiko.RejectPolicy())
             self.client = self._connected(url)
@@ -62,7 +65,9 @@ class Connection:
         return Client(channel)
 
     def _load_known_hosts(self, options: dict[str, Any]) -> None:
-        named = str(options.get("userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2")).split()
+        named = str(
+            options.get("userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2")
+        ).split()
         for name in (*named, "/etc/ssh/ssh_known_hosts"):
             with suppress(FileNotFoundError):
                 self._session.load_system_host_keys(str(Path(name).expanduser()))
@@ -78,7 +83,9 @@ def _options(host: str) -> dict[str, Any]:
 
 
 def _socket(host: str, port: int, options: dict[str, Any], url: str) -> Any:
-    if any(str(options.get(word, "none")).lower() != "none" for word in ("proxyjump", "proxycommand")):
+    if any(
+        str(options.get(word, "none")).lower() != "none" for word in ("proxyjump", "proxycommand")
+    ):
         raise UsageError(
             f"{shown(url)}: ssh reaches this host through another one, and a mirror cannot; "
             "forward a port with ssh -L, and name that port of localhost"
@@ -94,11 +101,21 @@ def _refused(error: Exception, url: str) -> Exception:
     name, text = shown(url), told(error, url)
     host = urlsplit(url).hostname
     if isinstance(error, paramiko.BadHostKeyException):
-        return Refused(f"{name}: the server has another host key than known_hosts says; find out why")
+        return Refused(
+            f"{name}: the server has another host key than known_hosts says; find out why"
+        )
     if isinstance(error, paramiko.AuthenticationException):
-        return Refused(f"{name}: {text}; check user, key, agent and password: ssh {host} must work without a question")
+        return Refused(
+            f"{name}: {text}; check user, key, agent and password: "
+            f"ssh {host} must work without a question"
+        )
     if "not found in known_hosts" in text:
-        return Refused(f"{name}: its host key is in no known_hosts; check the key, and connect once with ssh {host}")
+        return Refused(
+            f"{name}: its host key is in no known_hosts; "
+            f"check the key, and connect once with ssh {host}"
+        )
     if isinstance(error, PermissionError):
         return Refused(f"{name}: {text}")
-    return Silent(errno.EHOSTUNREACH, f"{name}: {text}{os.strerror(errno.ETIMEDOUT) if not text else ''}")
+    return Silent(
+        errno.EHOSTUNREACH, f"{name}: {text}{os.strerror(errno.ETIMEDOUT) if not text else ''}"
+    )

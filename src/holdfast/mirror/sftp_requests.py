@@ -1,8 +1,8 @@
 """SFTP requests under way: many at the same time, answered in any order.
 
-paramiko's own transfers do not do. Its pipelined writes lose late errors. Its prefetch takes an empty queue for the end
-of the file: it then asks for one block after the other, and keeps the rest of the file in memory. Its thread prints a
-traceback when the connection is lost.
+paramiko's own transfers do not do. Its pipelined writes lose late errors. Its prefetch takes an
+empty queue for the end of the file: it then asks for one block after the other, and keeps the rest
+of the file in memory. Its thread prints a traceback when the connection is lost.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ _ERRNO = {
 
 
 class Client(paramiko.SFTPClient):  # type: ignore[misc]  # it has no types
-    """A client whose errors tell "not offered" from "failed". What the protocol does not tell is EIO."""
+    """A client whose errors tell "not offered" from "failed".
+    What the protocol does not tell is EIO.
+    """
 
     def _convert_status(self, msg: Any) -> None:
         code, text = msg.get_int(), msg.get_text()
@@ -106,7 +108,9 @@ class Requests:
             self._written()
 
     def read(self, size_bytes: int) -> Iterator[bytes]:
-        """Yield the first `size_bytes` bytes in order, in small pieces. Ends early where the file does."""
+        """Yield the first `size_bytes` bytes in order,
+        in small pieces. Ends early where the file does.
+        """
         asked = offset = 0
         came: dict[int, bytes] = {}
         while offset < size_bytes:

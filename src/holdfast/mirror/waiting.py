@@ -1,7 +1,9 @@
-"""Waiting: which local checkpoints are still to be copied to a place, and which of its copies may go. Pure.
+"""Waiting: which local checkpoints are still to be copied to a place, and which of its copies may
+go. Pure.
 
-At a place one copy runs and the newest checkpoint waits; a newer one takes its turn. Others wait only if a rule of the
-place names them (`Best`, `Every`), if they are pinned, or if they are the newest with finite weights.
+At a place one copy runs and the newest checkpoint waits; a newer one takes its turn. Others wait
+only if a rule of the place names them (`Best`, `Every`), if they are pinned, or if they are the
+newest with finite weights.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from ..retention import PHASES, CheckpointFacts
 from ..rules import AnyOf, Best, Every, Rule, parts
 
 
-def waiting(local: Sequence[CheckpointFacts], there: Sequence[CheckpointFacts], rule: Rule) -> list[str]:
+def waiting(
+    local: Sequence[CheckpointFacts], there: Sequence[CheckpointFacts], rule: Rule
+) -> list[str]:
     """Return the names of the `local` checkpoints to copy, in order: the newest first.
 
     `there`: the copies at the place, of this lineage.
@@ -23,16 +27,26 @@ def waiting(local: Sequence[CheckpointFacts], there: Sequence[CheckpointFacts], 
     if not missing:
         return []
     newest, finite = max([*local, *there], key=age), retention.newest_finite([*local, *there])
-    wanted = {newest.name, *([finite.name] if finite else []), *(facts.name for facts in local if facts.pinned)}
+    wanted = {
+        newest.name,
+        *([finite.name] if finite else []),
+        *(facts.name for facts in local if facts.pinned),
+    }
     wanted |= _named(rule, [*missing, *there])
     return [facts.name for facts in missing if facts.name in wanted]
 
 
 def outdated(there: Sequence[CheckpointFacts], rule: Rule, verified: Collection[str]) -> list[str]:
-    """Return the names of the copies that `rule` does not keep and that are older than one of the `verified`."""
+    """Return the names of the copies that `rule` does not keep and that are older than one of
+    the `verified`.
+    """
     kept = retention.keep(there, rule)
     newest = max((age(facts) for facts in there if facts.name in verified), default=None)
-    return [facts.name for facts in there if facts.name not in kept and newest is not None and age(facts) < newest]
+    return [
+        facts.name
+        for facts in there
+        if facts.name not in kept and newest is not None and age(facts) < newest
+    ]
 
 
 def age(facts: CheckpointFacts) -> tuple[int, int]:
@@ -41,6 +55,8 @@ def age(facts: CheckpointFacts) -> tuple[int, int]:
 
 
 def _named(rule: Rule, checkpoints: Sequence[CheckpointFacts]) -> set[str]:
-    """Return the newest name, and the names that the rule keeps for another reason than being among the newest."""
+    """Return the newest name, and the names that the rule keeps for another reason than being
+    among the newest.
+    """
     lasting = tuple(each for each in parts(rule) if isinstance(each, Best | Every))
     return retention.keep(checkpoints, AnyOf(lasting)) if lasting else set()

@@ -1,7 +1,9 @@
-"""Worker: the process that talks to the places, so that nothing of it can stall or crash the training.
+"""Worker: the process that talks to the places, so that nothing of it can stall or crash the
+training.
 
-It reads orders from stdin and writes events to what was stdout. Each place has a thread of its own. It ends when the
-run tells it to, at the end of stdin, and when its parent is gone: forked loaders of the run may hold the pipe open.
+It reads orders from stdin and writes events to what was stdout. Each place has a thread of its own.
+It ends when the run tells it to, at the end of stdin, and when its parent is gone: forked loaders
+of the run may hold the pipe open.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from .protocol import ALL, Event, WorkerOrder, line, orders, unpacked
 from .replicator import Replicator
 
 LOOK_S = 1.0  # between two checks that the parent is alive and no place is stuck
-PATIENCE_S = 60.0  # beyond its budget: each call of a library has a time limit; one that exceeds it hangs for good
+# beyond its budget: each call of a library has a time limit; one that exceeds it hangs for good
+PATIENCE_S = 60.0
 
 NICE = 10  # the training's processes come first
 _BAD, _STUCK = 2, 3  # exit statuses: the run sent an invalid order; a library hangs
@@ -32,7 +35,9 @@ _BAD, _STUCK = 2, 3  # exit statuses: the run sent an invalid order; a library h
 class MirrorWorker:
     """Serves one run. `out` gets the events, and `errors` the reason if it ends by itself."""
 
-    def __init__(self, out: IO[bytes], errors: IO[bytes], *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, out: IO[bytes], errors: IO[bytes], *, patience_s: float = PATIENCE_S
+    ) -> None:
         self._out, self._errors, self._patience_s = out, errors, patience_s
         self._turn = threading.Lock()
         self._replicators: list[Replicator] = []
@@ -45,7 +50,11 @@ class MirrorWorker:
         for text in source:
             try:
                 self._take(orders.decode(text))
-            except (ValueError, TypeError, LookupError) as error:  # msgspec's errors are ValueErrors
+            except (
+                ValueError,
+                TypeError,
+                LookupError,
+            ) as error:  # msgspec's errors are ValueErrors
                 self._leave(f"it was sent what is no order: {type(error).__name__}", _BAD)
         os._exit(0)
 
@@ -53,14 +62,17 @@ class MirrorWorker:
         if order.do == "open":
             self._open(order)
         else:
-            for replicator in self._replicators if order.place == ALL else [self._replicators[order.place]]:
+            for replicator in (
+                self._replicators if order.place == ALL else [self._replicators[order.place]]
+            ):
                 replicator.give(order)
 
     def _open(self, order: WorkerOrder) -> None:
         args = order.args
         if args["parent"] != self._parent:
             os._exit(0)  # the run is gone already
-        with suppress(OSError):  # a relative path is that of the run when it began, wherever it is now
+        # a relative path is that of the run when it began, wherever it is now
+        with suppress(OSError):
             os.chdir(args["folder"])
         index = CheckpointIndex(Path(args["root"]), msgspec.convert(args["key"], Key | None))
         self._replicators = [
@@ -86,7 +98,8 @@ class MirrorWorker:
     def _watch(self) -> None:
         while os.getppid() == self._parent:
             for replicator in self._replicators:
-                if replicator.is_stuck(self._patience_s):  # such a call cannot be ended; its process can
+                # such a call cannot be ended; its process can
+                if replicator.is_stuck(self._patience_s):
                     self._leave(f"{shown(replicator.url)}: a call to its library hangs", _STUCK)
             time.sleep(LOOK_S)
         os._exit(0)
@@ -100,7 +113,9 @@ class MirrorWorker:
 
 def main() -> NoReturn:
     """Take stdin and stdout for the protocol; nothing else reads or writes them from here on."""
-    source, target, errors = (os.fdopen(os.dup(number), mode) for number, mode in enumerate(("rb", "wb", "wb")))
+    source, target, errors = (
+        os.fdopen(os.dup(number), mode) for number, mode in enumerate(("rb", "wb", "wb"))
+    )
     nowhere = disk.nowhere()
     for taken in (0, 1, 2):  # a library's output could contain a secret, or break a line
         os.dup2(nowhere, taken)

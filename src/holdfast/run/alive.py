@@ -24,7 +24,15 @@ if TYPE_CHECKING:
 
 ANNOUNCED = "steps.json"  # in the supervisor's directory: where its memory is
 SUPERVISOR = "supervisor.jsonl"  # its journal, whose mode the files get that it writes
-SUPERVISORS = (SUPERVISOR, ANNOUNCED, "alive-*", "leave-*", "hang-*.txt", job_leader.RUN_HERE, job_leader.REFUSED)
+SUPERVISORS = (
+    SUPERVISOR,
+    ANNOUNCED,
+    "alive-*",
+    "leave-*",
+    "hang-*.txt",
+    job_leader.RUN_HERE,
+    job_leader.REFUSED,
+)
 IMPORTS_VARIABLE = "HOLDFAST_IMPORTS"  # the file that the supervisor reads
 DEBUGGERS = {"pdb", "bdb", "IPython.core.debugger"}
 _listening: list[int] = []  # the signal at which this process writes its stacks
@@ -47,7 +55,9 @@ def announce(directory: Path, memory: Path, stacks: Path) -> None:
 
 
 def claim(directory: Path, rank: int, world: int) -> Claimed | None:
-    """Claim a slot of the supervisor in `directory`; None if it has none, or runs on another machine."""
+    """Claim a slot of the supervisor in `directory`;
+    None if it has none, or runs on another machine.
+    """
     try:
         found = _ANNOUNCED.decode((directory / ANNOUNCED).read_bytes())
         if not _is_beside(found.owner):
@@ -63,7 +73,8 @@ def claim(directory: Path, rank: int, world: int) -> Claimed | None:
 
 
 def _close(supervisor: Path) -> None:
-    """Take other users' rights from the supervisor's files, and, through its journal's mode, from its later files.
+    """Take other users' rights from the supervisor's files, and, through its journal's mode, from
+    its later files.
 
     The directory itself stays open: it may hold the user's files.
     """
@@ -79,16 +90,23 @@ def _is_beside(supervisor: Mapping[str, Any]) -> bool:
 
 
 def _listen(stacks: Path) -> int:
-    """Choose an unused signal at which this process writes the stacks of all threads into `stacks`; return the signal.
+    """Choose an unused signal at which this process writes the stacks of all threads into `stacks`;
+    return the signal.
 
     Raises:
         OSError: there is no such signal, or no such memory.
     """
     if not _listening:
-        taken = {number for number in signal.valid_signals() if processes.knows(os.getpid(), number)}
+        taken = {
+            number for number in signal.valid_signals() if processes.knows(os.getpid(), number)
+        }
         if not hasattr(signal, "SIGRTMIN"):
             raise OSError("this system has no signals that nobody uses")
-        free = [number for number in range(signal.SIGRTMAX - 4, signal.SIGRTMIN, -1) if number not in taken]
+        free = [
+            number
+            for number in range(signal.SIGRTMAX - 4, signal.SIGRTMIN, -1)
+            if number not in taken
+        ]
         if not free:
             raise OSError("every signal is taken or blocked")
         faulthandler.register(free[0], disk.open_shared(stacks, append=True))
@@ -109,7 +127,9 @@ class Alive(msgspec.Struct):
     _slot: Claimed | None = None
 
     def begin(self, rank: int, world: int, *, private: bool = False) -> None:
-        """Find the supervisor, and tell it that the run opens. With `private`, close its files to other users."""
+        """Find the supervisor, and tell it that the run opens.
+        With `private`, close its files to other users.
+        """
         directory = job_leader.supervisor()
         if directory is not None:
             modes.inherit_mode(directory, of=directory / SUPERVISOR)
@@ -141,12 +161,19 @@ def tell_imports() -> None:
 
 
 def _imported() -> dict[str, object]:
-    """Return the modules in the order of their import, each with its file; the folder; a digest of the environment."""
+    """Return the modules in the order of their import,
+    each with its file; the folder; a digest of the environment.
+    """
     modules = []
     for name, module in [*sys.modules.items()]:
         spec = getattr(module, "__spec__", None)
         origin = getattr(spec, "origin", None)
-        if spec is not None and spec.name == name and getattr(spec, "has_location", False) and isinstance(origin, str):
+        if (
+            spec is not None
+            and spec.name == name
+            and getattr(spec, "has_location", False)
+            and isinstance(origin, str)
+        ):
             modules.append([name, origin])
     pairs = sorted(f"{name}={value}" for name, value in os.environ.items())
     digest = xxhash.xxh3_128_hexdigest(os.fsencode("\0".join(pairs)))

@@ -1,4 +1,6 @@
-"""BlocklessRun: a run without a `with` block. It ends with its outermost loop and takes signals only in that loop."""
+"""BlocklessRun: a run without a `with` block. It ends with its outermost loop and takes signals
+only in that loop.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ from .session import Session
 
 STOPPED = 75  # the exit code of a stop
 
-_blockless: list[BlocklessRun] = []  # runs of this process that have not ended, or whose end must still be reported
+# runs of this process that have not ended, or whose end must still be reported
+_blockless: list[BlocklessRun] = []
 
 
 class LoopLeft(HoldfastError):
@@ -37,8 +40,10 @@ class BlocklessRun:
         self.thread = threading.get_ident()
         self._walker = self.thread  # the thread that walks the outermost loop
         self._finished = False  # the end is durable, and journalled
-        self._late: BaseException | None = None  # an error to raise at the next call: `break` cannot raise it
-        self._left_in: CodeType | None = None  # the code in which an exception left the loop; at_exit looks for it
+        # an error to raise at the next call: `break` cannot raise it
+        self._late: BaseException | None = None
+        # the code in which an exception left the loop; at_exit looks for it
+        self._left_in: CodeType | None = None
         _blockless.append(self)
 
     def loop_begins(self) -> None:
@@ -63,7 +68,8 @@ class BlocklessRun:
 
         After `break` or `return` the run finishes; the next call raises errors.
         """
-        if threading.get_ident() != self._walker:  # the garbage collector closed it, on a thread of ours
+        # the garbage collector closed it, on a thread of ours
+        if threading.get_ident() != self._walker:
             return
         found, session = how(ours), self.session
         if not found.on_purpose:
@@ -72,8 +78,10 @@ class BlocklessRun:
             if found.unclear and raised is None:
                 step, saved = session.position.step, session.saves.saved or format.Name(0)
                 say(
-                    f"{session.path}: the loop ended at step {step} with an exception, or because an iterator around "
-                    f"it had enough (islice, zip): not finished, saved up to step {saved.step}. A limit belongs into "
+                    f"{session.path}: the loop ended at step {step} "
+                    "with an exception, or because an iterator around "
+                    "it had enough (islice, zip): not finished, "
+                    f"saved up to step {saved.step}. A limit belongs into "
                     "the loop itself, as in run.steps(50)"
                 )
             self.leave(raised or LoopLeft("the loop was left by an exception"))
@@ -113,7 +121,9 @@ class BlocklessRun:
         finish.close(session, "end")
 
     def leave(self, error: BaseException | None) -> None:
-        """End the run; `error` is the exception of the loop: a stop, a failed save, a loader's error."""
+        """End the run; `error` is the exception of the loop:
+        a stop, a failed save, a loader's error.
+        """
         if not self.session.lifetime.left:
             self._let_go()
             finish.leave(self.session, error)
@@ -121,7 +131,9 @@ class BlocklessRun:
             _blockless.remove(self)
 
     def at_exit(self) -> int:
-        """Journal an unfinished run at the process's end. Return the exit code that the process must have, or 0."""
+        """Journal an unfinished run at the process's end.
+        Return the exit code that the process must have, or 0.
+        """
         session = self.session
         if session.attempt.inherited:
             return 0
@@ -130,11 +142,15 @@ class BlocklessRun:
             say(f"{session.path}: not finished: the process ends at {where}")
             self.leave(LoopLeft("the process ended before the loop did"))
         last = getattr(sys, "last_value", None)
-        if isinstance(last, BaseException) and any(code is self._left_in for code in _codes(last.__traceback__)):
+        if isinstance(last, BaseException) and any(
+            code is self._left_in for code in _codes(last.__traceback__)
+        ):
             finish.say_failed(session, last)
         if self._late is None:
             return 0
-        return STOPPED if isinstance(self._late, Stopped) else int(getattr(self._late, "exit_code", 1))
+        return (
+            STOPPED if isinstance(self._late, Stopped) else int(getattr(self._late, "exit_code", 1))
+        )
 
 
 def of(attempt: Attempt) -> BlocklessRun | None:
@@ -143,9 +159,11 @@ def of(attempt: Attempt) -> BlocklessRun | None:
 
 
 _POPS = frozenset({"POP_TOP", "POP_ITER"})  # CPython uses the second since 3.14
-_SUSPENDED = frozenset({"YIELD_VALUE", "RESUME"})  # a generator around ours, such as tqdm's, that is closed too
+# a generator around ours, such as tqdm's, that is closed too
+_SUSPENDED = frozenset({"YIELD_VALUE", "RESUME"})
 _GENERATOR = 0x20  # of a code's flags, as inspect.CO_GENERATOR
-_TAKES = frozenset({"FOR_ITER"})  # an iterator around ours raised, or reached its own limit (islice)
+# an iterator around ours raised, or reached its own limit (islice)
+_TAKES = frozenset({"FOR_ITER"})
 
 
 class Left(NamedTuple):
@@ -157,18 +175,23 @@ class Left(NamedTuple):
 
 
 def how(ours: Collection[CodeType]) -> Left:
-    """Determine how a loop was left, while its generator (its code is in `ours`) is being closed on this thread.
+    """Determine how a loop was left, while its generator (its code is in `ours`) is being closed on
+    this thread.
 
-    The generator receives GeneratorExit in each case. The frame that released it shows the difference: `break` and
-    `return` pop the iterator with a special instruction; an exception leaves the frame at the instruction that raised
-    it. Unlisted instructions count as an exception: then nothing is committed as finished, and the next start resumes
-    from the last save.
+    The generator receives GeneratorExit in each case. The frame that released it shows the
+    difference: `break` and `return` pop the iterator with a special instruction; an exception
+    leaves the frame at the instruction that raised it. Unlisted instructions count as an exception:
+    then nothing is committed as finished, and the next start resumes from the last save.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the frames are what this is about
     while frame is not None and frame.f_code not in ours:
         frame = frame.f_back
     frame = frame.f_back if frame is not None else None
-    while frame is not None and frame.f_code.co_flags & _GENERATOR and _instruction(frame) in _SUSPENDED:
+    while (
+        frame is not None
+        and frame.f_code.co_flags & _GENERATOR
+        and _instruction(frame) in _SUSPENDED
+    ):
         frame = frame.f_back
     if frame is None:
         return Left(on_purpose=False, unclear=False, code=None)
@@ -195,7 +218,9 @@ def end_at(path: Path) -> None:
 
 
 def at_exit() -> None:
-    """End the runs that their loops did not end. It may end the process, so `import holdfast` registers it."""
+    """End the runs that their loops did not end.
+    It may end the process, so `import holdfast` registers it.
+    """
     codes = [code for blockless in [*_blockless] if (code := blockless.at_exit())]
     _blockless.clear()
     if codes:  # the interpreter would exit with 0, and an exception raised here cannot change that

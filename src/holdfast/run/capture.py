@@ -1,4 +1,5 @@
-"""StateCapture: what a checkpoint of this moment holds: the tracked state, the run's own memory, facts for people.
+"""StateCapture: what a checkpoint of this moment holds: the tracked state, the run's own memory,
+facts for people.
 
 RunMemory: the run's own part, checked before anything is restored. The file may be hostile.
 """
@@ -39,23 +40,37 @@ class StateCapture(msgspec.Struct):
     _origin: Origin
     _progress: Progress
     _metrics: Metrics
-    durations: dict[str, Any] = {}  # what a clock says: saved with the run, and compared by no drill
-    not_exact_from: int | None = None  # the step from which on other samples than before are trained
+    # what a clock says: saved with the run, and compared by no drill
+    durations: dict[str, Any] = {}
+    # the step from which on other samples than before are trained
+    not_exact_from: int | None = None
     _document: dict[str, Any] = {}
 
     def begin_inexact(self, step: int | None) -> None:
-        """Note that the run is not exact from `step` on, or from an earlier one that is known; None: it is exact."""
+        """Note that the run is not exact from `step` on, or from an earlier one that is known;
+        None: it is exact.
+        """
         known = [each for each in (self.not_exact_from, step) if each is not None]
         self.not_exact_from = min(known, default=None)
 
     def types(self) -> set[type]:
         """The caller's types that a checkpoint may name."""
-        return {*self._options.types, *self.tracked.types(), *types_in(self.tracked.captured_variables())}
+        return {
+            *self._options.types,
+            *self.tracked.types(),
+            *types_in(self.tracked.captured_variables()),
+        }
 
     def digests(self, stored: Mapping[str, format.Leaf] | None = None) -> Digests:
-        """Digests of the tracked objects and of the restored variables, as they are now; `stored`: see `digests`."""
+        """Digests of the tracked objects and of the restored variables,
+        as they are now; `stored`: see `digests`.
+        """
         tracked, known = self.tracked, self._origin.memory["vars"]
-        variables = {f"run.vars.{name}": value for name, value in tracked.captured_variables().items() if name in known}
+        variables = {
+            f"run.vars.{name}": value
+            for name, value in tracked.captured_variables().items()
+            if name in known
+        }
         return digests(tracked.capture() | variables, stored, tracked.filled if stored else ())
 
     def memory(self, *, probe: bool = True) -> dict[str, Any]:
@@ -66,7 +81,10 @@ class StateCapture(msgspec.Struct):
             "vars": tracked.captured_variables(),
             "seed": progress.seed,
             "overrides": {name: dict(changes) for name, changes in self._options.overrides.items()},
-            "fingerprint": {"environment": fingerprint.environment(), "loaders": progress.loader_facts},
+            "fingerprint": {
+                "environment": fingerprint.environment(),
+                "loaders": progress.loader_facts,
+            },
             "probe": self.ask_probe() if probe else None,
             **({} if self._ranks.alone else {"reducers": tracked.reducers()}),
             **({"nested": nested} if (nested := tracked.nested()) else {}),
@@ -74,7 +92,11 @@ class StateCapture(msgspec.Struct):
             **({"means": means} if (means := self._metrics.means.state_dict()) else {}),
             **({"durations": self.durations} if self.durations else {}),
             "epoch_rng": progress.epoch_rng if in_epoch else None,
-            **({"epoch_generators": kept} if in_epoch and (kept := progress.epoch_generators) else {}),
+            **(
+                {"epoch_generators": kept}
+                if in_epoch and (kept := progress.epoch_generators)
+                else {}
+            ),
             "rng": rng.capture(),
         }
 
@@ -94,7 +116,9 @@ class StateCapture(msgspec.Struct):
         return result
 
     def facts(self, metrics: Mapping[str, float], epoch: int | None) -> Facts:
-        """The facts in the manifest of a checkpoint made now. `epoch`: the one that just ended, at its end."""
+        """The facts in the manifest of a checkpoint made now.
+        `epoch`: the one that just ended, at its end.
+        """
         position = self._progress.position
         at = position.epoch if epoch is None else epoch
         return Facts(position.phase, at, metrics, self._options.note, self._describe())
@@ -104,7 +128,11 @@ class StateCapture(msgspec.Struct):
         if not self._ranks.leads:
             return {}
         if not self._document:
-            models = {name: facts for name, target in self.tracked.inside().items() if (facts := model_facts(target))}
+            models = {
+                name: facts
+                for name, target in self.tracked.inside().items()
+                if (facts := model_facts(target))
+            }
             made = document(self._options.hyperparameters, self._options.dataset)
             self._document = {**made, "model": models}
         since = self.not_exact_from
@@ -134,11 +162,14 @@ class RunMemory(msgspec.Struct, forbid_unknown_fields=True):
     reducers: dict[str, tuple[list[Count], Annotated[int, msgspec.Meta(ge=0, le=2)]]] = {}
     nested: list[str] = []
     bound_anew: list[str] = []
-    means: dict[str, dict[str, Annotated[list[float], msgspec.Meta(min_length=2, max_length=2)]]] = {}
+    means: dict[
+        str, dict[str, Annotated[list[float], msgspec.Meta(min_length=2, max_length=2)]]
+    ] = {}
     durations: dict[str, Any] = {}
 
 
-msgspec.json.Decoder(RunMemory)  # here, where only one thread is: the first use of a type by two can crash msgspec
+# here, where only one thread is: the first use of a type by two can crash msgspec
+msgspec.json.Decoder(RunMemory)
 
 
 def checked(stored: Any, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -152,12 +183,17 @@ def checked(stored: Any, checkpoint: Checkpoint) -> dict[str, Any]:
     memory = shaped(RunMemory, stored, f"{checkpoint.path}: what the run remembered")
     position = Position.of(memory.position)
     if (position.step, position.phase) != (checkpoint.step, checkpoint.phase):
-        raise Damaged(f"{checkpoint.path}: the run's position in it is step {position.step}, {position.phase!r}")
+        raise Damaged(
+            f"{checkpoint.path}: the run's position in it "
+            f"is step {position.step}, {position.phase!r}"
+        )
     if not is_number(memory.seed):
         raise Damaged(f"{checkpoint.path}: no run has a seed of so many digits")
     for what in (memory.fingerprint.environment, memory.fingerprint.loaders, memory.overrides):
         if not is_plain(what):
-            raise Damaged(f"{checkpoint.path}: the run remembered facts that are neither text nor numbers")
+            raise Damaged(
+                f"{checkpoint.path}: the run remembered facts that are neither text nor numbers"
+            )
     rng.require_sound(_random(memory, position))
     return stored
 

@@ -1,7 +1,7 @@
 """Carried: finds in a loop's byte code which variables it reads before it assigns them again. Pure.
 
-A variable is *carried* when the next pass may read the value that this pass left. Only such a variable can make a
-resumed run differ. `loss` cannot: each pass assigns it before reading it.
+A variable is *carried* when the next pass may read the value that this pass left. Only such a
+variable can make a resumed run differ. `loss` cannot: each pass assigns it before reading it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from itertools import pairwise
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
-_END = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD")  # no next instruction
+# no next instruction
+_END = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD")
 _VARIABLES = ("FAST", "NAME", "DEREF", "GLOBAL", "CLASSDEREF", "CLOSURE")
-_HIDES = "LOAD_FAST_AND_CLEAR"  # since 3.12: a comprehension of the same code begins, with a variable of its own
+# since 3.12: a comprehension of the same code begins, with a variable of its own
+_HIDES = "LOAD_FAST_AND_CLEAR"
 
 
 class Carried(NamedTuple):
@@ -33,7 +35,9 @@ class _Instruction(NamedTuple):
 
 @lru_cache(maxsize=256)
 def carried(code: CodeType, at: int) -> Carried:
-    """Return which variables are carried past the instruction at byte `at`, which is being executed."""
+    """Return which variables are carried past the instruction at byte `at`,
+    which is being executed.
+    """
     steps, here = _steps(code, at)
     reached = _reached(steps, here)
     live = _live(steps, reached)
@@ -44,7 +48,9 @@ def carried(code: CodeType, at: int) -> Carried:
 
 @lru_cache(maxsize=256)
 def left_by_body(code: CodeType, at: int) -> frozenset[str]:
-    """Return the variables that the body of the `for` at byte `at` assigns, and that may be read behind the loop."""
+    """Return the variables that the body of the `for` at byte `at` assigns,
+    and that may be read behind the loop.
+    """
     steps, here = _steps(code, at)
     behind = max(steps[here].follows, default=here)
     if behind <= here + 1:  # it is no `for`: a call of next(), say
@@ -56,7 +62,11 @@ def left_by_body(code: CodeType, at: int) -> frozenset[str]:
 @lru_cache(maxsize=1024)
 def globals_of(code: CodeType) -> frozenset[str]:
     """Return the module's names that `code`, or a function inside it, reads or assigns."""
-    own = {each.argval for each in dis.get_instructions(code) if each.opname.endswith(("_GLOBAL", "_NAME"))}
+    own = {
+        each.argval
+        for each in dis.get_instructions(code)
+        if each.opname.endswith(("_GLOBAL", "_NAME"))
+    }
     inner = [globals_of(each) for each in code.co_consts if isinstance(each, CodeType)]
     return frozenset(own).union(*inner)
 
@@ -68,15 +78,22 @@ def _steps(code: CodeType, at: int) -> tuple[list[_Instruction], int]:
     steps = []
     hidden = _hidden(found, number_of)
     for number, each in enumerate(found):
-        follows = [] if each.opname in _END or each.opname.startswith("JUMP_BACKWARD") else [number + 1]
+        follows = (
+            [] if each.opname in _END or each.opname.startswith("JUMP_BACKWARD") else [number + 1]
+        )
         if each.opcode in dis.hasjrel or each.opcode in dis.hasjabs:
             follows.append(number_of.get(each.argval, number + 1))
         reads, writes = _touched(each)
         own = hidden.get(number, frozenset())
         steps.append(
-            _Instruction(reads - own, writes - own, tuple(follow for follow in follows if follow < len(found)))
+            _Instruction(
+                reads - own,
+                writes - own,
+                tuple(follow for follow in follows if follow < len(found)),
+            )
         )
-    while at > 0 and at not in number_of:  # since 3.12 a frame may point into the cache behind its instruction
+    # since 3.12 a frame may point into the cache behind its instruction
+    while at > 0 and at not in number_of:
         at -= 1
     return steps, number_of.get(at, 0)
 
@@ -90,7 +107,10 @@ def _hidden(found: list[dis.Instruction], number_of: dict[int, int]) -> dict[int
     for number, each in enumerate(found):
         if each.opname != _HIDES:
             continue
-        loop = next((at for at in range(number, len(found)) if found[at].opname == "FOR_ITER"), len(found) - 1)
+        loop = next(
+            (at for at in range(number, len(found)) if found[at].opname == "FOR_ITER"),
+            len(found) - 1,
+        )
         behind = number_of.get(found[loop].argval, number)
         back = (at for at in range(behind, len(found)) if each.argval in _touched(found[at])[1])
         for at in range(number, next(back, number) + 1):
@@ -99,14 +119,19 @@ def _hidden(found: list[dis.Instruction], number_of: dict[int, int]) -> dict[int
 
 
 def _touched(each: dis.Instruction) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the variables that an instruction reads before it assigns them, and those that it assigns.
+    """Return the variables that an instruction reads before it assigns them, and those that it
+    assigns.
 
     Newer Pythons fuse two instructions into one: LOAD_FAST_LOAD_FAST, STORE_FAST_LOAD_FAST.
     """
     names = each.argval if isinstance(each.argval, tuple) else (each.argval,)
     words = pairwise(each.opname.split("_"))
-    verbs = [verb for verb, kind in words if verb in ("LOAD", "STORE", "DELETE") and kind in _VARIABLES]
-    found = [(verb, name) for verb, name in zip(verbs, names, strict=False) if isinstance(name, str)]
+    verbs = [
+        verb for verb, kind in words if verb in ("LOAD", "STORE", "DELETE") and kind in _VARIABLES
+    ]
+    found = [
+        (verb, name) for verb, name in zip(verbs, names, strict=False) if isinstance(name, str)
+    ]
     writes = frozenset(name for verb, name in found if verb != "LOAD")
     reads = frozenset(name for verb, name in found if verb == "LOAD")
     return (reads - writes if verbs[:1] == ["STORE"] else reads), writes
@@ -142,7 +167,11 @@ def _live(steps: list[_Instruction], reached: list[int]) -> dict[int, frozenset[
 @lru_cache(maxsize=1024)
 def names_member(code: CodeType, name: str, member: str) -> bool:
     """Whether `code` says `name.member`."""
-    words = pairwise(each.argval for each in dis.get_instructions(code) if each.opname not in ("CACHE", "PUSH_NULL"))
+    words = pairwise(
+        each.argval
+        for each in dis.get_instructions(code)
+        if each.opname not in ("CACHE", "PUSH_NULL")
+    )
     return any(one == name and other == member for one, other in words)
 
 
@@ -159,16 +188,31 @@ _STEPS = ("forward", "__call__", "step")  # methods that a step calls
 
 @lru_cache(maxsize=4096)
 def uses_of(kind: type, name: str) -> Uses:
-    """Return how the methods of `kind` use the attribute `name`; "": attributes whose names they compute."""
-    methods = [_inside(each) for base in kind.__mro__ for each in vars(base).values() if isinstance(each, FunctionType)]
+    """Return how the methods of `kind` use the attribute `name`;
+    "": attributes whose names they compute.
+    """
+    methods = [
+        _inside(each)
+        for base in kind.__mro__
+        for each in vars(base).values()
+        if isinstance(each, FunctionType)
+    ]
     methods = [each for each in methods if str(each.__module__).partition(".")[0] != "torch"]
     if not name:
-        return Uses.CARRIED if any("setattr" in each.__code__.co_names for each in methods) else Uses.UNSEEN
-    found = {each: _accesses(each.__code__, name) for each in methods if isinstance(each, FunctionType)}
+        return (
+            Uses.CARRIED
+            if any("setattr" in each.__code__.co_names for each in methods)
+            else Uses.UNSEEN
+        )
+    found = {
+        each: _accesses(each.__code__, name) for each in methods if isinstance(each, FunctionType)
+    }
     stored = any("STORE" in each for each in found.values())
     for method, accesses in found.items():
         reads_first = accesses[:1] == ("LOAD",)
-        renews = "clear" in method.__code__.co_names or (not stored and method.__name__ not in _STEPS)
+        renews = "clear" in method.__code__.co_names or (
+            not stored and method.__name__ not in _STEPS
+        )
         if reads_first and not renews and ("STORE" in accesses or method.__name__ in _STEPS):
             return Uses.CARRIED
     return Uses.SET if any(found.values()) else Uses.UNSEEN
@@ -184,6 +228,13 @@ def _inside(method: Any) -> Any:
 @lru_cache(maxsize=4096)
 def _accesses(code: CodeType, name: str) -> tuple[str, ...]:
     """LOAD and STORE of an attribute, in the order of the code."""
-    words = (each.opname.partition("_")[0] for each in dis.get_instructions(code) if each.argval == name)
-    inner = (word for each in code.co_consts if isinstance(each, CodeType) for word in _accesses(each, name))
+    words = (
+        each.opname.partition("_")[0] for each in dis.get_instructions(code) if each.argval == name
+    )
+    inner = (
+        word
+        for each in code.co_consts
+        if isinstance(each, CodeType)
+        for word in _accesses(each, name)
+    )
     return (*(word for word in words if word in ("LOAD", "STORE")), *inner)

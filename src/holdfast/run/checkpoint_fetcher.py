@@ -1,4 +1,6 @@
-"""CheckpointFetcher: fetches checkpoints of the run from its places: the newest at a start, and files for repairs."""
+"""CheckpointFetcher: fetches checkpoints of the run from its places: the newest at a start, and
+files for repairs.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +28,24 @@ QUIET_S = 180.0  # a fetch without progress for so long is given up
 class CheckpointFetcher:
     """The copies of one run's lineage, while its attempt begins."""
 
-    def __init__(self, store: Store, client: WorkerClient, shown: Sequence[str], present: Present) -> None:
+    def __init__(
+        self, store: Store, client: WorkerClient, shown: Sequence[str], present: Present
+    ) -> None:
         self.store, self.client, self._shown, self.present = store, client, shown, present
         self._attempt = store.claim()
         self._rejected: set[str] = set()  # names that are not fetched (again)
-        self._replaced: set[str] = set()  # names that were fetched because the local one is unreadable
+        # names that were fetched because the local one is unreadable
+        self._replaced: set[str] = set()
         self._faults: list[str] = []
         self._most: Name | None = None  # the run went back to this checkpoint
 
-    # Whole checkpoints -------------------------------------------------------------------------------------------
+    # Whole checkpoints
+    # -------------------------------------------------------------------------------------------
 
     def set_strays_aside(self) -> None:
-        """Move checkpoints that are not in the run's lineage to quarantine: the run continued elsewhere."""
+        """Move checkpoints that are not in the run's lineage to quarantine:
+        the run continued elsewhere.
+        """
         for name in self.present.strays():
             why = "the run went on elsewhere, without it"
             self.store.quarantine(self.store.index.checkpoint(name), "other-lineage")
@@ -46,7 +54,8 @@ class CheckpointFetcher:
             say(f"{self.store.root}: {name} is set aside: {why}")
 
     def newer_than(self, local: Checkpoint | None) -> Checkpoint | None:
-        """Fetch the newest checkpoint of the lineage that is newer than `local`, and commit it here; None: none is.
+        """Fetch the newest checkpoint of the lineage that is newer than `local`, and commit it
+        here; None: none is.
 
         Raises:
             StoreError: it exists, and could not be fetched.
@@ -83,10 +92,16 @@ class CheckpointFetcher:
 
     @property
     def lacks(self) -> str:
-        """Why the run must not begin from scratch, although there is no checkpoint; empty: it may."""
+        """Why the run must not begin from scratch,
+        although there is no checkpoint; empty: it may.
+        """
         if self._faults:
             return "; ".join(self._faults)
-        return "" if self.present.begins_afresh else "the run has checkpoints elsewhere, and no place has one of them"
+        return (
+            ""
+            if self.present.begins_afresh
+            else "the run has checkpoints elsewhere, and no place has one of them"
+        )
 
     def _is_here(self, name: Name) -> bool:
         return attempts.is_checkpoint(self.store.index.checkpoint(name).path)
@@ -106,12 +121,15 @@ class CheckpointFetcher:
                 self._faults.append(why)
                 warn(f"{self.store.root}: {why}")
         if silent:
-            raise StoreError(f'{silent}. It is the newest checkpoint; say without="..." to begin without that place')
+            raise StoreError(
+                f"{silent}. It is the newest checkpoint; "
+                'say without="..." to begin without that place'
+            )
         return None
 
     def substitute(self, checkpoint: Checkpoint) -> bool:
-        """Fetch a whole copy of a local checkpoint that cannot be read, and set that one aside; return whether that
-        succeeded.
+        """Fetch a whole copy of a local checkpoint that cannot be read, and set that one aside;
+        return whether that succeeded.
 
         The local one is not changed before the copy is complete.
         """
@@ -137,18 +155,26 @@ class CheckpointFetcher:
         with self._attempt.acting("fetch a checkpoint"):
             disk.remove_tree(partial)
             disk.make_dir(partial)
-            got = self.client.ask_one("fetch", {"attempt": folder, "name": name, "into": str(partial)}, place, QUIET_S)
+            got = self.client.ask_one(
+                "fetch", {"attempt": folder, "name": name, "into": str(partial)}, place, QUIET_S
+            )
             if digest_of(partial) != found.digest:
                 raise PlaceError("damaged", "its manifest has changed since it was listed")
             self._require_signed(partial, f"{name} at {self._shown[place]}")
             if instead_of is not None:
                 self.store.sharing.forget()
                 attempts.set_aside(self._attempt, instead_of.path, "unreadable")
-                self._attempt.record("quarantined", name=name, why="it cannot be read, and a place has it")
+                self._attempt.record(
+                    "quarantined", name=name, why="it cannot be read, and a place has it"
+                )
             path = attempts.publish(self._attempt, partial, name)
         took_s = time.monotonic() - began
         self._attempt.record(
-            "fetched", checkpoint=name, place=self._shown[place], size_bytes=got["size_bytes"], took_s=round(took_s, 3)
+            "fetched",
+            checkpoint=name,
+            place=self._shown[place],
+            size_bytes=got["size_bytes"],
+            took_s=round(took_s, 3),
         )
         say(f"{self.store.root}: {name} comes from {self._shown[place]}, in {took_s:.1f} s")
         return self.store.index.at(path)
@@ -157,30 +183,41 @@ class CheckpointFetcher:
         """Require a valid signature on a fetched checkpoint.
 
         Raises:
-            Untrusted: this run's checkpoints are signed, and what was fetched is not; it was removed.
+            Untrusted: this run's checkpoints are signed, and what was fetched is not; it was
+                removed.
         """
         try:
             _ = self.store.index.at(partial).head
         except Untrusted as error:
             disk.remove_tree(partial)
             why = str(error).removeprefix(f"{partial / MANIFEST}: ")
-            raise Untrusted(f"{where}: {why}; remove it there, or leave that place out: without=...") from None
+            raise Untrusted(
+                f"{where}: {why}; remove it there, or leave that place out: without=..."
+            ) from None
 
-    # Healing -----------------------------------------------------------------------------------------------------
+    # Healing
+    # ----------------------------------------------------------------------------------------------
 
     def heal(self, checkpoint: Checkpoint) -> bool:
-        """Replace the damaged files of a local checkpoint by those of an identical copy; return whether all are whole.
+        """Replace the damaged files of a local checkpoint by those of an identical copy; return
+        whether all are whole.
 
-        The manifest must be sound: it tells which copy is identical. Other checkpoints that share a file get the new
-        one, too.
+        The manifest must be sound: it tells which copy is identical. Other checkpoints that share a
+        file get the new one, too.
         """
         try:
             digest = digest_of(checkpoint.path)
             at = next((found.at for found in self.present.found() if found.digest == digest), [])
-            damaged = sorted({problem.path for problem in checkpoint.problems(cold=True)}) if at else []
+            damaged = (
+                sorted({problem.path for problem in checkpoint.problems(cold=True)}) if at else []
+            )
         except (Damaged, NotFound, OSError):
             return False
-        names = [path.relative_to(checkpoint.path).as_posix() for path in damaged if path != checkpoint.path]
+        names = [
+            path.relative_to(checkpoint.path).as_posix()
+            for path in damaged
+            if path != checkpoint.path
+        ]
         if not names or MANIFEST in names or not all(_is_own(checkpoint, name) for name in names):
             return False
         whole = all(self._heal(checkpoint, name, at) for name in names)
@@ -190,27 +227,50 @@ class CheckpointFetcher:
     def _heal(self, checkpoint: Checkpoint, name: str, at: Sequence[tuple[int, int]]) -> bool:
         fresh = self._attempt.room / "healed"
         for place, folder in at:
-            args = {"attempt": folder, "name": checkpoint.path.name, "file": name, "into": str(fresh)}
+            args = {
+                "attempt": folder,
+                "name": checkpoint.path.name,
+                "file": name,
+                "into": str(fresh),
+            }
             try:
                 with self._attempt.acting("heal a checkpoint"):
                     disk.remove_tree(fresh)
                     self.client.ask_one("file", args, place, QUIET_S)
                     healed = self._put(fresh, checkpoint, name)
             except PlaceError as error:
-                warn(f"{checkpoint.path / name}: is damaged, and was not healed from {self._shown[place]}: {error}")
+                warn(
+                    f"{checkpoint.path / name}: is damaged, "
+                    f"and was not healed from {self._shown[place]}: {error}"
+                )
                 continue
             self._attempt.record(
-                "healed", checkpoint=checkpoint.path.name, file=name, place=self._shown[place], of=healed
+                "healed",
+                checkpoint=checkpoint.path.name,
+                file=name,
+                place=self._shown[place],
+                of=healed,
             )
-            say(f"{checkpoint.path / name}: was damaged; its bytes come from {self._shown[place]}, digest checked")
+            say(
+                f"{checkpoint.path / name}: was damaged; "
+                f"its bytes come from {self._shown[place]}, digest checked"
+            )
             return True
         return False
 
     def _put(self, fresh: Path, checkpoint: Checkpoint, name: str) -> list[str]:
-        """Put a file in the place of a damaged one, wherever that is linked. Return the checkpoints that got it."""
+        """Put a file in the place of a damaged one, wherever that is linked. Return the
+        checkpoints that got it.
+        """
         wanted, old = checkpoint.manifest.files[name], _inode(checkpoint.path / name)
-        sharing = [each for each in self.store.checkpoints() if old is not None and _inode(each.path / name) == old]
-        others = [each for each in sharing if each.path != checkpoint.path and _is_of(each, name, wanted)]
+        sharing = [
+            each
+            for each in self.store.checkpoints()
+            if old is not None and _inode(each.path / name) == old
+        ]
+        others = [
+            each for each in sharing if each.path != checkpoint.path and _is_of(each, name, wanted)
+        ]
         others = [each for each in others if _is_own(each, name)]
         for each in others:
             passing = self._attempt.room / "healing"
@@ -239,5 +299,8 @@ def _is_of(checkpoint: Checkpoint, name: str, wanted: format.File) -> bool:
     """Whether the checkpoint has committed these same bytes under that name."""
     with suppress(Damaged, NotFound):
         own = checkpoint.manifest.files.get(name)
-        return own is not None and (own.size_bytes, own.digest) == (wanted.size_bytes, wanted.digest)
+        return own is not None and (own.size_bytes, own.digest) == (
+            wanted.size_bytes,
+            wanted.digest,
+        )
     return False

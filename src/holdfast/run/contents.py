@@ -1,4 +1,6 @@
-"""Contents: the numbers and texts of an object, and a sample of each array, for comparisons at a few steps."""
+"""Contents: the numbers and texts of an object,
+and a sample of each array, for comparisons at a few steps.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +54,11 @@ class SeenObject:
 
 
 def _basis(value: Any) -> Any:
-    """Return the part that stays the same while an object only advances: a generator's seed, a scheduler's offset.
+    """Return the part that stays the same while an object only advances: a generator's seed, a
+    scheduler's offset.
 
-    A scheduler that gets the epoch, as in `scheduler.step(epoch + i / n)`, counts its calls separately.
+    A scheduler that gets the epoch, as in `scheduler.step(epoch + i / n)`, counts its calls
+    separately.
     """
     if is_array(type(value), "Generator") and callable(getattr(value, "initial_seed", None)):
         return value.initial_seed()
@@ -68,7 +72,9 @@ def is_scheduler(value: Any) -> bool:
 
 
 def content_of(value: Any, saved: set[int]) -> Any:
-    """The numbers and texts of an object, and samples of its arrays; not those in the memory `saved`."""
+    """The numbers and texts of an object,
+    and samples of its arrays; not those in the memory `saved`.
+    """
     if is_random(value):
         return _of_generator(value)
     left = [MOST_ARRAYS]
@@ -82,7 +88,9 @@ def content_of(value: Any, saved: set[int]) -> Any:
 def _of_generator(value: Any) -> Any:
     if not is_generator(value):
         return value.get_state().tolist()
-    return repr(value.get_state(legacy=False) if hasattr(value, "get_state") else OBJECTS.capture(value))[-4000:]
+    return repr(
+        value.get_state(legacy=False) if hasattr(value, "get_state") else OBJECTS.capture(value)
+    )[-4000:]
 
 
 def _of_module(value: Any, saved: set[int], left: list[int]) -> Any:
@@ -91,7 +99,9 @@ def _of_module(value: Any, saved: set[int], left: list[int]) -> Any:
 
 
 def part_of(value: Any, saved: set[int], left: list[int], depth: int) -> Any:
-    """Return texts and samples of a value; None if it is not read. `left`: how many more arrays may be read."""
+    """Return texts and samples of a value; None if it is not read.
+    `left`: how many more arrays may be read.
+    """
     if is_random(value):
         return _of_generator(value)
     if type(value) in ATOMS:
@@ -113,7 +123,9 @@ def _sample(array: Any) -> Any:
     array = array.detach() if hasattr(array, "detach") else array
     rows = [array]
     while rows[0].ndim > 1:
-        rows = [row[at] for row in rows for at in sorted({0, len(row) // 2, len(row) - 1}) if len(row)][:3]
+        rows = [
+            row[at] for row in rows for at in sorted({0, len(row) // 2, len(row) - 1}) if len(row)
+        ][:3]
         if not rows:
             return None
     return repr([row[:SAMPLE].tolist() if row.ndim else row.tolist() for row in rows])
@@ -137,17 +149,25 @@ def of_module(module: Any) -> list[Any]:
 
 
 def is_copy(value: Any, objects: Mapping[str, Any]) -> bool:
-    """Whether it has the same numbers as a tracked module, from which the script copies them repeatedly."""
+    """Whether it has the same numbers as a tracked module,
+    from which the script copies them repeatedly.
+    """
     others = [each for each in objects.values() if is_module(each)]
     if is_module(value):
         mine = [part for _, part in _of_module(value, set(), [MOST_ARRAYS])]
-        return any(mine == [part for _, part in _of_module(each, set(), [MOST_ARRAYS])] for each in others)
+        return any(
+            mine == [part for _, part in _of_module(each, set(), [MOST_ARRAYS])] for each in others
+        )
     samples = {_sample(each) for each in arrays_of(value)[:MOST_ARRAYS]}
-    return bool(samples) and any(samples <= {_sample(each) for each in of_module(one)} for one in others)
+    return bool(samples) and any(
+        samples <= {_sample(each) for each in of_module(one)} for one in others
+    )
 
 
 class LeftOut(msgspec.Struct):
-    """The attributes of tracked objects that are not in their state_dict(), at safe points of one kind."""
+    """The attributes of tracked objects that are not in their state_dict(),
+    at safe points of one kind.
+    """
 
     _tracked: Tracked
     _before: dict[tuple[int, str], Any] = {}
@@ -195,12 +215,17 @@ def _left_out_line(name: str, target: Any, places: list[tuple[str, Any, str]]) -
     where = f"state[{name!r}] ({type(target).__name__})"
     if any(module.saves_nothing(part) for module in framework_modules()):
         return (
-            f"{where}: {path or 'its'} state_dict() is empty, and {named} changes in each step: a resume begins it "
-            f"anew. Write {'.'.join(each for each in (name, path) if each)}.persistent(True) before Run(...)"
+            f"{where}: {path or 'its'} state_dict() is empty, "
+            f"and {named} changes in each step: a resume begins it "
+            f"anew. Write {'.'.join(each for each in (name, path) if each)}.persistent(True) "
+            "before Run(...)"
         )
     does = "is drawn from" if is_random(vars(part)[attribute]) else "changes"
-    owner = "".join(f"[{each}]" if each.isdecimal() else f".{each}" for each in (name, *path.split(".")) if each)[1:]
+    owner = "".join(
+        f"[{each}]" if each.isdecimal() else f".{each}" for each in (name, *path.split(".")) if each
+    )[1:]
     return (
-        f"{where} keeps {named} outside of its state_dict(), and that {does} in each step: a resume begins it anew. "
+        f"{where} keeps {named} outside of its state_dict(), "
+        f"and that {does} in each step: a resume begins it anew. "
         f'Write Run(..., dict(..., {attribute.strip("_")}=Fields({owner}, "{attribute}")))'
     )

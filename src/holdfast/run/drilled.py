@@ -1,6 +1,8 @@
-"""Drilled: what an attempt in a drill does at its safe points: it saves, waits for signals and journals its state.
+"""Drilled: what an attempt in a drill does at its safe points: it saves, waits for signals and
+journals its state.
 
-The drill compares two runs by these journal lines. To write them, nothing is drawn, iterated or changed.
+The drill compares two runs by these journal lines. To write them, nothing is drawn, iterated or
+changed.
 """
 
 from __future__ import annotations
@@ -30,12 +32,15 @@ if TYPE_CHECKING:
 MOST_S = 30.0  # longest wait; a drill that has died sends no signal
 _NAP_S = 0.001
 
-# Sums of metrics (a metric may be a duration), what a clock says, and which objects somebody held at that moment.
+# Sums of metrics (a metric may be a duration), what a clock says, and which objects somebody held
+# at that moment.
 PROCESSES_OWN = ("means", "durations", "bound_anew")
 
 
 class DrilledRun(msgspec.Struct):
-    """What a drill requires of this attempt, and the journal lines that it compares. Outside a drill: nothing."""
+    """What a drill requires of this attempt,
+    and the journal lines that it compares. Outside a drill: nothing.
+    """
 
     wanted: Drilled
     _ranks: Ranks
@@ -61,9 +66,11 @@ class DrilledRun(msgspec.Struct):
 
     @property
     def aim(self) -> Aim | None:
-        """What the drill requires of this attempt: the first aim beyond the checkpoint that it restored.
+        """What the drill requires of this attempt: the first aim beyond the checkpoint that it
+        restored.
 
-        The drill chooses by the same rule from the journal, so both agree also after a restart by a launcher.
+        The drill chooses by the same rule from the journal, so both agree also after a restart by a
+        launcher.
         """
         if not self.wanted.aims:
             return None
@@ -75,7 +82,8 @@ class DrilledRun(msgspec.Struct):
     def is_past_aim(self) -> bool:
         """Whether the place is reached where the drill ends this attempt.
 
-        After it the run must not save, not even a new best: the next attempt would resume elsewhere.
+        After it the run must not save, not even a new best: the next attempt would resume
+        elsewhere.
         """
         return self.aim is not None and self._position.here.order >= Name(*self.aim.place).order
 
@@ -85,11 +93,14 @@ class DrilledRun(msgspec.Struct):
 
     @property
     def is_at_once(self) -> bool:
-        """Whether a save here must be durable before the run continues: a later save may replace one in the
-        background.
+        """Whether a save here must be durable before the run continues: a later save may replace
+        one in the background.
         """
         aim = self.aim
-        return aim is not None and self._position.here in (aim.brink, aim.place if aim.exact else None)
+        return aim is not None and self._position.here in (
+            aim.brink,
+            aim.place if aim.exact else None,
+        )
 
     def await_stop(self, stop: Stop, land: Callable[[], None]) -> None:
         """At the place where the drill stops the run, wait for the drill's signal.
@@ -99,14 +110,22 @@ class DrilledRun(msgspec.Struct):
         if self.aim is not None and self._position.here == self.aim.hold:
             self._wait(stop, land)
 
-    def await_kill(self, stop: Stop, land: Callable[[], None], saved: Callable[[], Name | None]) -> None:
-        """Wait to be killed before the run ends: a short run would end before the drill has seen the save."""
+    def await_kill(
+        self, stop: Stop, land: Callable[[], None], saved: Callable[[], Name | None]
+    ) -> None:
+        """Wait to be killed before the run ends:
+        a short run would end before the drill has seen the save.
+        """
         aim = self.aim
         if aim is not None and self._position.here == aim.brink:
             place = Name(*aim.place).order
-            self._wait(stop, land, lambda: (newest := saved()) is not None and newest.order >= place)
+            self._wait(
+                stop, land, lambda: (newest := saved()) is not None and newest.order >= place
+            )
 
-    def _wait(self, stop: Stop, land: Callable[[], None], of_use: Callable[[], bool] = lambda: True) -> None:
+    def _wait(
+        self, stop: Stop, land: Callable[[], None], of_use: Callable[[], bool] = lambda: True
+    ) -> None:
         if self._ranks.alone:
             land()
         until = time.monotonic() + MOST_S
@@ -114,7 +133,9 @@ class DrilledRun(msgspec.Struct):
             time.sleep(_NAP_S)
 
     def show(self, capture: StateCapture, epoch: int | None) -> None:
-        """Journal the digests of the state, and mark the place in the output. `epoch`: the one that just ended."""
+        """Journal the digests of the state,
+        and mark the place in the output. `epoch`: the one that just ended.
+        """
         memory = capture.memory(probe=False)
         for name in PROCESSES_OWN:
             memory.pop(name, None)
@@ -126,20 +147,26 @@ class DrilledRun(msgspec.Struct):
         self.mark_output()
 
     def mark_output(self) -> None:
-        """Write the run's position as a line into the output. Several ranks share one output, so they write none."""
+        """Write the run's position as a line into the output.
+        Several ranks share one output, so they write none.
+        """
         if self.wanted.marks and self._ranks.alone:
             step, phase = self._position.here
             mark(f"\x1eholdfast {step} {phase} {self._reporter.attempt.number}\x1e\n")
 
     def note(self, at: str) -> None:
-        """Journal the values of the script's variables: `at` the "begin" of the first loop, or at a safe "point"."""
+        """Journal the values of the script's variables:
+        `at` the "begin" of the first loop, or at a safe "point".
+        """
         witness, tracked = self.witness, self._tracked
         if witness is None or (at == "begin" and witness.begun):
             return
         from .witness import describe_dataset
 
         sources = self._progress.sources
-        roots: dict[str, Any] = {f"loader {name!r}": source.loader for name, source in sources.items()}
+        roots: dict[str, Any] = {
+            f"loader {name!r}": source.loader for name, source in sources.items()
+        }
         roots |= tracked.objects
         own = {f"run.vars.{name}": value for name, value in tracked.captured_variables().items()}
         witness.read_by(source.loader for source in sources.values())
@@ -153,7 +180,11 @@ class DrilledRun(msgspec.Struct):
 
 
 def digests_of_each(captured: Mapping[str, Any]) -> dict[str, str]:
-    """Digest each object separately, so that a value shared by two objects is compared by its numbers: after a resume
-    it may be two values.
+    """Digest each object separately, so that a value shared by two objects is compared by its
+    numbers: after a resume it may be two values.
     """
-    return {key: digest for name, each in captured.items() for key, digest in digests({name: each}).of.items()}
+    return {
+        key: digest
+        for name, each in captured.items()
+        for key, digest in digests({name: each}).of.items()
+    }

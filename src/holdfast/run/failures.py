@@ -22,7 +22,10 @@ from ..terminal import say, warn
 
 MOST_PASSED = 7  # the most due saves that are skipped between two tries
 _QUIET = 2  # so many saves in a row without known damage: the disk is trusted again
-_ADVICE = "if that goes on, saves become rarer: look at the system's log (dmesg), and save to another disk"
+_ADVICE = (
+    "if that goes on, saves become rarer: "
+    "look at the system's log (dmesg), and save to another disk"
+)
 MOST_FAILURES = 2  # failures of the same kind from one checkpoint before it is set aside
 
 # These errors are the program's or the machine's fault, never the checkpoint's.
@@ -49,27 +52,40 @@ def script() -> str:
 
 
 def poison(name: str, logs: Sequence[Log]) -> str | None:
-    """Return why the checkpoint `name` is not tried again, or None. `logs`: of the attempts before this one.
+    """Return why the checkpoint `name` is not tried again, or None. `logs`: of the attempts before
+    this one.
 
-    It is not tried again if the last attempts, of the same program version, resumed from it and failed with the same
-    error before their first step. If another checkpoint led to the same error, the program is at fault.
+    It is not tried again if the last attempts, of the same program version, resumed from it and
+    failed with the same error before their first step. If another checkpoint led to the same error,
+    the program is at fault.
     """
     found = _failure(logs[-1]) if len(logs) >= MOST_FAILURES else None
-    if found is None or found[0] != name or any(_failure(log) != found for log in logs[-MOST_FAILURES:]):
+    if (
+        found is None
+        or found[0] != name
+        or any(_failure(log) != found for log in logs[-MOST_FAILURES:])
+    ):
         return None
     text = found[1]
-    if any(failure and failure[0] != name and failure[1] == text for failure in map(_failure, logs)):
+    if any(
+        failure and failure[0] != name and failure[1] == text for failure in map(_failure, logs)
+    ):
         return None
     return f"failed {MOST_FAILURES} times before the first step with: {text}"
 
 
 def failed_behind(name: str, logs: Sequence[Log]) -> Event | None:
-    """Return the last attempt's failure, if it began at the checkpoint `name`, behind an epoch's last batch.
+    """Return the last attempt's failure, if it began at the checkpoint `name`, behind an epoch's
+    last batch.
 
     The code behind the loop failed there, in the same program version.
     """
     for event in logs[-1].newest("failed") if logs else ():
-        if event.get("behind") and event.get("checkpoint") == name and event.get("script") == script():
+        if (
+            event.get("behind")
+            and event.get("checkpoint") == name
+            and event.get("script") == script()
+        ):
             return event
     return None
 
@@ -83,7 +99,9 @@ def _failure(log: Log) -> tuple[str, str] | None:
 
 @contextmanager
 def reading(place: Path) -> Iterator[None]:
-    """Raise an OSError about a file in `place` as Unreadable. It says which file, and on which host."""
+    """Raise an OSError about a file in `place` as Unreadable.
+    It says which file, and on which host.
+    """
     try:
         yield
     except OSError as error:
@@ -115,8 +133,9 @@ def set_aside(store: Store, checkpoint: Checkpoint, word: str, why: str) -> None
 class SaveFailures(msgspec.Struct):
     """Counts failures and damage of one attempt's saves. On several ranks all count alike.
 
-    After damage the next safe point saves once more. If that is damaged, too, saves become rarer: on a disk that
-    damages what it writes, each of them leaves a checkpoint in quarantine/ that takes space.
+    After damage the next safe point saves once more. If that is damaged, too, saves become rarer:
+    on a disk that damages what it writes, each of them leaves a checkpoint in quarantine/ that
+    takes space.
     """
 
     _store: Store
@@ -128,7 +147,9 @@ class SaveFailures(msgspec.Struct):
     _passing: int = 0  # due saves still to be skipped
 
     def failed(self, name: format.Name, error: BaseException, before: format.Name | None) -> bool:
-        """Tell and journal that a save failed. Return whether the next safe point is to make up for it."""
+        """Tell and journal that a save failed.
+        Return whether the next safe point is to make up for it.
+        """
         advice = ""
         self._failed += 1
         told, again = _is_told(self._failed), False
@@ -142,7 +163,9 @@ class SaveFailures(msgspec.Struct):
         return again
 
     def damaged(self, problem: Problem) -> bool:
-        """Count, and tell, damage of the last checkpoint. Return whether the next safe point is to save."""
+        """Count, and tell, damage of the last checkpoint.
+        Return whether the next safe point is to save.
+        """
         alone = self._store.ranks.alone
         if not alone:  # the other ranks do not know of it, and all must save at the same steps
             self._own += 1
@@ -173,14 +196,18 @@ class SaveFailures(msgspec.Struct):
         return _is_told(self._damaged)
 
     def _set_aside(self, name: format.Name, before: format.Name | None) -> str:
-        """Move a checkpoint to quarantine/ that was damaged when it was read back after its commit."""
+        """Move a checkpoint to quarantine/ that was damaged when it was read back after its
+        commit.
+        """
         store = self._store
         if store.parent != str(name):
             return ""
         store.continue_after(before)
         where = "the next start moves it to quarantine/"
         with suppress(StoreError):
-            set_aside(store, store.index.checkpoint(name), "damaged", "damaged on its way to the disk")
+            set_aside(
+                store, store.index.checkpoint(name), "damaged", "damaged on its way to the disk"
+            )
             where = "it is in quarantine/"
         return f"; what the disk holds is not what was written; {where}; {_ADVICE}"
 

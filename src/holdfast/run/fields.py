@@ -12,22 +12,25 @@ from .objects import OBJECTS
 
 
 class Fields(Attributes):
-    """Tracks named attributes of an object: `state=dict(buffer=Fields(buffer, "observations", "pos", "full"))`.
+    """Tracks named attributes of an object: `state=dict(buffer=Fields(buffer, "observations",
+    "pos", "full"))`.
 
-    A restore fills in place the attributes for which that is possible (arrays, tensors, lists, models, optimizers). It
-    sets the others (numbers, strings).
+    A restore fills in place the attributes for which that is possible (arrays, tensors, lists,
+    models, optimizers). It sets the others (numbers, strings).
 
-    For a dict, the names are keys. `Fields(globals(), "x", "y", "best_loss")` tracks variables of a script at module
-    level, even if its loop binds them to new objects, as in `x, y = get_batch()`.
+    For a dict, the names are keys. `Fields(globals(), "x", "y", "best_loss")` tracks variables of a
+    script at module level, even if its loop binds them to new objects, as in `x, y = get_batch()`.
 
     Raises:
-        UsageError: no such attribute or name exists, or it cannot be set: a method, a read-only property, a frozen
-            dataclass.
+        UsageError: no such attribute or name exists, or it cannot be set: a method, a read-only
+            property, a frozen dataclass.
     """
 
     def __init__(self, target: Any, *names: str) -> None:
         if not names:
-            raise UsageError('Fields: name the attributes that change, as in Fields(buffer, "pos", "full")')
+            raise UsageError(
+                'Fields: name the attributes that change, as in Fields(buffer, "pos", "full")'
+            )
         for name in names:
             if why := _refusal(target, name):
                 raise UsageError(f"Fields({type(target).__qualname__}, {name!r}): {why}")
@@ -60,7 +63,11 @@ def _refusal(target: Any, name: Any) -> str:
     if not isinstance(name, str):
         return "attributes and values are named by strings"
     if type(target) is dict:
-        return "" if name in target else "it has no such name; one that is set later needs a first value"
+        return (
+            ""
+            if name in target
+            else "it has no such name; one that is set later needs a first value"
+        )
     if not hasattr(target, name):
         return "it has no such attribute; one that is set later needs a first value"
     from inspect import getattr_static  # takes milliseconds to import

@@ -1,4 +1,6 @@
-"""Fingerprint: facts besides the state that influence results. Every resume compares them and reports changes."""
+"""Fingerprint: facts besides the state that influence results.
+Every resume compares them and reports changes.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,19 @@ from .tracked import framework_modules
 
 Facts = dict[str, Any]
 
-_KEEPING = {"accumulate", "batch_size", "drop_last", "length", "seed", "shuffle"}  # a position in our order stays valid
+# a position in our order stays valid
+_KEEPING = {"accumulate", "batch_size", "drop_last", "length", "seed", "shuffle"}
 
 
 def environment() -> Facts:
-    """Return the interpreter, libraries, threads, device and deterministic switches of this process."""
-    facts: Facts = {"python": platform.python_version(), "machine": platform.machine(), "libraries": libraries()}
+    """Return the interpreter, libraries, threads,
+    device and deterministic switches of this process.
+    """
+    facts: Facts = {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "libraries": libraries(),
+    }
     for module in framework_modules():
         facts.update(module.facts())
     return facts
@@ -43,31 +52,53 @@ def alike(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     return all(before.get(key) == now.get(key) for key in MOVES - {"accumulate"})
 
 
-def moved(before: Mapping[str, Any], now: Mapping[str, Any], accepted: Collection[str]) -> list[str]:
-    """Return the facts that changed, are not `accepted`, and move the position in the middle of an epoch."""
+def moved(
+    before: Mapping[str, Any], now: Mapping[str, Any], accepted: Collection[str]
+) -> list[str]:
+    """Return the facts that changed, are not `accepted`,
+    and move the position in the middle of an epoch.
+    """
     # a step may take as many samples over all ranks as before, however the ranks divide them
     same = {"batch_size", "accumulate"} if _per_step(before) == _per_step(now) > 0 else set()
-    return [key for key in sorted(MOVES - same) if before.get(key) != now.get(key) and key not in accepted]
+    return [
+        key
+        for key in sorted(MOVES - same)
+        if before.get(key) != now.get(key) and key not in accepted
+    ]
 
 
-def other_loader(name: str, before: Mapping[str, Any], now: Mapping[str, Any], moved: Sequence[str]) -> Mismatch:
-    """Return the refusal of the loader `name` in the middle of an epoch, after the facts `moved` have changed."""
-    what = "; ".join(f"{key} was {before.get(key)}, is {now.get(key)}" for key in moved) + _over_ranks(before, now)
+def other_loader(
+    name: str, before: Mapping[str, Any], now: Mapping[str, Any], moved: Sequence[str]
+) -> Mismatch:
+    """Return the refusal of the loader `name` in the middle of an epoch,
+    after the facts `moved` have changed.
+    """
+    what = "; ".join(
+        f"{key} was {before.get(key)}, is {now.get(key)}" for key in moved
+    ) + _over_ranks(before, now)
     ours = before.get("order") == now.get("order") == VERSION
     keeps = not {*moved} - (_KEEPING if ours else {"accumulate"})
-    advice = Advice("a changed fact", f"Put it back, or say accept={{{', '.join(map(repr, moved))}}}")
+    advice = Advice(
+        "a changed fact", f"Put it back, or say accept={{{', '.join(map(repr, moved))}}}"
+    )
     return Mismatch(
-        f"the loader {name!r} is not the one of the checkpoint: {what}. The position in its data would mean other "
+        f"the loader {name!r} is not the one of the checkpoint: "
+        f"{what}. The position in its data would mean other "
         f"samples. {advice if keeps else other_samples()}"
     )
 
 
 def _over_ranks(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Describe a changed number of samples per step over all ranks: with more ranks it should stay the same."""
+    """Describe a changed number of samples per step over all ranks:
+    with more ranks it should stay the same.
+    """
     was, size = before.get("global_batch_size"), now.get("global_batch_size")
     if not was or not size or was == size:
         return ""
-    return f" (a step took {was} samples over all ranks and would take {size}; keep that number, or each rank's)"
+    return (
+        f" (a step took {was} samples over all ranks and would take {size}; "
+        "keep that number, or each rank's)"
+    )
 
 
 def _per_step(facts: Mapping[str, Any]) -> int:

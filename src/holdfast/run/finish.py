@@ -1,4 +1,6 @@
-"""Finish: the end of an attempt, whatever ended it: its loop, a stop, an error, or a reason not to begin."""
+"""Finish: the end of an attempt, whatever ended it:
+its loop, a stop, an error, or a reason not to begin.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,11 @@ from .session import Session
 
 
 def count_left_pass(session: Session) -> None:
-    """Count the pass whose body was left, if there is one, as a step with its own line in the metrics.
+    """Count the pass whose body was left, if there is one, as a step with its own line in the
+    metrics.
 
-    It is counted only when the script continues, because the loop may have been left by an exception.
+    It is counted only when the script continues, because the loop may have been left by an
+    exception.
     """
     logged = session.walks.take_left_pass()
     if logged is not None:
@@ -47,7 +51,12 @@ def end_outer(session: Session) -> dict[str, float]:
 
 def finish(session: Session) -> None:
     """Finish after the block or loop: save a state that is not saved yet, and stop if requested."""
-    progress, position, saves, ranks = session.progress, session.position, session.saves, session.ranks
+    progress, position, saves, ranks = (
+        session.progress,
+        session.position,
+        session.saves,
+        session.ranks,
+    )
     session.lifetime.require()
     session.alive.mark(steps.CLOSING)
     progress.walks.close_inside()
@@ -63,7 +72,9 @@ def finish(session: Session) -> None:
     ranks.report("the end of the block")  # another rank may still fail in its block, or be slow
     with exit_barrier(ranks):
         close(session, "end")
-    if ranks.leads and (progress.steps_here or finished_s(session.attempt.earlier, position) is None):
+    if ranks.leads and (
+        progress.steps_here or finished_s(session.attempt.earlier, position) is None
+    ):
         session.display.close()
         say(f"{session.path}: {at_the_end(session.attempt, position)}")
     if session.mirrors is not None:
@@ -84,11 +95,22 @@ def stop_now(session: Session, reason: str, *, unsaved: bool = False) -> NoRetur
         session.waiting.tell()
     else:
         saves.secure(reason, {})
-    what = f"not saved: the next start goes on from {saves.saved or 'the beginning'}" if unsaved else "saved"
+    what = (
+        f"not saved: the next start goes on from {saves.saved or 'the beginning'}"
+        if unsaved
+        else "saved"
+    )
     why = f"{reason} at step {position.step}; {what}"
     line = f"{session.path}: stopped by {why}, run me again"
     # some ranks may be steps behind
-    stop(session, reason, why, line, position.here, patience_s=GOOD_BYE_S + 3 * session.progress.step_s)
+    stop(
+        session,
+        reason,
+        why,
+        line,
+        position.here,
+        patience_s=GOOD_BYE_S + 3 * session.progress.step_s,
+    )
 
 
 def stop(
@@ -115,7 +137,8 @@ def stop(
         if requeues:
             session.job_clock.stopped(session.attempt)
         if not ranks.alone:
-            session.stop.stay_deaf()  # a launcher signals all ranks to end when the first has exited
+            # a launcher signals all ranks to end when the first has exited
+            session.stop.stay_deaf()
     session.display.close()
     say(line)
     if session.mirrors is not None:
@@ -126,14 +149,18 @@ def stop(
 def close(session: Session, event: str, /, **facts: Any) -> None:
     """Write the attempt's last line. The attempt then counts as ended at the present position.
 
-    Then wait for the mirrors, within their limits: a process that is killed meanwhile has ended in order.
+    Then wait for the mirrors, within their limits: a process that is killed meanwhile has ended in
+    order.
     """
     try:
         session.attempt.close(event, **session.position.here._asdict() | facts)
     except DiskError as error:
         if event != "stop":
             raise
-        warn(f"{error}. The state is saved, only the journal's last line is missing: run me again all the same")
+        warn(
+            f"{error}. The state is saved, only the journal's "
+            "last line is missing: run me again all the same"
+        )
     if session.mirrors is not None:
         session.mirrors.drain(session.job_clock.gone_by())
 
@@ -149,7 +176,9 @@ def leave(session: Session, error: BaseException | None) -> None:
         elif error is not None:
             session.ranks.report_error(error)
             _land_quietly(session)
-            session.ranks.leave(f"has left with {failures.describe(error)}, at {session.position.place()}")
+            session.ranks.leave(
+                f"has left with {failures.describe(error)}, at {session.position.place()}"
+            )
             if not isinstance(error, Superseded):
                 say_failed(session, error)
                 _drain_quietly(session, wait=isinstance(error, Exception))
@@ -184,7 +213,9 @@ def say_failed(session: Session, error: BaseException) -> None:
             error=root_cause(session.ranks, error, failures.describe(error)),
             script=failures.script(),
             checkpoint=checkpoint.path.name if checkpoint else None,
-            counts=session.progress.steps_here == 0 and failures.counts(error) and not may_be_anothers,
+            counts=session.progress.steps_here == 0
+            and failures.counts(error)
+            and not may_be_anothers,
             **before,
         )
     if before:
@@ -236,16 +267,22 @@ def redone(logs: Sequence[Log]) -> Redone:
 
 
 def finished_s(logs: Sequence[Log], position: Position) -> float | None:
-    """When an earlier attempt finished the run at this position, in Unix seconds; None if unknown."""
+    """When an earlier attempt finished the run at this position,
+    in Unix seconds; None if unknown.
+    """
     for log in reversed(logs if position.finished() else ()):
-        if log.last.get("event") == "end" and journal.position(log.last) == journal.position(position.here._asdict()):
+        if log.last.get("event") == "end" and journal.position(log.last) == journal.position(
+            position.here._asdict()
+        ):
             return float(log.last["time"])
     return None
 
 
 def at_the_end(attempt: Attempt, position: Position) -> str:
     """Return one line for the end of a run: steps, attempts and repeated steps."""
-    said = "finished" if position.finished() or not position.targets else "ended before its loop did"
+    said = (
+        "finished" if position.finished() or not position.targets else "ended before its loop did"
+    )
     steps = counted(position.step, "step")
     try:
         logs = journal.logs(attempt.root)
@@ -255,11 +292,18 @@ def at_the_end(attempt: Attempt, position: Position) -> str:
     attempts = sum(log.restored is not None for log in logs)
     # Where the run came from a place, journals of earlier attempts stayed elsewhere.
     all_here = [log.attempt for log in logs] == [*range(1, attempt.number + 1)]
-    made = f" in {counted(attempts, 'attempt')}" if all_here else f"; this was attempt {attempt.number}"
+    made = (
+        f" in {counted(attempts, 'attempt')}"
+        if all_here
+        else f"; this was attempt {attempt.number}"
+    )
     line = f"{said}: {steps}{made}"
     if not again.steps:  # not known for a run that is not exact
         return line
-    return f"{line}, {'' if again.exact and all_here else 'at least '}{counted(again.steps, 'step')} done again"
+    return (
+        f"{line}, {'' if again.exact and all_here else 'at least '}{counted(again.steps, 'step')} "
+        "done again"
+    )
 
 
 def what_is_saved(step: int, saved: Name) -> str:

@@ -1,4 +1,6 @@
-"""Job clock: the scheduler's job around a run: when the run may begin, when the job ends, whether it is requeued."""
+"""Job clock: the scheduler's job around a run:
+when the run may begin, when the job ends, whether it is requeued.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
     from ..cluster.watch import JobWatch
 
 MOST_JITTER_S = 30.0  # jobs that get a notice at the same time spread their saves over this time
-LAST_ACTS_S = 5.0  # of the time until SIGKILL, for the journal and a requeue, ours or the supervisor's
+# of the time until SIGKILL, for the journal and a requeue, ours or the supervisor's
+LAST_ACTS_S = 5.0
 NEAR_S = 900.0  # a notice less than this before the job's end announces the end
 
 
@@ -48,15 +51,20 @@ class JobClock:
             # A supervisor queries the scheduler and signals this process in time.
             supervised = job_leader.supervisor() is not None
             self.watch = JobWatch(self.job, end=not (own_deadline or supervised))
-        self.early_s: float | None = None  # a random time before the job's end, so that jobs do not all stop at once
+        # a random time before the job's end, so that jobs do not all stop at once
+        self.early_s: float | None = None
         self._told = False
 
     def await_turn(self, root: Path) -> None:
-        """Before the run is claimed, wait for an earlier task of the same array, which may still be saving."""
+        """Before the run is claimed,
+        wait for an earlier task of the same array, which may still be saving.
+        """
         await_turn(root, self.job)
 
     def begin(self, *, fresh: bool) -> None:
-        """Report the run's path to the supervisor; warn when a restarted job finds no checkpoint."""
+        """Report the run's path to the supervisor;
+        warn when a restarted job finds no checkpoint.
+        """
         forget()
         supervisor = job_leader.supervisor() if self.rank == 0 else None
         if supervisor is not None:
@@ -65,8 +73,10 @@ class JobClock:
             say(on_hold(self.path))
         if fresh and self.job is not None and self.job.restart_count > 0:
             warn(
-                f"{self.path}: this is start {self.job.restart_count + 1} of job {self.job.id}, and there is no "
-                "checkpoint of an earlier one: was the directory there then, and is it the same one on every node?"
+                f"{self.path}: this is start {self.job.restart_count + 1} "
+                f"of job {self.job.id}, and there is no "
+                "checkpoint of an earlier one: was the directory there then, "
+                "and is it the same one on every node?"
             )
 
     def look(self, *, save_s: float, step_s: float, drain_s: float = 0.0) -> None:
@@ -93,14 +103,20 @@ class JobClock:
         )
 
     def left_s(self) -> float:
-        """Return how many seconds are left of the job, or until the deadline; infinity if neither end is known."""
+        """Return how many seconds are left of the job,
+        or until the deadline; infinity if neither end is known.
+        """
         if self.watch is not None:
             self.watch.look()
         ends = (self.stop.deadline_s, None if self.watch is None else self.watch.end_s)
-        return max(0.0, min((end for end in ends if end is not None), default=float("inf")) - time.time())
+        return max(
+            0.0, min((end for end in ends if end is not None), default=float("inf")) - time.time()
+        )
 
     def gone_by(self) -> float:
-        """Return until when the process may use its time, in Unix seconds: a deadline, or the kill after a signal."""
+        """Return until when the process may use its time,
+        in Unix seconds: a deadline, or the kill after a signal.
+        """
         ends = [float("inf") if self.stop.deadline_s is None else self.stop.deadline_s]
         if self.watch is not None and self.stop.reason is not None:
             from ..cluster.chain import KILL_WAIT_S
@@ -111,7 +127,9 @@ class JobClock:
         return min(ends) - interval.LEAVE_S
 
     def grace_until(self) -> float | None:
-        """Return until when this process is sure to live after the request to stop, in Unix seconds; None: unknown."""
+        """Return until when this process is sure to live after the request to stop, in Unix
+        seconds; None: unknown.
+        """
         stop, watch = self.stop, self.watch
         if stop.reason == "deadline":
             return stop.deadline_s
@@ -127,9 +145,16 @@ class JobClock:
         return self.stop.at_s + max(wait_s - LAST_ACTS_S, wait_s / 2)
 
     def stopped(self, attempt: Attempt) -> None:
-        """Prepare the requeue after a stop: when this process exits, it requeues the job, if the cause allows it."""
-        if self.job is not None and self.stop.reason is not None and job_leader.supervisor() is None:
-            self.stop.stay_deaf()  # signals that Slurm sends from now on must not interrupt the requeue
+        """Prepare the requeue after a stop: when this process exits,
+        it requeues the job, if the cause allows it.
+        """
+        if (
+            self.job is not None
+            and self.stop.reason is not None
+            and job_leader.supervisor() is None
+        ):
+            # signals that Slurm sends from now on must not interrupt the requeue
+            self.stop.stay_deaf()
             from ..cluster.cause import Heard
 
             heard = Heard(self.stop.reason, self.stop.at_s)
@@ -142,7 +167,9 @@ class JobClock:
             self.watch.close()
 
     def _warn_of_a_short_grace(self, watch: JobWatch, save_s: float, step_s: float) -> None:
-        """Warn once if only a notice leaves time for a save, and the job asks for none, or for a short one."""
+        """Warn once if only a notice leaves time for a save,
+        and the job asks for none, or for a short one.
+        """
         kill_wait_s, need_s = watch.kill_wait_s, save_s + step_s
         if self._told or kill_wait_s is None or not save_s or need_s <= kill_wait_s:
             return
@@ -153,10 +180,16 @@ class JobClock:
         notice_s = interval.enough_s(need_s)
         if watch.lead_s >= interval.needed_s(need_s):
             return
-        asked = f", and the job's notice comes {watch.lead_s:.0f} s before its end" if watch.lead_s else ""
+        asked = (
+            f", and the job's notice comes {watch.lead_s:.0f} s before its end"
+            if watch.lead_s
+            else ""
+        )
         warn(
-            f"{self.path}: a save takes {save_s:.0f} s and a step {step_s:.0f} s, and the grace after SIGTERM is "
-            f"{kill_wait_s:.0f} s (KillWait){asked}. Ask for {'an earlier' if asked else 'a'} notice: "
+            f"{self.path}: a save takes {save_s:.0f} s and a "
+            f"step {step_s:.0f} s, and the grace after SIGTERM is "
+            f"{kill_wait_s:.0f} s (KillWait){asked}. "
+            f"Ask for {'an earlier' if asked else 'a'} notice: "
             f"#SBATCH --signal=B:USR1@{notice_s}"
         )
 
@@ -175,7 +208,11 @@ def await_turn(root: Path, here: Job | None) -> None:
     from ..cluster import chain
     from ..cluster.chain import Earlier
 
-    chain.await_turn(root, lambda: [Earlier(log.owner, partial(_close, log)) for log in claiming.strangers(root)], here)
+    chain.await_turn(
+        root,
+        lambda: [Earlier(log.owner, partial(_close, log)) for log in claiming.strangers(root)],
+        here,
+    )
 
 
 def _close(log: Log) -> None:
@@ -193,12 +230,15 @@ def _requeue(here: Job, heard: Heard, path: Path, attempt: Attempt) -> None:
 
     requeues = 0
     with suppress(StoreError, OSError):
-        requeues = sum(event["event"] == "requeued" for log in journal.logs(path) for event in log.events)
+        requeues = sum(
+            event["event"] == "requeued" for log in journal.logs(path) for event in log.events
+        )
     due = Requeue(here, heard, record, requeues, [path], settings.max_requeues())
     say(f"{path}: {due.continue_job().line}")
 
 
-_pending: list[tuple[int, Callable[[], None]]] = []  # the requeue to run when this process ends, and its pid
+# the requeue to run when this process ends, and its pid
+_pending: list[tuple[int, Callable[[], None]]] = []
 
 
 def _last_act() -> None:

@@ -1,9 +1,10 @@
 """Last batch: what is special about the safe point behind an epoch's last batch.
 
-Code behind the batch loop may use names that only the loop's body sets: `loss`, a meter. A process that starts from a
-checkpoint of this safe point does not run that body, so the code may fail. Therefore a periodic save, and a stop that
-has the time, wait for the next safe point, which is the end of the epoch's body. Any other save is taken here, and the
-checkpoint before it stays until the next save. If the code fails in such a process, the next one takes that one.
+Code behind the batch loop may use names that only the loop's body sets: `loss`, a meter. A process
+that starts from a checkpoint of this safe point does not run that body, so the code may fail.
+Therefore a periodic save, and a stop that has the time, wait for the next safe point, which is the
+end of the epoch's body. Any other save is taken here, and the checkpoint before it stays until the
+next save. If the code fails in such a process, the next one takes that one.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class LastBatch(msgspec.Struct):
     _progress: Progress
     stop: str | None = None  # why the run stops at the next safe point
     saves_first: bool = False  # the run saves at this safe point nevertheless
-    body_sets: list[str] = []  # names that the code behind it reads, and only the body that did not run sets
+    # names that the code behind it reads, and only the body that did not run sets
+    body_sets: list[str] = []
     _body_s: float | None = None  # the longest time so far from here to the next safe point
     _is_behind: bool = False  # whether the last safe point was behind an epoch's last batch
     _skipped: bool = False  # this process began after an epoch's last batch, and its loop has ended
@@ -50,17 +52,22 @@ class LastBatch(msgspec.Struct):
             self._body_s = max(self._body_s or 0.0, time.monotonic() - progress.last_point_s)
         self._is_behind = progress.position.phase == "step" and progress.batches_left == 0
 
-    def stop_waits(self, reason: str, until_s: float | None, *, save_s: float, drain_s: float) -> bool:
+    def stop_waits(
+        self, reason: str, until_s: float | None, *, save_s: float, drain_s: float
+    ) -> bool:
         """Whether the stop for this reason waits for the next safe point.
 
-        It waits if the process certainly lives until then: it does until `until_s`. If that is unknown and the code
-        until then is short, the run saves here first. `save_s`, `drain_s`: what saving, and mirrors afterwards, take.
+        It waits if the process certainly lives until then: it does until `until_s`. If that is
+        unknown and the code until then is short, the run saves here first. `save_s`, `drain_s`:
+        what saving, and mirrors afterwards, take.
         """
         if self.stop is not None or not self._may_be_here():
             return False
         words, body_s = b"", self._body_s
         if self._is_behind and body_s is not None:
-            fits = until_s is not None and not interval.must_stop(time.time(), until_s, save_s, body_s + drain_s)
+            fits = until_s is not None and not interval.must_stop(
+                time.time(), until_s, save_s, body_s + drain_s
+            )
             words = _WAIT if fits else _SAVE if body_s <= SHORT_S else b""
         agreed = self._ranks.announce("the last batch", words)
         if agreed:
@@ -73,13 +80,17 @@ class LastBatch(msgspec.Struct):
         return self._may_be_here() and bool(self._ranks.announce("the last batch", mine))
 
     def may_be_behind(self) -> bool:
-        """Whether this safe point may be behind an epoch's last batch: it is, or the loader has no length."""
+        """Whether this safe point may be behind an epoch's last batch:
+        it is, or the loader has no length.
+        """
         return self._may_be_here() and (self._is_behind or self._progress.batches_left is None)
 
     def skip_body(self, name: str, tracked: Tracked, reporter: Reporter) -> None:
-        """Report that the loop `name` ends without a batch, so that its body did not run in this process.
+        """Report that the loop `name` ends without a batch, so that its body did not run in this
+        process.
 
-        If a later loop of the epoch continues, report it only if the code before that loop may need the body.
+        If a later loop of the epoch continues, report it only if the code before that loop may need
+        the body.
         """
         position = self._progress.position
         if self._progress.steps_here:
@@ -87,29 +98,41 @@ class LastBatch(msgspec.Struct):
         self._skipped = True
         names = self.body_sets = names_of_body(tracked)
         line = (
-            f"{reporter.attempt.root}: resumes behind the last batch of epoch {position.epoch}: the code that follows "
+            f"{reporter.attempt.root}: resumes behind the last "
+            f"batch of epoch {position.epoch}: the code that follows "
             "the loop runs without the loop's body"
         )
         if names:
-            reporter.tell(f"{line}, which sets {', '.join(names)}: keep that in run.vars", kind="behind_last_batch")
+            reporter.tell(
+                f"{line}, which sets {', '.join(names)}: keep that in run.vars",
+                kind="behind_last_batch",
+            )
         elif position.current == name:
             say(line)
 
     def begin_body(self) -> None:
-        """Note that a loop's body runs in this process: so the code after an earlier loop did not fail."""
+        """Note that a loop's body runs in this process:
+        so the code after an earlier loop did not fail.
+        """
         self._skipped = False
 
     def has_failed(self, error: BaseException) -> bool:
         """Whether the code behind the loop failed because this process began there."""
         ours = isinstance(error, HoldfastError) and not isinstance(error, RanksError)
-        return self._skipped and not self._progress.steps_here and isinstance(error, Exception) and not ours
+        return (
+            self._skipped
+            and not self._progress.steps_here
+            and isinstance(error, Exception)
+            and not ours
+        )
 
     def next_start(self, error: BaseException, checkpoint: Checkpoint | None, store: Store) -> str:
-        """Return from where the start after such a failure resumes: an older checkpoint, or BEGINNING; or empty.
+        """Return from where the start after such a failure resumes: an older checkpoint, or
+        BEGINNING; or empty.
 
-        BEGINNING only if the run's first epoch has no older checkpoint, and a name that only the body sets has no
-        value. Any other error may have another cause than the body that did not run. `checkpoint`: where this process
-        began.
+        BEGINNING only if the run's first epoch has no older checkpoint, and a name that only the
+        body sets has no value. Any other error may have another cause than the body that did not
+        run. `checkpoint`: where this process began.
         """
         names = [each.path for each in store.checkpoints()]
         if checkpoint is None or checkpoint.path not in names:  # it is another run's
@@ -127,16 +150,22 @@ class LastBatch(msgspec.Struct):
 
 def after_a_failure_behind(store: Store, before: str, error: str) -> str:
     """Return the line for such a failure: what the next start does, and what to change."""
-    then = f"the next start goes on from {before}" if before else "there is no older checkpoint to go on from"
+    then = (
+        f"the next start goes on from {before}"
+        if before
+        else "there is no older checkpoint to go on from"
+    )
     return (
-        f"{store.root}: {error} in the code behind an epoch's last batch, which ran without the loop's body; {then}. "
+        f"{store.root}: {error} in the code behind an epoch's last batch, "
+        f"which ran without the loop's body; {then}. "
         "Keep in run.vars what that code reads and the body sets"
         + ("" if before else "; or start with allow_fresh=True to begin anew")
     )
 
 
 def names_of_body(tracked: Tracked) -> list[str]:
-    """Return the variables that the body of the run's present loop sets and the code behind the loop reads.
+    """Return the variables that the body of the run's present loop sets and the code behind the
+    loop reads.
 
     Those that a restore restores are left out.
     """
@@ -144,7 +173,9 @@ def names_of_body(tracked: Tracked) -> list[str]:
     if not walking:
         return []
     frame = walking[-1]
-    held = {id(each) for each in tracked.inside().values()} | {id(each) for each in tracked.objects.values()}
+    held = {id(each) for each in tracked.inside().values()} | {
+        id(each) for each in tracked.objects.values()
+    }
     fields = [each for each in tracked.objects.values() if isinstance(each, Attributes)]
     kept = {name for each in fields if each.target is frame.f_globals for name in each.names}
     values = {**frame.f_globals, **frame.f_locals}

@@ -29,7 +29,8 @@ class BatchesArguments(NamedTuple):
     loader: Iterable[Any] | Feed
     name: str
     accumulate: int = 1
-    start: int | None = None  # run.enumerate() only: number of the epoch's first batch; each batch comes with its index
+    # run.enumerate() only: number of the epoch's first batch; each batch comes with its index
+    start: int | None = None
     counts: bool = False  # run.steps(): there is no loader, and no batch is the last
 
 
@@ -38,14 +39,16 @@ class LoaderCursor(Iterator[Any]):
 
     `at` is how far it has come. What a resume has fetched again is taken before it is out.
 
-    A caller may fetch batches ahead, as trainers do. Such a fetch may draw random numbers before the safe point to
-    whose next step it belongs. They are noted: a resume fetches these batches again with the same random numbers.
+    A caller may fetch batches ahead, as trainers do. Such a fetch may draw random numbers before
+    the safe point to whose next step it belongs. They are noted: a resume fetches these batches
+    again with the same random numbers.
     """
 
     def __init__(self, session: Session, served: BatchesArguments, *, ahead: bool = False) -> None:
         self._session = session
         self._settled = self._closed = False
-        self._may_be_ahead = ahead  # whether a safe point may come before all that was taken is consumed
+        # whether a safe point may come before all that was taken is consumed
+        self._may_be_ahead = ahead
         self.given = consumed = session.position.consumed(served.name)  # batches that are out
         length = -1 if ahead or served.counts else known_length(served.loader)
         self._again: deque[Any] = deque()  # batches that had been fetched ahead of the checkpoint
@@ -69,7 +72,9 @@ class LoaderCursor(Iterator[Any]):
             self._again.append(self._fetch(random))  # the last may be the end
 
     def _settle(self) -> None:
-        """Restore the state and the random numbers as they were before the first of these batches."""
+        """Restore the state and the random numbers as they were before the first of these
+        batches.
+        """
         self._settled, session = True, self._session
         settle(session, ready=session.position.current in (None, self.at.name))
         session.position.serve(self.at.name)
@@ -117,7 +122,8 @@ class LoaderCursor(Iterator[Any]):
         at = self.at
         if batches > self.given - at.consumed:
             raise UsageError(
-                f"{batches} batches of the loader {at.name!r} are done, and only {self.given - at.consumed} are "
+                f"{batches} batches of the loader {at.name!r} are done, "
+                f"and only {self.given - at.consumed} are "
                 "out that were not counted yet: give the number that this step consumed"
             )
         at.consume(batches)
@@ -129,7 +135,9 @@ class LoaderCursor(Iterator[Any]):
         self._mark_end()
 
     def _mark_end(self) -> None:
-        """Note that no batch is left: the code that follows, such as an evaluation, is not a step."""
+        """Note that no batch is left: the code that follows,
+        such as an evaluation, is not a step.
+        """
         self._session.alive.mark(steps.AFTER_BATCHES)
 
     def close(self) -> None:
@@ -145,22 +153,29 @@ class LoaderCursor(Iterator[Any]):
 def _drawn_since(before: dict[str, Any]) -> dict[str, Any]:
     """Return the states of those generators that have been drawn from since `before`."""
     changed = digests(before).changed(digests(rng.capture()))
-    return {name: before[name] for name in {key.removeprefix("tree:").partition("/")[0] for key in changed}}
+    return {
+        name: before[name]
+        for name in {key.removeprefix("tree:").partition("/")[0] for key in changed}
+    }
 
 
 def _found(
     session: Session, served: BatchesArguments, consumed: int
 ) -> tuple[Feed, FeedPosition | None, Mismatch | None, bool]:
-    """Return the feed of the loader, the position at which to open it, why not, and whether it is the first after a
-    restore.
+    """Return the feed of the loader, the position at which to open it, why not, and whether it is
+    the first after a restore.
 
-    A replaced loader continues if its facts are equal. Otherwise it starts over; in mid-epoch it is refused.
+    A replaced loader continues if its facts are equal. Otherwise it starts over; in mid-epoch it is
+    refused.
     """
     loader, name, progress = served.loader, served.name, session.progress
     known, refusal = progress.sources.get(name), None
     same = known is not None and known.loader is loader
     feed = known.feed if known is not None and same else feed_for(loader, progress.seed or 0, name)
-    before, now = progress.loader_facts.get(name), {**feed.describe(), "accumulate": served.accumulate}
+    before, now = (
+        progress.loader_facts.get(name),
+        {**feed.describe(), "accumulate": served.accumulate},
+    )
     first = before is not None and known is None
     if before is not None and first:
         moved = fingerprint.moved(before, now, session.options.accept) if consumed else []
@@ -168,20 +183,28 @@ def _found(
         if refusal is None or DATA in session.options.accept:
             for line in fingerprint.changes(before, now, f"loader {name}: "):
                 session.reporter.tell_changed(line)
-    afresh = same or (known is not None and feed.replays)  # the feed object already knows its position
+    # the feed object already knows its position
+    afresh = same or (known is not None and feed.replays)
     goes_on = not afresh and (consumed or before is None or fingerprint.alike(before, now))
     progress.keep_source(name, LoaderSource(loader, feed), now)
     position = session.position.feeds.get(name) if goes_on else None
     if consumed and feed.replays and refusal is None:
-        warn(f"loader {name!r} cannot be positioned: {consumed} batches of it are read again and dropped")
+        warn(
+            f"loader {name!r} cannot be positioned: "
+            f"{consumed} batches of it are read again and dropped"
+        )
     return feed, None if position is None else StoredPosition.of(position), refusal, first
 
 
-def _opened(session: Session, feed: Feed, name: str, position: FeedPosition | None, refusal: Mismatch | None) -> Any:
-    """Return the batches of the first loop over a loader after a restore, and whether they are those of `position`.
+def _opened(
+    session: Session, feed: Feed, name: str, position: FeedPosition | None, refusal: Mismatch | None
+) -> Any:
+    """Return the batches of the first loop over a loader after a restore, and whether they are
+    those of `position`.
 
     Raises:
-        Mismatch: `position` cannot be restored, or `refusal` says so before it was tried, and nobody accepts that.
+        Mismatch: `position` cannot be restored, or `refusal` says so before it was tried, and
+            nobody accepts that.
     """
     before, ranks = rng.capture(), session.ranks
     epoch, done = session.position.epoch, session.position.consumed(name)
@@ -195,7 +218,9 @@ def _opened(session: Session, feed: Feed, name: str, position: FeedPosition | No
         if done and not accepted:
             raise _with_a_way_back(session, error) from error
         if not done:  # between epochs a loader may be replaced: its position is at the start
-            session.reporter.tell_changed(f"loader {name}: another kind of loader begins this epoch")
+            session.reporter.tell_changed(
+                f"loader {name}: another kind of loader begins this epoch"
+            )
             return feed.open(epoch, None), True
         why = str(error)
     except Mismatch as error:
@@ -216,9 +241,13 @@ def _opened(session: Session, feed: Feed, name: str, position: FeedPosition | No
 
 
 def _with_a_way_back(session: Session, error: Mismatch) -> Mismatch:
-    """Return the refusal with the step to go back to, if the run has a checkpoint at an epoch's end before this one."""
+    """Return the refusal with the step to go back to, if the run has a checkpoint at an epoch's
+    end before this one.
+    """
     ends = [
-        name for name in session.store.index.names() if name.phase == "end" and name.order < session.position.here.order
+        name
+        for name in session.store.index.names()
+        if name.phase == "end" and name.order < session.position.here.order
     ]
     if not ends:
         return error
@@ -233,7 +262,8 @@ def _tell_inexact(session: Session, name: str, skipped: int, why: str) -> None:
     session.attempt.record("inexact", step=step, loader=name, skipped=skipped, why=why)
     cause = why.partition(". ")[0]
     session.reporter.tell(
-        f"{session.path}: not exact from step {step}: {cause}; {skipped} batches of a new pass of the loader {name!r} "
+        f"{session.path}: not exact from step {step}: {cause}; "
+        f"{skipped} batches of a new pass of the loader {name!r} "
         "are skipped, and the rest is trained",
         kind="inexact",
         name=name,

@@ -1,4 +1,6 @@
-"""Loop: the outermost loop of a run, for our generators and for programs with a loop of their own, as trainers have."""
+"""Loop: the outermost loop of a run, for our generators and for programs with a loop of their
+own, as trainers have.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,13 @@ from .session import Session
 _MAY_BEGIN = {(): ("epochs", "steps", "batches", "loop"), ("epochs",): ("batches", "steps")}
 
 LOOP_CODES: set[CodeType] = set()  # code objects of our loop generators
-ADAPTER = "adapter:"  # begins the names of the events of adapters, so that none of them is one of the journal's own
+# begins the names of the events of adapters, so that none of them is one of the journal's own
+ADAPTER = "adapter:"
 
 
 class Loop:
-    """The loop of a run that another program walks, such as a trainer: it calls these methods where they belong.
+    """The loop of a run that another program walks, such as a trainer: it calls these methods where
+    they belong.
 
         loop = run.loop(epochs=10)
         try:
@@ -42,8 +46,9 @@ class Loop:
             raise
         loop.leave()
 
-    A safe point saves when it is time, and raises `Stopped` (exit code 75) when the run must stop. The caller decides
-    where it is: the whole state must be consistent there, with no gradient pending.
+    A safe point saves when it is time, and raises `Stopped` (exit code 75) when the run must stop.
+    The caller decides where it is: the whole state must be consistent there, with no gradient
+    pending.
     """
 
     def __init__(
@@ -53,20 +58,23 @@ class Loop:
         epochs: int | range | None = None,
         steps: int | None = None,
     ) -> None:
-        """`leave` ends the run. `epochs` or `steps`: its total; with both, `epochs` is the number of epochs that
-        `steps` make up.
+        """`leave` ends the run. `epochs` or `steps`: its total; with both, `epochs` is the number
+        of epochs that `steps` make up.
         """
         self._session, self._position, self._leave = session, session.position, leave
         if steps is not None:
             self._kind, wanted = "steps", range(steps_wanted(steps))
-            session.progress.count_epochs_in_steps(0 if epochs is None else len(epochs_wanted(epochs)))
+            session.progress.count_epochs_in_steps(
+                0 if epochs is None else len(epochs_wanted(epochs))
+            )
         elif epochs is not None:
             self._kind, wanted = "epochs", epochs_wanted(epochs)
         else:
             raise UsageError("run.loop(): give epochs=, or steps= for a loop without epochs")
         self._first, self._total = wanted.start, wanted.stop
         self._cursor: LoaderCursor | None = None
-        self._begun = False  # whether this loop is inside an epoch; a restored position may be before it is
+        # whether this loop is inside an epoch; a restored position may be before it is
+        self._begun = False
         with ExitStack() as around:
             around.enter_context(inside(session, Walk("loop")))
             around.enter_context(outermost(session, self._kind, self._total, self._first))
@@ -94,12 +102,16 @@ class Loop:
 
     @property
     def durations(self) -> dict[str, Any]:
-        """What a clock says, kept by the caller: saved and restored with the run, and compared by no drill."""
+        """What a clock says, kept by the caller:
+        saved and restored with the run, and compared by no drill.
+        """
         return self._session.capture.durations
 
     @property
     def seed(self) -> int:
-        """The seed of the run's order of data: `Run(seed=...)`, or the one with which the run began."""
+        """The seed of the run's order of data:
+        `Run(seed=...)`, or the one with which the run began.
+        """
         return self._session.progress.seed or 0
 
     def consumed(self, name: str = "train") -> int:
@@ -107,23 +119,29 @@ class Loop:
         return self._position.consumed(name)
 
     def reopen(self) -> None:
-        """Let a run continue that ended before its total, because the limit that had ended it was raised."""
+        """Let a run continue that ended before its total,
+        because the limit that had ended it was raised.
+        """
         self._position.left.pop(self._kind, None)
 
     def record(self, event: str, /, **facts: Any) -> None:
-        """Write an event of the caller's own to the journal, as "adapter:EVENT"; the newest one is what it remembers.
+        """Write an event of the caller's own to the journal, as "adapter:EVENT"; the newest one is
+        what it remembers.
 
         Raises:
             UsageError: a fact has the name "event" or "time", which the journal sets.
         """
         self._session.lifetime.require()
         if taken := {"event", "time"} & facts.keys():
-            raise UsageError(f"loop.record(): the journal itself sets {min(taken)!r}; give the fact another name")
+            raise UsageError(
+                f"loop.record(): the journal itself sets {min(taken)!r}; give the fact another name"
+            )
         self._session.attempt.record(ADAPTER + event, **facts)
         self._session.attempt.flush()
 
     def note_untried(self, found: Unproven | None) -> None:
-        """Let saves wait for the ends of epochs until a drill has proven the framework; None: it is proven.
+        """Let saves wait for the ends of epochs until a drill has proven the framework; None: it is
+        proven.
 
         Call it before the first epoch, on every rank. Each start prints a line about it.
         """
@@ -131,11 +149,15 @@ class Loop:
         session.waiting.note(None, found)
 
     def begin_epoch(self) -> None:
-        """Begin the next epoch, or go on in the one that the checkpoint lies in, with the random numbers of then."""
+        """Begin the next epoch, or go on in the one that the checkpoint lies in,
+        with the random numbers of then.
+        """
         session, position = self._session, self._position
         session.lifetime.require()
         if self._begun:
-            raise UsageError("loop.begin_epoch(): the epoch before has not ended; loop.end_epoch() ends it")
+            raise UsageError(
+                "loop.begin_epoch(): the epoch before has not ended; loop.end_epoch() ends it"
+            )
         settle(session, ready=not position.in_epoch or position.current is None)
         begin_epoch(session, self._first, self._total if self._kind == "epochs" else None)
         self._begun = True
@@ -143,25 +165,30 @@ class Loop:
     def batches(self, loader: Iterable[Any] | Feed, name: str = "train") -> Iterator[Any]:
         """Return the remaining batches of `loader` in this epoch.
 
-        The first fetch restores the random numbers; whatever draws some at the beginning of an epoch comes before it.
-        The caller may fetch any number of batches ahead of those that `step_done` counts.
+        The first fetch restores the random numbers; whatever draws some at the beginning of an
+        epoch comes before it. The caller may fetch any number of batches ahead of those that
+        `step_done` counts.
         """
         self._session.lifetime.require()
         arguments = BatchesArguments(loader, name_wanted(name))
         if self._kind == "epochs" and not self._begun:
             raise UsageError("loop.batches(): no epoch has begun; loop.begin_epoch() begins one")
         if self._cursor is not None:
-            raise UsageError(f"loop.batches(): the loader {self._cursor.at.name!r} is in progress; end its epoch first")
+            raise UsageError(
+                f"loop.batches(): the loader {self._cursor.at.name!r} "
+                "is in progress; end its epoch first"
+            )
         if self._position.is_done(name):
             return iter(())
         self._cursor = LoaderCursor(self._session, arguments, ahead=True)
         return self._cursor
 
     def settle(self) -> None:
-        """Restore the random numbers, and undo what the program has changed in the state since the run was entered.
+        """Restore the random numbers, and undo what the program has changed in the state since the
+        run was entered.
 
-        The first fetch of `batches` does so by itself. A loop without loaders calls this before its first step; one
-        that ends its epochs before their loaders, when it takes no more batches.
+        The first fetch of `batches` does so by itself. A loop without loaders calls this before its
+        first step; one that ends its epochs before their loaders, when it takes no more batches.
         """
         session = self._session
         session.lifetime.require()
@@ -185,12 +212,13 @@ class Loop:
     def end_epoch(self, batches: int = 0, *, last: bool = False) -> None:
         """End the epoch: a safe point. What remains of its loader is skipped.
 
-        `batches`: of a last step that `step_done` has not marked, because validation had to come first. A run never
-        resumes between the two. `last`: the run ends here, before its total.
+        `batches`: of a last step that `step_done` has not marked, because validation had to come
+        first. A run never resumes between the two. `last`: the run ends here, before its total.
 
         Raises:
             Stopped: the state is saved; the process must end and be run again.
-            Mismatch: no batch was fetched after a restore inside the epoch, and `settle` was not called.
+            Mismatch: no batch was fetched after a restore inside the epoch, and `settle` was not
+            called.
         """
         session, cursor = self._session, self._cursor
         session.lifetime.require()
@@ -198,8 +226,10 @@ class Loop:
             raise UsageError("loop.end_epoch(): no epoch has begun; loop.begin_epoch() begins one")
         if cursor is not None and session.origin.baseline is not None:
             raise Mismatch(
-                f"{session.path}: the checkpoint lies behind the last batch that this epoch took of the loader "
-                f"{cursor.at.name!r}, so that its random numbers were not restored: call loop.settle() when the "
+                f"{session.path}: the checkpoint lies behind the "
+                "last batch that this epoch took of the loader "
+                f"{cursor.at.name!r}, so that its random numbers "
+                "were not restored: call loop.settle() when the "
                 "batches have ended, before the validation"
             )
         if consumed_wanted(batches, 0):
@@ -217,7 +247,9 @@ class Loop:
         end_epoch(session, self._total if self._kind == "epochs" else None, last=last)
 
     def leave(self, error: BaseException | None = None) -> None:
-        """End the run. Without an error the state is saved, and the run is finished; with one, nothing is saved."""
+        """End the run. Without an error the state is saved, and the run is finished; with one,
+        nothing is saved.
+        """
         session = self._session
         if session.lifetime.left:
             return
@@ -235,7 +267,9 @@ class Loop:
 
 
 def begin_epoch(session: Session, first: int, total: int | None) -> None:
-    """Begin the next epoch, or go on in the one that the checkpoint lies in. Epochs are counted from `first`."""
+    """Begin the next epoch, or go on in the one that the checkpoint lies in.
+    Epochs are counted from `first`.
+    """
     position, progress = session.position, session.progress
     if position.in_epoch:
         begin_again(session)
@@ -243,7 +277,9 @@ def begin_epoch(session: Session, first: int, total: int | None) -> None:
         progress.begin_epoch(session.tracked.generators())
         session.metrics.means.clear()
     progress.walks.named.clear()
-    session.display.update(epoch=position.epoch - first, epochs=None if total is None else total - first)
+    session.display.update(
+        epoch=position.epoch - first, epochs=None if total is None else total - first
+    )
 
 
 def end_epoch(session: Session, total: int | None, *, last: bool = False) -> None:
@@ -275,13 +311,17 @@ def outermost(session: Session, kind: str, total: int, first: int = 0) -> Iterat
         alone.loop_begins()
     try:
         yield
-    except GeneratorExit:  # `break`, or an exception leaving the block; after an exception nothing is saved
+    except (
+        GeneratorExit
+    ):  # `break`, or an exception leaving the block; after an exception nothing is saved
         if not session.lifetime.is_over:
             walks.leave_outer(session.metrics.set_aside())
             if alone is not None:
                 alone.loop_left(LOOP_CODES)
         raise
-    except BaseException as error:  # the loader or a save raised: the position stays at the last safe point
+    except (
+        BaseException
+    ) as error:  # the loader or a save raised: the position stays at the last safe point
         walks.take_outer()
         if alone is not None:
             alone.leave(error)
@@ -298,16 +338,21 @@ def _begin(session: Session, kind: str, total: int, first: int) -> None:
     targets = session.position.targets
     if targets and ("batches" in targets) != (kind == "batches"):
         raise UsageError(
-            "this run has walked run.batches() outside of run.epochs(), and then that loop is all of the run. Put "
+            "this run has walked run.batches() outside of run.epochs(), "
+            "and then that loop is all of the run. Put "
             "every run.batches() inside `for epoch in run.epochs(...):`"
         )
     _require_more(session, kind, total)
     if kind == "epochs":
         session.position.begin_epochs(first)
     was = targets.get(kind, total)
-    if total > was and progress.steps_here == 0:  # only after a restore: a second loop of the script is not reported
+    # only after a restore: a second loop of the script is not reported
+    if total > was and progress.steps_here == 0:
         session.attempt.record("extended", loop=kind, was=was, now=total)
-        say(f"{session.path}: {kind} were to end at {was}, now {f'at {total}' if total < ENDLESS else 'without end'}")
+        say(
+            f"{session.path}: {kind} were to end at {was}, "
+            f"now {f'at {total}' if total < ENDLESS else 'without end'}"
+        )
     targets[kind] = max(total, was)
     progress.walks.begin_outer(kind, total)
     progress.restart_clock()
@@ -323,13 +368,19 @@ def _require_more(session: Session, kind: str, total: int) -> None:
     if kind == "batches":
         if "batches" in position.left and kind in totals:
             raise UsageError(
-                "the run ended when the first run.batches() was left, so that this one would be empty: put both of "
+                "the run ended when the first run.batches() was left, "
+                "so that this one would be empty: put both of "
                 "them inside `for epoch in run.epochs(1):`"
             )
     elif total <= totals.get(kind, -1):
-        rounds = "`for epoch in run.epochs(3):` around it" if kind == "steps" else "a Run of its own for each training"
+        rounds = (
+            "`for epoch in run.epochs(3):` around it"
+            if kind == "steps"
+            else "a Run of its own for each training"
+        )
         raise UsageError(
-            f"run.{kind}() a second time, up to no more than the first time: it counts over all of the run, so that "
+            f"run.{kind}() a second time, up to no more than the first time: "
+            "it counts over all of the run, so that "
             f"this loop would be empty. Write {rounds}, or give a larger total"
         )
     totals[kind] = total
@@ -343,9 +394,12 @@ def inside(session: Session, walk: Walk) -> Iterator[None]:
     kinds = walks.kinds
     if walk.kind not in _MAY_BEGIN.get(kinds, ()):
         raise UsageError(
-            f"run.{walk.kind}() inside run.{kinds[-1]}(): a safe point of the inner loop would lie in the middle of "
-            "the outer one's body. Put run.epochs() around run.batches(), or walk two loaders side by side: "
-            "run.batches(holdfast.data.Zip(a, b)). A loop that `break` has left must not be held by a variable"
+            f"run.{walk.kind}() inside run.{kinds[-1]}(): "
+            "a safe point of the inner loop would lie in the middle of "
+            "the outer one's body. Put run.epochs() around run.batches(), "
+            "or walk two loaders side by side: "
+            "run.batches(holdfast.data.Zip(a, b)). "
+            "A loop that `break` has left must not be held by a variable"
         )
     walks.open.append(walk)
     try:
@@ -354,7 +408,10 @@ def inside(session: Session, walk: Walk) -> Iterator[None]:
         raise
     except BaseException as error:
         walks.failed(error)
-        if session.lifetime.over is not None and (alone := blockless.of(session.attempt)) is not None:
+        if (
+            session.lifetime.over is not None
+            and (alone := blockless.of(session.attempt)) is not None
+        ):
             alone.leave(error)  # a stop ends the outermost loop as well
         raise
     finally:

@@ -1,4 +1,6 @@
-"""Loops: the generators behind the training loops. They resume the run's position; a safe point follows each body."""
+"""Loops: the generators behind the training loops. They resume the run's position; a safe point
+follows each body.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ def epochs(session: Session, walk: Walk, wanted: range) -> Generator[int, None, 
             begin_epoch(session, first, total)
             yield position.epoch
             session.lifetime.require()
-            walks.close_inside(walk)  # a loop of this epoch was left, and the script still holds its iterator
+            # a loop of this epoch was left, and the script still holds its iterator
+            walks.close_inside(walk)
             count_left_pass(session)
             _tell_bare_loop(session)
             end_epoch(session, total)
@@ -66,14 +69,18 @@ def steps(session: Session, walk: Walk, total: int, name: str) -> Generator[int,
 
 
 def batches(session: Session, walk: Walk, served: BatchesArguments) -> Generator[Any, None, None]:
-    """Yield the remaining batches of this epoch; a safe point follows each body, or each group of bodies."""
+    """Yield the remaining batches of this epoch;
+    a safe point follows each body, or each group of bodies.
+    """
     name, named, position = served.name, session.walks.named, session.position
     in_epochs = session.walks.kinds == ("epochs",)
     with inside(session, walk):
         if name in named:
             raise UsageError(
-                f"the loop {name!r} a second time in one epoch: give each loop its own name, and go through epochs "
-                "with `for epoch in run.epochs(3):` around it. Without that, all of the run is one epoch"
+                f"the loop {name!r} a second time in one epoch: "
+                "give each loop its own name, and go through epochs "
+                "with `for epoch in run.epochs(3):` around it. "
+                "Without that, all of the run is one epoch"
             )
         named.add(name)
         if in_epochs:
@@ -115,15 +122,17 @@ def _walk(session: Session, served: BatchesArguments) -> Generator[Any, None, No
 
 
 def _ends_without_pass(session: Session) -> bool:
-    """Report, at the end of an outermost loop whose body did not run in this process, which names the code after it
-    lacks.
+    """Report, at the end of an outermost loop whose body did not run in this process, which names
+    the code after it lacks.
 
-    Return whether the process ends instead, because the run was over when it began and `finished="exit"` was given.
+    Return whether the process ends instead, because the run was over when it began and
+    `finished="exit"` was given.
     """
     if session.progress.steps_here:
         return False
     totals, position = session.walks.totals, session.position
-    begun = all(totals.get(kind, -1) >= total for kind, total in position.targets.items())  # no loop is still to come
+    # no loop is still to come
+    begun = all(totals.get(kind, -1) >= total for kind, total in position.targets.items())
     if session.options.finished == "exit":
         if ends := begun and position.finished():
             session.metrics.keep_last_line()
@@ -131,8 +140,10 @@ def _ends_without_pass(session: Session) -> bool:
         return ends
     if names := names_of_body(session.tracked):
         session.reporter.tell(
-            f"{session.path}: this loop is over, and its body does not run again. The code behind it reads "
-            f"{', '.join(names)}, which the body sets: keep that in run.vars, or end the process with "
+            f"{session.path}: this loop is over, "
+            "and its body does not run again. The code behind it reads "
+            f"{', '.join(names)}, which the body sets: "
+            "keep that in run.vars, or end the process with "
             'Run(..., finished="exit")',
             kind="after_the_loop",
             name=", ".join(names),
@@ -160,7 +171,9 @@ class _BareLoop(NamedTuple):
 
 
 def _tell_bare_loop(session: Session) -> None:
-    """Report such a loop, once, in the body of the epoch that ends, if the epoch had no step inside."""
+    """Report such a loop, once, in the body of the epoch that ends,
+    if the epoch had no step inside.
+    """
     position = session.position
     if position.step != position.epoch_began or not session.progress.look_at_body():
         return
@@ -173,8 +186,10 @@ def _tell_bare_loop(session: Session) -> None:
     if found is not None:
         advice = Advice("a bare loop", f"Write `in run.batches({found.name}):` there")
         session.reporter.tell(
-            f"epoch {position.epoch} counts as one step, although the loop at line {found.line} trained "
-            f"{found.batches} batches of {found.name}: the run is saved and stopped at ends of epochs alone. {advice}",
+            f"epoch {position.epoch} counts as one step, "
+            f"although the loop at line {found.line} trained "
+            f"{found.batches} batches of {found.name}: "
+            f"the run is saved and stopped at ends of epochs alone. {advice}",
             kind="bare_loop",
             name=found.name,
         )
@@ -207,7 +222,11 @@ def _names(each: dis.Instruction) -> list[str]:
 
 def _is_loader(value: Any) -> bool:
     """Whether it is a loader, like torch's, and not a list or a model."""
-    return hasattr(value, "batch_size") and hasattr(value, "dataset") and hasattr(type(value), "__iter__")
+    return (
+        hasattr(value, "batch_size")
+        and hasattr(value, "dataset")
+        and hasattr(type(value), "__iter__")
+    )
 
 
 LOOP_CODES.update({epochs.__code__, steps.__code__, batches.__code__})

@@ -1,4 +1,6 @@
-"""Metrics: the values passed to run.log() since the last safe point, and their epoch means. Bests: the best so far."""
+"""Metrics: the values passed to run.log() since the last safe point,
+and their epoch means. Bests: the best so far.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,11 @@ from .windows import Windows
 
 PATIENCE_S = 10.0  # wait for ranks that log a metric inside an epoch a little later than rank 0
 TOPIC = "the metric of a Best"
-MOST_WEIGHTS = 8  # most metrics of one call that can be weights: a call's cost is this times its metrics
+# most metrics of one call that can be weights: a call's cost is this times its metrics
+MOST_WEIGHTS = 8
 _PLAIN = ""  # means no weight: each call counts 1
-TIMINGS = ("*_s", "*seconds*", "*time*", "*per_s*", "*throughput*")  # metrics that differ in any two runs
+# metrics that differ in any two runs
+TIMINGS = ("*_s", "*seconds*", "*time*", "*per_s*", "*throughput*")
 
 Values = Mapping[str, float | str]
 Measured = Mapping[str, float]
@@ -41,7 +45,8 @@ def is_timing(name: str) -> bool:
 class Means:
     """Sum and count so far, for each metric and each weight logged in the same call.
 
-    They equal bit for bit what a loop's `total += loss * n; count += n` computes, and are saved with the run.
+    They equal bit for bit what a loop's `total += loss * n; count += n` computes, and are saved
+    with the run.
     """
 
     def __init__(self, stored: dict[str, dict[str, list[float]]] | None = None) -> None:
@@ -55,8 +60,13 @@ class Means:
 
     def add(self, logged: Values) -> None:
         """Add the values of one call of run.log()."""
-        values = {name: float(value) if isinstance(value, str) else value for name, value in logged.items()}
-        weights = [(_PLAIN, 1), *(each for each in values.items() if each[0] != _PLAIN)][: MOST_WEIGHTS + 1]
+        values = {
+            name: float(value) if isinstance(value, str) else value
+            for name, value in logged.items()
+        }
+        weights = [(_PLAIN, 1), *(each for each in values.items() if each[0] != _PLAIN)][
+            : MOST_WEIGHTS + 1
+        ]
         for name, value in values.items():
             by = self._sums.setdefault(name, {})
             for weight, count in weights:
@@ -73,7 +83,8 @@ class Means:
         """
         if weight is not None and not isinstance(weight, str):
             raise UsageError(
-                f"run.mean({name!r}, weight={weight!r}): the weight is the name of a metric of the same call: "
+                f"run.mean({name!r}, weight={weight!r}): "
+                "the weight is the name of a metric of the same call: "
                 f'run.log({name}=..., n=len(x)), then run.mean({name!r}, weight="n")'
             )
         pair = self._sums.get(name, {}).get(weight or _PLAIN)
@@ -87,11 +98,15 @@ class Means:
     def _missing(self, name: Any, weight: str | None) -> str:
         if name not in self._sums:
             known = ", ".join(self._sums) or "nothing"
-            return f"run.mean({name!r}): run.log() was not given {name!r} in this epoch, but {known}"
+            return (
+                f"run.mean({name!r}): run.log() was not given {name!r} in this epoch, but {known}"
+            )
         known = ", ".join(other for other in self._sums[name] if other != _PLAIN) or "nothing else"
         return (
-            f"run.mean({name!r}, weight={weight!r}): log the weight in the same call, as one of its first "
-            f"{MOST_WEIGHTS} metrics: run.log({name}=..., {weight}=...). Logged with {name!r} so far: {known}"
+            f"run.mean({name!r}, weight={weight!r}): "
+            "log the weight in the same call, as one of its first "
+            f"{MOST_WEIGHTS} metrics: run.log({name}=..., "
+            f"{weight}=...). Logged with {name!r} so far: {known}"
         )
 
 
@@ -120,10 +135,12 @@ class Metrics(msgspec.Struct):
         self._logged.values.update(values)
         self._logged.early.difference_update(values)
         for name, value in values.items():
-            if isinstance(value, str) and name not in self._told and self._ranks.leads:  # JSON has no such number
+            # JSON has no such number
+            if isinstance(value, str) and name not in self._told and self._ranks.leads:
                 self._told.add(name)
                 self._reporter.tell(
-                    f"run.log: {name} is {value} at step {self._position.step}; such a value is never the best",
+                    f"run.log: {name} is {value} at step {self._position.step}; "
+                    "such a value is never the best",
                     kind="metric_not_finite",
                     name=name,
                 )
@@ -146,9 +163,11 @@ class Metrics(msgspec.Struct):
         self._logged = after
 
     def flush(self, phase: str, epoch: int | None = None) -> dict[str, float]:
-        """Write the logged values as one line of the log. Return those that were measured on the present weights.
+        """Write the logged values as one line of the log. Return those that were measured on the
+        present weights.
 
-        `epoch`: the one that just ended, at its end. The values of a left pass of this step belong to the end, too.
+        `epoch`: the one that just ended, at its end. The values of a left pass of this step belong
+        to the end, too.
         """
         position = self._position
         known = self._left if phase == "end" and self._left_at == position.step else {}
@@ -156,16 +175,24 @@ class Metrics(msgspec.Struct):
             return known
         at = position.epoch if epoch is None else epoch
         values, early = self.set_aside()
-        self._reporter.attempt.record("metrics", step=position.step, phase=phase, epoch=at, values=values)
-        return known | format.unpack_metrics({name: value for name, value in values.items() if name not in early})
+        self._reporter.attempt.record(
+            "metrics", step=position.step, phase=phase, epoch=at, values=values
+        )
+        return known | format.unpack_metrics(
+            {name: value for name, value in values.items() if name not in early}
+        )
 
     def keep_last_line(self) -> None:
-        """Write again the values that an earlier attempt logged after the loop: this attempt does not run that code."""
+        """Write again the values that an earlier attempt logged after the loop: this attempt
+        does not run that code.
+        """
         attempt = self._reporter.attempt
         earlier = [log for log in journal.logs(attempt.root) if log.attempt < attempt.number]
         for line in journal.merged(earlier) if self._ranks.leads else ():
             if line["phase"] == "exit" and line["step"] == self._position.step:
-                attempt.record("metrics", **{name: line[name] for name in ("step", "phase", "epoch", "values")})
+                attempt.record(
+                    "metrics", **{name: line[name] for name in ("step", "phase", "epoch", "values")}
+                )
 
     def flush_left(self, logged: Logged) -> None:
         """Write the line of a pass that was left; it counts as a step."""
@@ -185,7 +212,8 @@ class Bests(msgspec.Struct):
     _store: Store
     _windows: Windows | None
     _in_flight: list[retention.CheckpointFacts] = []  # of the save that is not committed yet
-    _ranked: list[retention.CheckpointFacts] | None = None  # checkpoints to beat; None: read them again
+    # checkpoints to beat; None: read them again
+    _ranked: list[retention.CheckpointFacts] | None = None
     _missed: set[str] = set()  # metrics that were not logged, and already reported
     _shared: set[str] = set()  # metrics that all ranks log inside epochs, as far as is known
 
@@ -196,8 +224,8 @@ class Bests(msgspec.Struct):
     def is_new(self, metrics: Measured, *, at_end: bool) -> bool:
         """Return whether these metrics, or rank 0's, are a new best. `at_end`: of an epoch.
 
-        At the end of an epoch only rank 0 must have them. Inside an epoch the ranks exchange no message at each safe
-        point: a metric is ranked there only if every rank logs it.
+        At the end of an epoch only rank 0 must have them. Inside an epoch the ranks exchange no
+        message at each safe point: a metric is ranked there only if every rank logs it.
         """
         ranks, windows = self._ranks, self._windows
         if ranks.alone or not self._rules:
@@ -228,8 +256,10 @@ class Bests(msgspec.Struct):
         (self._shared if shared else self._missed).add(metric)
         if not shared:
             warn(
-                f"keep=Best({metric!r}, ...): logged inside of an epoch, and not on every rank: it brings about no "
-                "save there, and is ranked only where another save falls on that very step. Log it on every rank, or "
+                f"keep=Best({metric!r}, ...): logged inside of an epoch, "
+                "and not on every rank: it brings about no "
+                "save there, and is ranked only where another save "
+                "falls on that very step. Log it on every rank, or "
                 "at the end of the epoch, after its batches"
             )
         return shared
@@ -241,24 +271,40 @@ class Bests(msgspec.Struct):
                 facts = self._committed()
             except OSError:  # the disk fails: one save too many is better than losing a best one
                 return True
-            best = {each.name: each for rule in self._rules for each in retention.ranked(rule, facts)[: rule.n]}
-            self._ranked = list(best.values())  # the others cannot change the result, and this runs at every step
-        return any(retention.beats(metrics[rule.metric], rule, self._ranked or ()) for rule in measured)
+            best = {
+                each.name: each
+                for rule in self._rules
+                for each in retention.ranked(rule, facts)[: rule.n]
+            }
+            # the others cannot change the result, and this runs at every step
+            self._ranked = list(best.values())
+        return any(
+            retention.beats(metrics[rule.metric], rule, self._ranked or ()) for rule in measured
+        )
 
     def _committed(self) -> list[retention.CheckpointFacts]:
         """Facts of the committed checkpoints and of the one in flight."""
         return [*self._store.facts(), *self._in_flight]
 
     def warn_of_the_unmeasured(self, metrics: Measured) -> None:
-        """Warn once of a `Best` whose metric is never logged: it keeps nothing. A typing error is a likely cause."""
+        """Warn once of a `Best` whose metric is never logged:
+        it keeps nothing. A typing error is a likely cause.
+        """
         for rule in self._rules:
             if rule.metric not in metrics and rule.metric not in self._missed:
                 with suppress(OSError):  # the disk fails: the next epoch looks again
                     known = any(rule.metric in facts.metrics for facts in self._committed())
                     self._missed.add(rule.metric)
                     if not known:
-                        had = f"run.log gave {', '.join(metrics)}" if metrics else "run.log gave nothing"
-                        warn(f"keep=Best({rule.metric!r}, ...): no such metric was logged in this epoch ({had})")
+                        had = (
+                            f"run.log gave {', '.join(metrics)}"
+                            if metrics
+                            else "run.log gave nothing"
+                        )
+                        warn(
+                            f"keep=Best({rule.metric!r}, ...): "
+                            f"no such metric was logged in this epoch ({had})"
+                        )
 
 
 def _told(ranks: Ranks, mine: bool) -> bool:

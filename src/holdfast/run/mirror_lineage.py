@@ -1,4 +1,6 @@
-"""Mirror lineage: which checkpoints, here and at the places, belong to the run's lineage. Changes nothing."""
+"""Mirror lineage: which checkpoints, here and at the places,
+belong to the run's lineage. Changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,13 @@ from ..store import source
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST, Name, parse_name
 
-_SAME = ("host", "boot", "pid", "pid_started", "pid_space")  # facts that tell one process from every other
+# facts that tell one process from every other
+_SAME = ("host", "boot", "pid", "pid_started", "pid_space")
 
 
 class RemoteCheckpoint(NamedTuple):
-    """A checkpoint of the lineage at the places: for each place its number and the attempt's folder, the
-    nearest first.
+    """A checkpoint of the lineage at the places: for each place its number and the attempt's
+    folder, the nearest first.
     """
 
     name: Name
@@ -39,7 +42,9 @@ class Present:
         UsageError: two processes were the same attempt: the run has two presents.
     """
 
-    def __init__(self, local: Sequence[Checkpoint], logs: Sequence[Log], seen: Mapping[int, PlaceState]) -> None:
+    def __init__(
+        self, local: Sequence[Checkpoint], logs: Sequence[Log], seen: Mapping[int, PlaceState]
+    ) -> None:
         self._logs = [log for log in logs if log.restored is not None]
         self._seen = dict(seen)
         self._here = [*_held_here(local)]
@@ -48,17 +53,24 @@ class Present:
         self._look()
 
     def _look(self) -> None:
-        _require_one_owner([*self._claims(), *(Claim(attempt=log.attempt, owner=log.owner) for log in self._logs)])
+        _require_one_owner(
+            [*self._claims(), *(Claim(attempt=log.attempt, owner=log.owner) for log in self._logs)]
+        )
         try:
             known = [(claim.attempt, claim.origin) for claim in self._claims()]
             came_from = lineage.origins([*known, *_origins(self._logs)])
         except ValueError as error:
             raise _forked(str(error)) from None
         there = ((place, each) for place, seen in [*self._seen.items()] for each in seen.copies)
-        held = [*self._here, *(Held(place, each.attempt, each.name, each.digest) for place, each in there)]
+        held = [
+            *self._here,
+            *(Held(place, each.attempt, each.name, each.digest) for place, each in there),
+        ]
         self._chosen, self._came_from = lineage.lineage(came_from, held), came_from
         self.head = max([*came_from, *(each.attempt for each in held)], default=None)
-        self._afresh = self.head is None or came_from.get(self.head, ResumeOrigin(None)).attempt is None
+        self._afresh = (
+            self.head is None or came_from.get(self.head, ResumeOrigin(None)).attempt is None
+        )
 
     def _claims(self) -> Iterator[Claim]:
         # of a list: another thread may add a place meanwhile
@@ -86,7 +98,9 @@ class Present:
 
     def copies(self, place: int) -> dict[str, PlaceCopy]:
         """The copies of the lineage at one place, by name."""
-        inside = {(each.attempt, each.name, each.digest) for each in self._chosen if place in each.places}
+        inside = {
+            (each.attempt, each.name, each.digest) for each in self._chosen if place in each.places
+        }
         return {
             copy.name: PlaceCopy(copy.attempt, copy.facts())
             for copy in self._seen[place].copies
@@ -109,17 +123,25 @@ class Present:
     def found(self) -> list[RemoteCheckpoint]:
         """The checkpoints of the lineage that lie at places, the newest first."""
         merged: dict[str, RemoteCheckpoint] = {}
-        finite = {copy.digest: copy.finite for each in [*self._seen.values()] for copy in each.copies}
+        finite = {
+            copy.digest: copy.finite for each in [*self._seen.values()] for copy in each.copies
+        }
         for each in self._chosen:
             name = parse_name(each.name)
             if name is not None:
                 fresh = RemoteCheckpoint(name, each.digest, [], finite.get(each.digest, True))
                 one = merged.setdefault(each.digest, fresh)
                 one.at.extend((place, each.attempt) for place in each.places if place != HERE)
-        return sorted((each for each in merged.values() if each.at), key=lambda each: each.name.order, reverse=True)
+        return sorted(
+            (each for each in merged.values() if each.at),
+            key=lambda each: each.name.order,
+            reverse=True,
+        )
 
     def strays(self) -> list[str]:
-        """Return names of the local checkpoints that are not in the lineage, which was made elsewhere."""
+        """Return names of the local checkpoints that are not in the lineage,
+        which was made elsewhere.
+        """
         if self.head is None or self.head in {log.attempt for log in self._logs}:
             return []
         inside = {each.digest for each in self._chosen}
@@ -135,7 +157,11 @@ def may_live(claim: Claim) -> bool:
     """Whether the process that made a claim may still be running."""
     if claim.ended or owner.precedes(claim.owner):
         return False
-    return not claim.owner or owner.is_me(claim.owner) or not owner.proven_gone(claim.owner, lambda: claim.claimed)
+    return (
+        not claim.owner
+        or owner.is_me(claim.owner)
+        or not owner.proven_gone(claim.owner, lambda: claim.claimed)
+    )
 
 
 def origin_of(log: Log, before: Log | None) -> ResumeOrigin:
@@ -145,7 +171,11 @@ def origin_of(log: Log, before: Log | None) -> ResumeOrigin:
         return ResumeOrigin(noted.get("attempt"), noted.get("name"))
     name = next(log.newest("restored"), {}).get("checkpoint")
     branched = next(log.newest("branched"), None) is not None
-    return ResumeOrigin(None) if before is None or name is None or branched else ResumeOrigin(before.attempt, str(name))
+    return (
+        ResumeOrigin(None)
+        if before is None or name is None or branched
+        else ResumeOrigin(before.attempt, str(name))
+    )
 
 
 def _origins(logs: Sequence[Log]) -> Iterator[tuple[int, ResumeOrigin]]:
@@ -156,7 +186,9 @@ def _origins(logs: Sequence[Log]) -> Iterator[tuple[int, ResumeOrigin]]:
 def _held_here(local: Sequence[Checkpoint]) -> Iterator[Held]:
     for checkpoint in local:
         with suppress(Damaged, NotFound, OSError):  # the restore reports it
-            yield Held(HERE, checkpoint.head.attempt, checkpoint.path.name, digest_of(checkpoint.path))
+            yield Held(
+                HERE, checkpoint.head.attempt, checkpoint.path.name, digest_of(checkpoint.path)
+            )
 
 
 def digest_of(path: Path) -> str:
@@ -181,6 +213,7 @@ def _require_one_owner(claims: Sequence[Claim]) -> None:
 
 def _forked(why: str) -> UsageError:
     return UsageError(
-        f"the run went on at two places, each without the other: {why}. Choose one: without=PLACE leaves a place out, "
+        "the run went on at two places, each without the other: "
+        f"{why}. Choose one: without=PLACE leaves a place out, "
         "and a run whose directory is moved away begins from its places"
     )

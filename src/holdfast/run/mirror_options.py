@@ -1,4 +1,6 @@
-"""Mirror options: which places a run is mirrored to, with their rules, and how long a run waits for them at its end."""
+"""Mirror options: which places a run is mirrored to, with their rules, and how long a run waits
+for them at its end.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,14 @@ class Mirroring(msgspec.Struct, frozen=True):
         return f"{'; '.join(each)}; drain {self.drain_s:g} s"
 
 
-def mirroring(mirror: Mirror, without: Place | Collection[Place], drain: float, path: Path) -> Mirroring | None:
+def mirroring(
+    mirror: Mirror, without: Place | Collection[Place], drain: float, path: Path
+) -> Mirroring | None:
     """Return what `Run(mirror=, without=, drain=)` asks for; None: no mirrors.
 
     Raises:
-        UsageError: a rule is none; a place is named twice, or is the run's own directory; `without` names another one.
+        UsageError: a rule is none; a place is named twice, or is the run's own directory; `without`
+            names another one.
     """
     _require_seconds(drain)
     left_out = [without] if isinstance(without, str | os.PathLike) else [*without]
@@ -57,7 +62,8 @@ def mirroring(mirror: Mirror, without: Place | Collection[Place], drain: float, 
     names = {_text(url): shown(_text(url)) for url in rules}
     absent = _absent(left_out, names)
     found = tuple(
-        Wanted(_text(url), names[_text(url)], rule, names[_text(url)] in absent) for url, rule in rules.items()
+        Wanted(_text(url), names[_text(url)], rule, names[_text(url)] in absent)
+        for url, rule in rules.items()
     )
     _require_apart(found, path)
     return Mirroring(found, float(drain))
@@ -93,25 +99,36 @@ def _rules(mirror: Mirror) -> dict[Place, Rule | None]:
 
 
 def _absent(left_out: Iterable[Place], names: Mapping[str, str]) -> set[str]:
-    """The shown names of the places that need not answer. The environment may speak of other runs' places, too."""
-    of_environment = [each.strip() for each in os.environ.get(WITHOUT, "").split(",") if each.strip()]
+    """The shown names of the places that need not answer.
+    The environment may speak of other runs' places, too.
+    """
+    of_environment = [
+        each.strip() for each in os.environ.get(WITHOUT, "").split(",") if each.strip()
+    ]
     known = {*names.values()}
     for place in left_out:
         if _shown(place) not in known:
-            raise UsageError(f"without={_shown(place)}: the run's mirrors are {', '.join(sorted(known))}")
+            raise UsageError(
+                f"without={_shown(place)}: the run's mirrors are {', '.join(sorted(known))}"
+            )
     return {_shown(place) for place in [*left_out, *of_environment]} & known
 
 
 def _require_apart(found: Collection[Wanted], path: Path) -> None:
     if len({place.shown for place in found}) < len(found):
-        raise UsageError(f"mirror: a place is named twice: {', '.join(place.shown for place in found)}")
+        raise UsageError(
+            f"mirror: a place is named twice: {', '.join(place.shown for place in found)}"
+        )
     own = path.resolve()
     for place in found:
         if not place.shown.startswith("/"):
             continue
         there = Path(place.shown).resolve()
         if there == own or own in there.parents or there in own.parents:
-            raise UsageError(f"mirror: {place.shown} and the run's directory {path} lie in each other; take another")
+            raise UsageError(
+                f"mirror: {place.shown} and the run's directory "
+                f"{path} lie in each other; take another"
+            )
 
 
 def _shown(place: Place) -> str:

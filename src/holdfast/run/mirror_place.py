@@ -1,6 +1,7 @@
 """Mirror place: one place during a run, as the run sees it: its copies, and whether it answers.
 
-Only the client's thread changes it. Other threads read single fields, which are replaced and never changed.
+Only the client's thread changes it. Other threads read single fields, which are replaced and never
+changed.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from ..rules import Rule
 
 QUIET_S = 60.0  # a copy without progress for so long is reported
 NEVER = float("inf")
-SAY_S = 60.0  # between two lines of one kind: that copying is interrupted, or that the place answers again
+# between two lines of one kind: that copying is interrupted, or that the place answers again
+SAY_S = 60.0
 
 
 class MirrorPlace:
-    """One place of a run. `seen`: its content when it was claimed; None: it has not answered yet, which is allowed."""
+    """One place of a run. `seen`: its content when it was claimed; None: it has not answered
+    yet, which is allowed.
+    """
 
     def __init__(self, index: int, shown: str, rule: Rule, seen: PlaceState | None) -> None:
         self.index, self.shown, self.rule = index, shown, rule
@@ -32,7 +36,8 @@ class MirrorPlace:
         self.copying = ""
         self.keeps_all = False  # it refuses removals
         self.down = ""  # why copying does not go on
-        self.took_s = 0.0  # the longer of the last two copies: one may have waited for an outage to end
+        # the longer of the last two copies: one may have waited for an outage to end
+        self.took_s = 0.0
         self._last_took_s = 0.0
         self._damaged: frozenset[str] = frozenset()  # here: they are not copied
         self._heard_s = 0.0  # by the monotonic clock
@@ -51,14 +56,17 @@ class MirrorPlace:
         """Whether a copy has made no progress for long."""
         return bool(self.copying) and time.monotonic() - self._heard_s > QUIET_S
 
-    # Events ------------------------------------------------------------------------------------------------------
+    # Events
+    # ----------------------------------------------------------------------------------------------
 
     def joined(self, seen: PlaceState) -> None:
         """Note that the place is claimed, and what lies there."""
         self.seen = seen
 
     def begins(self, there: Mapping[str, CheckpointFacts]) -> None:
-        """Note which of its copies are of this run's lineage: from now on checkpoints are copied."""
+        """Note which of its copies are of this run's lineage:
+        from now on checkpoints are copied.
+        """
         self.there, self.begun, self.served = there, True, True
 
     def is_next(self, name: str) -> None:
@@ -114,7 +122,9 @@ class MirrorPlace:
 
     @property
     def say_in_s(self) -> float:
-        """Return the seconds until the next line that copying is interrupted, or that the place answers again."""
+        """Return the seconds until the next line that copying is interrupted,
+        or that the place answers again.
+        """
         if self.left_alone or bool(self.down) == self._said_down:
             return NEVER
         return max(0.0, self._said_s[bool(self.down)] + SAY_S - time.monotonic())

@@ -1,6 +1,8 @@
-"""Mirror start: asks the places of a run before it begins, claims them, and fetches the checkpoint that is the newest.
+"""Mirror start: asks the places of a run before it begins, claims them, and fetches the checkpoint
+that is the newest.
 
-If a place does not answer, a run never begins from an older state: the start fails, and says how to override that.
+If a place does not answer, a run never begins from an older state: the start fails, and says how to
+override that.
 """
 
 from __future__ import annotations
@@ -52,11 +54,14 @@ class MirrorStart:
         self._seen: dict[int, PlaceState] = {}
 
     def look(self, logs: Sequence[Log]) -> Elsewhere:
-        """Ask all places for their content; return the facts that the claim of the run's directory needs.
+        """Ask all places for their content; return the facts that the claim of the run's directory
+        needs.
 
         Raises:
-            StoreError: a place does not answer, and without it nobody knows whether this directory is the newest.
-            UsageError: another run lies there; another attempt may be alive; or an address is none that can be used.
+            StoreError: a place does not answer, and without it nobody knows whether this directory
+                is the newest.
+            UsageError: another run lies there; another attempt may be alive; or an address is none
+            that can be used.
         """
         self._client.start()
         answers = self._ask("look", {})
@@ -79,7 +84,12 @@ class MirrorStart:
         Raises:
             UsageError: another submission began the newest attempt at the places.
         """
-        claims = [(number, claim) for number, seen in self._seen.items() for claim in seen.claims if claim.entered]
+        claims = [
+            (number, claim)
+            for number, seen in self._seen.items()
+            for claim in seen.claims
+            if claim.entered
+        ]
         if entered and claims:
             number, newest = max(claims, key=lambda each: each[1].attempt)
             place = self._shown[number]
@@ -96,7 +106,8 @@ class MirrorStart:
         try:
             return self._claimed(store, attempt, entered)
         except BaseException:
-            self._client.tell("drain", until=time.time())  # the places that are claimed are told of the end
+            # the places that are claimed are told of the end
+            self._client.tell("drain", until=time.time())
             self._client.close(END_S)
             with suppress(StoreError):
                 attempt.close("end", step=0, reason="refused")
@@ -104,16 +115,27 @@ class MirrorStart:
 
     def _claimed(self, store: Store, attempt: Attempt, entered: Mapping[str, Any]) -> Mirrors:
         run_json = (self._root / "run.json").read_text()
-        claim = {"attempt": attempt.number, "run_json": run_json, "owner": owner.me(), "entered": dict(entered) or None}
-        # its answer is what lies there now: who has claimed before is listed, who claims later stops this attempt
+        claim = {
+            "attempt": attempt.number,
+            "run_json": run_json,
+            "owner": owner.me(),
+            "entered": dict(entered) or None,
+        }
+        # its answer is what lies there now: who has claimed before is listed, who claims later
+        # stops this attempt
         self._client.claim(claim)
         answers = self._ask("claim", claim)
         self._require_all(answers)
         for number in self._late:
             self._client.tell("claim", number, **claim)
         self._seen = _contents(answers)
-        for place in (self._shown[number] for number, answer in answers.items() if not answer.facts["atomic"]):
-            warn(f"{self._root}: {place} knows no exclusive write: two starts in the same second may both claim it")
+        for place in (
+            self._shown[number] for number, answer in answers.items() if not answer.facts["atomic"]
+        ):
+            warn(
+                f"{self._root}: {place} knows no exclusive write: "
+                "two starts in the same second may both claim it"
+            )
         self._tell_unusable(store)
         present = Present(store.checkpoints(), attempt.earlier, self._seen)
         places = [
@@ -124,7 +146,9 @@ class MirrorStart:
         return Mirrors(fetcher, places, self._mirroring.drain_s)
 
     def _tell_unusable(self, store: Store) -> None:
-        """Warn of copies with a manifest that cannot be used, if they would be the newest checkpoint."""
+        """Warn of copies with a manifest that cannot be used,
+        if they would be the newest checkpoint.
+        """
         newest = max((name.order for name in store.index.names()), default=(-1, 0))
         for seen in self._seen.values():
             for rest in seen.rests:
@@ -135,22 +159,30 @@ class MirrorStart:
     def close(self) -> None:
         self._client.close()
 
-    # The places' answers -----------------------------------------------------------------------------------------
+    # The places' answers
+    # -----------------------------------------------------------------------------------------
 
     def _ask(self, do: str, args: Mapping[str, Any]) -> dict[int, Event]:
         """Ask all places that must answer at the same time."""
-        asked = [number for number in range(len(self._mirroring.places)) if number not in self._late]
+        asked = [
+            number for number in range(len(self._mirroring.places)) if number not in self._late
+        ]
         began_s, told = time.monotonic(), set[int]()
 
         def look() -> None:
             """Report once each place that is asked again."""
-            failing = {number: why for number, why in self._client.failing.items() if number in asked}
+            failing = {
+                number: why for number, why in self._client.failing.items() if number in asked
+            }
             if time.monotonic() - began_s < TOLD_S:
                 return
             for number in failing.keys() - told:
                 told.add(number)
                 place = self._shown[number]
-                say(f"{self._root}: asks {place} again: {failing[number].removeprefix(f'{place}: ')}")
+                say(
+                    f"{self._root}: asks {place} again: "
+                    f"{failing[number].removeprefix(f'{place}: ')}"
+                )
 
         self._client.failing.clear()
         return self._client.ask(do, args, asked, LOOK_S, look)
@@ -158,14 +190,18 @@ class MirrorStart:
     def _require_all(self, answers: Mapping[int, Event]) -> None:
         for number, answer in answers.items():
             if answer.kind in STRANGE:
-                raise Superseded(f"{self._root}: another attempt began while this one did: {answer.text}")
+                raise Superseded(
+                    f"{self._root}: another attempt began while this one did: {answer.text}"
+                )
             if answer.kind == "foreign":
                 raise UsageError(answer.text)
             if answer.kind is not None:
                 raise self._unanswered(number, answer.text)
 
     def _require_answer(self, number: int, why: str, logs: Sequence[Log]) -> None:
-        """Continue without a place that did not answer, if it certainly holds nothing newer or the caller allows it."""
+        """Continue without a place that did not answer, if it certainly holds nothing newer or
+        the caller allows it.
+        """
         here = self._index.names()
         if here and self._is_newest(logs):
             known = "another place shows that nothing newer is there"
@@ -178,7 +214,9 @@ class MirrorStart:
         warn(f"{self._root}: {said}; the run begins without it ({known})")
 
     def _is_newest(self, logs: Sequence[Log]) -> bool:
-        """Whether a place that has answered was claimed by the last attempt of this directory, and by none later."""
+        """Whether a place that has answered was claimed by the last attempt of this directory,
+        and by none later.
+        """
         last = next((log for log in reversed(logs) if log.restored is not None), None)
         if last is None:
             return False
@@ -192,7 +230,8 @@ class MirrorStart:
         place = self._shown[number]
         fresh = "" if self._index.names() else ", and allow_fresh=True to begin from scratch"
         return StoreError(
-            f"{self._root}: {named(place, why)}. It may hold newer checkpoints than this directory, so the run does "
+            f"{self._root}: {named(place, why)}. "
+            "It may hold newer checkpoints than this directory, so the run does "
             f'not begin. Say without="{place}" or set {WITHOUT} to begin without it{fresh}'
         )
 
@@ -208,7 +247,9 @@ class MirrorStart:
             if seen.run is not None:
                 ids.setdefault(seen.run, self._shown[number])
         if len(ids) > 1:
-            raise UsageError(f"{' and '.join(ids.values())} hold different runs; give each run places of its own")
+            raise UsageError(
+                f"{' and '.join(ids.values())} hold different runs; give each run places of its own"
+            )
         return next(iter(ids), None)
 
     def _refuse_the_living(self, logs: Sequence[Log]) -> None:
@@ -225,7 +266,8 @@ class MirrorStart:
             if may_live(newest):
                 raise UsageError(
                     f"{self._shown[number]}: attempt {newest.attempt} may still be running: "
-                    f"{owner.describe(newest.owner)}. Stop it first; if you know that it is gone, say take_over=True "
+                    f"{owner.describe(newest.owner)}. Stop it first; "
+                    "if you know that it is gone, say take_over=True "
                     "or set HOLDFAST_TAKE_OVER=1"
                 )
 
@@ -240,7 +282,8 @@ def _rule(wanted: Wanted, store: Store) -> Rule:
 
 
 def claim(options: Options, store: Store, entered: Mapping[str, Any]) -> Mirrors | None:
-    """Claim the run's directory and all its places; None: the run has no mirrors. `entered`: the submission's entry.
+    """Claim the run's directory and all its places; None: the run has no mirrors. `entered`: the
+    submission's entry.
 
     Raises:
         StoreError: a place does not answer, and nobody knows whether it holds newer checkpoints.
@@ -249,7 +292,10 @@ def claim(options: Options, store: Store, entered: Mapping[str, Any]) -> Mirrors
     if mirroring is None:
         return None
     if settings.is_drilled():
-        say(f"{store.root}: drilled, and so not mirrored to {', '.join(place.shown for place in mirroring.places)}")
+        say(
+            f"{store.root}: drilled, and so not mirrored to "
+            f"{', '.join(place.shown for place in mirroring.places)}"
+        )
         return None
     start = MirrorStart(mirroring, options, store)
     try:

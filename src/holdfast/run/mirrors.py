@@ -1,8 +1,9 @@
 """Mirrors: keeps account of the copies that the worker makes of a run's checkpoints.
 
-The worker decides by itself what to copy and to remove. The run tells it of each commit, and when to end; it protects
-what is to be copied from pruning, and writes the journal. The loop waits for nothing: at its safe points it checks
-whether a later attempt has claimed a place. Only the end waits, up to a limit.
+The worker decides by itself what to copy and to remove. The run tells it of each commit, and when
+to end; it protects what is to be copied from pruning, and writes the journal. The loop waits for
+nothing: at its safe points it checks whether a later attempt has claimed a place. Only the end
+waits, up to a limit.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class Lacking(NamedTuple):
 class Mirrors:
     """The places of one attempt, on rank 0, from its claim to its end."""
 
-    def __init__(self, fetcher: CheckpointFetcher, places: Sequence[MirrorPlace], drain_s: float) -> None:
+    def __init__(
+        self, fetcher: CheckpointFetcher, places: Sequence[MirrorPlace], drain_s: float
+    ) -> None:
         self.fetcher = fetcher
         self._store, self._client = fetcher.store, fetcher.client
         self._root, self._attempt = self._store.root, self._store.claim()
@@ -58,14 +61,20 @@ class Mirrors:
         self._store.spare(self)
         self._client.listen(self)
 
-    # From the loop, and from the thread that saves ---------------------------------------------------------------
+    # From the loop, and from the thread that saves
+    # ---------------------------------------------------------------
 
     def begin(self, restored: str | None) -> None:
-        """Begin to copy: the run's own checkpoint `restored` is restored; None: the run begins with another state."""
+        """Begin to copy: the run's own checkpoint `restored` is restored; None: the run begins
+        with another state.
+        """
         present = self.fetcher.present
         origin = ResumeOrigin(None) if restored is None else ResumeOrigin(present.head, restored)
         present.went_on(self._attempt.number, origin)
-        there = {place.shown: sorted(present.copies(place.index)) if place.seen else [] for place in self.places}
+        there = {
+            place.shown: sorted(present.copies(place.index)) if place.seen else []
+            for place in self.places
+        }
         self._attempt.record("mirrors", places=there, attempt=origin.attempt, name=origin.name)
         self._origin = origin
         for place in self.places:
@@ -89,7 +98,9 @@ class Mirrors:
             raise self._superseded
 
     def spared(self) -> Collection[str]:
-        """Names of the checkpoints that are being copied, or are about to be; none while space is needed."""
+        """Names of the checkpoints that are being copied,
+        or are about to be; none while space is needed.
+        """
         if self._gave_way or self._closed:
             return ()
         local = self._local()
@@ -97,14 +108,19 @@ class Mirrors:
         return names - {""}
 
     def give_way(self) -> None:
-        """Protect no checkpoint from pruning until the next one is committed, because the space is needed."""
+        """Protect no checkpoint from pruning until the next one is committed,
+        because the space is needed.
+        """
         names = sorted(self.spared())
         self._gave_way = True
         self._attempt.record("mirrors_gave_way", names=names)
-        warn(f"{self._root}: the disk is full: {', '.join(names)} may be removed before being copied")
+        warn(
+            f"{self._root}: the disk is full: {', '.join(names)} may be removed before being copied"
+        )
         newest = _newest(self._local())
         self._client.tell("yield", newest=newest)
-        if not Condition().wait_for(lambda: not self._copies_older(newest), CANCEL_S):  # an open file keeps its space
+        # an open file keeps its space
+        if not Condition().wait_for(lambda: not self._copies_older(newest), CANCEL_S):
             self._client.end_worker()
             for place in self.places:
                 place.loses_worker()
@@ -112,15 +128,20 @@ class Mirrors:
     @property
     def drain_s(self) -> float:
         """How long the last copies will probably take at the end of the run."""
-        expected = [place.took_s * (1 + bool(place.copying)) for place in self.places if not place.down]
+        expected = [
+            place.took_s * (1 + bool(place.copying)) for place in self.places if not place.down
+        ]
         return min(self._limit_s, max(expected, default=0.0))
 
-    # The end -----------------------------------------------------------------------------------------------------
+    # The end
+    # ----------------------------------------------------------------------------------------------
 
     def drain(self, until: float, *, wait: bool = True) -> None:
-        """Wait for the last copies, at most as long as the run allows, and never beyond `until` (Unix seconds).
+        """Wait for the last copies, at most as long as the run allows, and never beyond `until`
+        (Unix seconds).
 
-        Without `wait`, only note at the places that the attempt has ended. The attempt's closing line is written.
+        Without `wait`, only note at the places that the attempt has ended. The attempt's closing
+        line is written.
 
         Raises:
             Superseded: a later attempt has claimed a place.
@@ -132,17 +153,22 @@ class Mirrors:
         self._leaving, self._gave_way = True, False  # nothing more is saved
         self._drain_until = time.time() + limit_s
         for place in self.places:
-            if place.served or place.seen is None or self._origin is None:  # else once the new worker serves it
+            # else once the new worker serves it
+            if place.served or place.seen is None or self._origin is None:
                 self._client.tell("drain", place.index, until=self._drain_until)
         if not self._drained.wait(min(TOLD_S, limit_s)) and limit_s > TOLD_S:
             if self.undrained:
-                say(f"{self._root}: waits for the copies of {self.undrained[0].checkpoint}, at most {limit_s:.0f} s")
+                say(
+                    f"{self._root}: waits for the copies of "
+                    f"{self.undrained[0].checkpoint}, at most {limit_s:.0f} s"
+                )
             self._drained.wait(limit_s - TOLD_S)
         self._drained.wait(max(0.0, min(END_S, until - time.time())))
         for each in self.undrained:
             self._attempt.record("undrained", **each._asdict())
         self.look()
-        with suppress(DiskError):  # the run is saved and closed; the places without the checkpoint are reported as well
+        # the run is saved and closed; the places without the checkpoint are reported as well
+        with suppress(DiskError):
             self._attempt.flush(sync=True)
 
     @property
@@ -151,20 +177,28 @@ class Mirrors:
         newest = None
         with suppress(OSError):  # the disk fails
             newest = next((each.path.name for each in self._store.index.newest_first()), None)
-        return [Lacking(newest, each.shown) for each in self.places if newest is not None and newest not in each.there]
+        return [
+            Lacking(newest, each.shown)
+            for each in self.places
+            if newest is not None and newest not in each.there
+        ]
 
     def say_undrained(self) -> None:
         """Tell, as the last line, which places lack the newest checkpoint."""
         if lacking := self.undrained:
             where = ", ".join(each.place for each in lacking)
-            say(f"{self._root}: {lacking[0].checkpoint} is not at {where}; the next start copies it, from this disk")
+            say(
+                f"{self._root}: {lacking[0].checkpoint} is not at {where}; "
+                "the next start copies it, from this disk"
+            )
 
     def close(self) -> None:
         """End the copying."""
         self._closed = True
         self._client.close()
 
-    # In the client's thread --------------------------------------------------------------------------------------
+    # In the client's thread
+    # --------------------------------------------------------------------------------------
 
     def handle(self, event: Event) -> None:
         """Keep account of what happened at a place."""
@@ -182,17 +216,25 @@ class Mirrors:
                 facts = next((each for each in self._local() if each.name == event.name), None)
                 place.copied(event.name, facts, event.facts["took_s"])
                 facts_of = {fact: event.facts[fact] for fact in FACTS}
-                self._attempt.record("mirrored", place=place.shown, checkpoint=event.name, **facts_of)
+                self._attempt.record(
+                    "mirrored", place=place.shown, checkpoint=event.name, **facts_of
+                )
             case "removed":
                 place.removed(event.name, whole=event.facts["whole"])
                 what = "checkpoint" if event.facts["whole"] else "half"
                 self._attempt.record("mirror_removed", place=place.shown, **{what: event.name})
             case "kept":
                 if place.refuses_removals():
-                    self._tell(place, f"{event.name} is not removed there: {event.text}", event.name)
+                    self._tell(
+                        place, f"{event.name} is not removed there: {event.text}", event.name
+                    )
             case "damaged":
                 place.give_up(event.name)
-                self._tell(place, f"{event.name} is damaged here, and was not copied: {event.text}", event.name)
+                self._tell(
+                    place,
+                    f"{event.name} is damaged here, and was not copied: {event.text}",
+                    event.name,
+                )
             case "failing":
                 self._tell_down(place, event.text, event.name)
             case "back":
@@ -227,7 +269,9 @@ class Mirrors:
         present = self.fetcher.present
         try:
             copies = present.see(place.index, place.seen)
-        except UsageError as error:  # the place has another lineage; the other places still get their copies
+        except (
+            UsageError
+        ) as error:  # the place has another lineage; the other places still get their copies
             self._leave_alone(place, str(error))
             return
         self._note_unheard(place, copies)
@@ -252,15 +296,19 @@ class Mirrors:
     def _lose(self, place: MirrorPlace, event: Event) -> None:
         """Handle a lost place. Only a later attempt's claim stops the training."""
         if event.kind != "foreign" and place.seen is not None:
-            self._superseded = Superseded(f"{self._root}: attempt {self._attempt.number} was superseded: {event.text}")
-            self._client.tell("drain", until=0.0)  # the other places need not know of that attempt yet
+            self._superseded = Superseded(
+                f"{self._root}: attempt {self._attempt.number} was superseded: {event.text}"
+            )
+            # the other places need not know of that attempt yet
+            self._client.tell("drain", until=0.0)
         else:
             self._leave_alone(place, event.text)
 
     def _leave_alone(self, place: MirrorPlace, why: str) -> None:
         place.leave_alone()
         place.goes_down(why)
-        self._tell(place, f"{why}; this attempt leaves it alone", place.copying)  # also if it was reported as down
+        # also if it was reported as down
+        self._tell(place, f"{why}; this attempt leaves it alone", place.copying)
 
     def _local(self) -> list[CheckpointFacts]:
         """The local checkpoints; those that were known before if the directory does not answer."""
@@ -269,7 +317,9 @@ class Mirrors:
         return self._known
 
     def _check_drained(self) -> None:
-        if self._leaving and all(place.drained or place.left_alone or place.seen is None for place in self.places):
+        if self._leaving and all(
+            place.drained or place.left_alone or place.seen is None for place in self.places
+        ):
             for place in self.places:
                 if place.say_in_s < NEVER:
                     self._say_how(place)
@@ -306,7 +356,9 @@ class Mirrors:
         warn(f"{self._root}: {named(place.shown, line)}")
 
     def _copies_older(self, newest: str) -> bool:
-        """Whether an older checkpoint than the newest is being copied: it may have to be removed."""
+        """Whether an older checkpoint than the newest is being copied:
+        it may have to be removed.
+        """
         return any(place.copying not in ("", newest) for place in self.places)
 
 

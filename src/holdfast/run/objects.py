@@ -1,5 +1,5 @@
-"""Objects that are captured and restored by themselves: by their framework's adapter, by their state_dict(), or,
-if they are random generators, by their state.
+"""Objects that are captured and restored by themselves: by their framework's adapter, by their
+state_dict(), or, if they are random generators, by their state.
 """
 
 from __future__ import annotations
@@ -26,12 +26,16 @@ _ADAPTERS = {  # capture, differences, restore of a framework's objects
     "holdfast.keras": "holdfast.keras.live",
     "accelerate": "holdfast.accelerate.live",
 }
-_MADE_OF = {"accelerate": "holdfast.accelerate.accelerator"}  # objects of a framework that stand for their members
-_WEIGHTS = {"torch": "holdfast.torch.weights", "holdfast.jax": "holdfast.jax.weights"}  # a model's weights alone
-# which of a captured object's leaves are parameters or moments: of other frameworks' objects nothing is known
+# objects of a framework that stand for their members
+_MADE_OF = {"accelerate": "holdfast.accelerate.accelerator"}
+# a model's weights alone
+_WEIGHTS = {"torch": "holdfast.torch.weights", "holdfast.jax": "holdfast.jax.weights"}
+# which of a captured object's leaves are parameters or moments: of other frameworks' objects
+# nothing is known
 _LOOKED_AT = {"torch": "holdfast.torch.looked_at", "holdfast.keras": "holdfast.keras.looked_at"}
 
-STEERED: WeakSet[Any] = WeakSet()  # optimizers whose `lr` a trainer sets before each step, from the script's value
+# optimizers whose `lr` a trainer sets before each step, from the script's value
+STEERED: WeakSet[Any] = WeakSet()
 
 
 def adapter_for(target: Any) -> Any:
@@ -41,23 +45,29 @@ def adapter_for(target: Any) -> Any:
 
 
 def made_of(target: Any) -> Any:
-    """Return the members of a framework's object that is made of others, as `Attributes`; else `target` itself.
+    """Return the members of a framework's object that is made of others, as `Attributes`; else
+    `target` itself.
 
     Raises:
         UsageError: its members cannot be tracked.
     """
     modules = (import_module(_MADE_OF[name]) for name in _frameworks(target) if name in _MADE_OF)
-    return next((found for module in modules if (found := module.members(target)) is not None), target)
+    return next(
+        (found for module in modules if (found := module.members(target)) is not None), target
+    )
 
 
 def weights_for(target: Any) -> Any:
     """Return the module that reads weights into `target`, or None when `target` is no model."""
-    module = next((import_module(_WEIGHTS[name]) for name in _frameworks(target) if name in _WEIGHTS), None)
+    module = next(
+        (import_module(_WEIGHTS[name]) for name in _frameworks(target) if name in _WEIGHTS), None
+    )
     return module if module is not None and module.is_model(target) else None
 
 
 def looked_at(captures: Iterable[tuple[Any, Any]]) -> Iterator[Any]:
-    """Yield the leaves that are parameters of models, or moments of optimizers. `captures`: objects and their states.
+    """Yield the leaves that are parameters of models, or moments of optimizers. `captures`: objects
+    and their states.
 
     Each save checks that such numbers are finite; other numbers may be infinite without a fault.
     """
@@ -72,7 +82,8 @@ def looked_at(captures: Iterable[tuple[Any, Any]]) -> Iterator[Any]:
 
 
 def handles_at(checkpoint: Checkpoint, path: str, types: Iterable[type] = ()) -> Any:
-    """Return the checkpoint's state of the object at `path` (a key of `Tracked.inside`), its leaves as handles.
+    """Return the checkpoint's state of the object at `path` (a key of `Tracked.inside`), its leaves
+    as handles.
 
     Raises:
         NotFound: the checkpoint contains nothing there.
@@ -84,7 +95,11 @@ def handles_at(checkpoint: Checkpoint, path: str, types: Iterable[type] = ()) ->
     for step in steps:
         if isinstance(found, list | tuple | deque):
             found = dict(enumerate(found))
-        members = {of_key(key): member for key, member in found.items()} if isinstance(found, dict) else {}
+        members = (
+            {of_key(key): member for key, member in found.items()}
+            if isinstance(found, dict)
+            else {}
+        )
         if step not in members:
             raise NotFound(f"{checkpoint.path}: holds no {path!r}")
         found = members[step]
@@ -92,7 +107,9 @@ def handles_at(checkpoint: Checkpoint, path: str, types: Iterable[type] = ()) ->
 
 
 def model_facts(target: Any) -> dict[str, Any] | None:
-    """Return class and number of parameters, for the checkpoint's document; None when `target` is no model."""
+    """Return class and number of parameters,
+    for the checkpoint's document; None when `target` is no model.
+    """
     adapter = adapter_for(target)
     count = adapter.parameter_count(target) if adapter is not None else None
     return None if count is None else {"class": adapter.class_name(target), "parameters": count}
@@ -103,17 +120,23 @@ def _frameworks(target: Any) -> list[str]:
 
 
 def _home(module: list[str]) -> str:
-    """Return the class's package; for our own classes also the subpackage, which is named after a framework."""
+    """Return the class's package; for our own classes also the subpackage,
+    which is named after a framework.
+    """
     return ".".join(module[:2]) if module[0] == "holdfast" else module[0]
 
 
 def is_generator(target: Any) -> bool:
-    """Whether `target` is a random generator of Python or NumPy. Each kind keeps its state in a different way."""
+    """Whether `target` is a random generator of Python or NumPy.
+    Each kind keeps its state in a different way.
+    """
     return isinstance(target, random.Random) or _has_bits(target) or _is_legacy(target)
 
 
 def _has_bits(target: Any) -> bool:
-    """Whether `target` is a NumPy generator. Checks its class: a wrapper may have every attribute, or raise at one."""
+    """Whether `target` is a NumPy generator. Checks its class:
+    a wrapper may have every attribute, or raise at one.
+    """
     return hasattr(type(target), "bit_generator")
 
 
@@ -122,7 +145,8 @@ def _is_legacy(target: Any) -> bool:
 
 
 def _differences(generator: Any, stored: Any) -> list[str]:
-    """Return how the stored state of a generator does not fit; a copy of the generator tries the state.
+    """Return how the stored state of a generator does not fit; a copy of the generator tries the
+    state.
 
     Raises:
         Damaged: it is the state of no such generator.
@@ -150,10 +174,17 @@ class ObjectAdapters:
 
     def has(self, value: Any) -> bool:
         kind = type(value)
-        if kind in ATOMS or kind in MUTABLE or kind is tuple or isinstance(value, type | Attributes):
+        if (
+            kind in ATOMS
+            or kind in MUTABLE
+            or kind is tuple
+            or isinstance(value, type | Attributes)
+        ):
             return False
         # a dictionary with `__getattr__ = dict.get` has every attribute: as None
-        stateful = all(callable(getattr(value, each, None)) for each in ("state_dict", "load_state_dict"))
+        stateful = all(
+            callable(getattr(value, each, None)) for each in ("state_dict", "load_state_dict")
+        )
         return bool(stateful or is_generator(value) or adapter_for(value))
 
     def capture(self, value: Any) -> Any:
@@ -168,7 +199,10 @@ class ObjectAdapters:
             from ..state import numpy_leaves
 
             seed = numpy_leaves.spawned(value.bit_generator)
-            return {"bit_generator": value.bit_generator.state, **({} if seed is None else {"seed_seq": seed})}
+            return {
+                "bit_generator": value.bit_generator.state,
+                **({} if seed is None else {"seed_seq": seed}),
+            }
         return value.state_dict()
 
     def differences(self, value: Any, stored: Any) -> list[str]:
@@ -190,12 +224,16 @@ class ObjectAdapters:
         elif _has_bits(value):
             from ..state import numpy_leaves
 
-            numpy_leaves.refill_bits(value.bit_generator, stored["bit_generator"], stored.get("seed_seq"))
+            numpy_leaves.refill_bits(
+                value.bit_generator, stored["bit_generator"], stored.get("seed_seq")
+            )
         else:
             value.load_state_dict(stored)
 
     def places(self, value: Any) -> Members:
-        """Members that a restore fills and that can be set (buffers), each with a call that gives it new memory."""
+        """Members that a restore fills and that can be set (buffers),
+        each with a call that gives it new memory.
+        """
         return dict(getattr(adapter_for(value), "places", lambda _: {})(value))
 
 
@@ -204,4 +242,6 @@ OBJECTS = ObjectAdapters()
 
 def is_random(value: Any) -> bool:
     """Whether it is a random generator, also of a framework."""
-    return is_generator(value) or (type(value).__name__ == "Generator" and codec.framework(type(value)) is not None)
+    return is_generator(value) or (
+        type(value).__name__ == "Generator" and codec.framework(type(value)) is not None
+    )

@@ -1,4 +1,6 @@
-"""Opened: in a drill, records which files this process reads that another run of the drill wrote."""
+"""Opened: in a drill,
+records which files this process reads that another run of the drill wrote.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,14 @@ from .visible import frames
 
 MOST = 1000  # most lines of one process
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_CACHES = ("/__pycache__/", "/site-packages/", "/dist-packages/", "/torchinductor_", "/.triton/", "/.cache/")
+_CACHES = (
+    "/__pycache__/",
+    "/site-packages/",
+    "/dist-packages/",
+    "/torchinductor_",
+    "/.triton/",
+    "/.cache/",
+)
 _CACHE_DIRS = (
     "XDG_CACHE_HOME",
     "TRITON_CACHE_DIR",
@@ -52,13 +61,17 @@ class _Listener:
         self._own = str(evidence.parents[1]) + os.sep  # the drill's runs
         caches = [os.environ[name] for name in _CACHE_DIRS if os.environ.get(name)]
         installed = [sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()]
-        self._passed_over = tuple(os.path.realpath(place) + os.sep for place in [*caches, *installed])
+        self._passed_over = tuple(
+            os.path.realpath(place) + os.sep for place in [*caches, *installed]
+        )
         self._wrote: set[str] = set()
         self._read: set[str] = set()
         self._within = threading.local()
 
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in ("open", "os.rename", "sqlite3.connect") or getattr(self._within, "busy", False):
+        if event not in ("open", "os.rename", "sqlite3.connect") or getattr(
+            self._within, "busy", False
+        ):
             return
         self._within.busy = True
         try:
@@ -100,12 +113,20 @@ class _Listener:
         """The resolved path; None for files of the drill, the system, a package or a cache."""
         real = os.path.realpath(os.fsdecode(path))
         ours = real.startswith((self._own, *_SYSTEM, *self._passed_over))
-        return None if ours or real.endswith(".pyc") or any(part in real for part in _CACHES) else real
+        return (
+            None if ours or real.endswith(".pyc") or any(part in real for part in _CACHES) else real
+        )
 
     def _note(self, **line: object) -> None:
         """Add a line, with the script's innermost line of the call stack, as `train.py:12`."""
         if len(self._wrote) + len(self._read) <= MOST:
             place = next(
-                (f"{os.path.basename(each.f_code.co_filename)}:{each.f_lineno}" for each in frames()[::-1]), ""
+                (
+                    f"{os.path.basename(each.f_code.co_filename)}:{each.f_lineno}"
+                    for each in frames()[::-1]
+                ),
+                "",
             )
-            disk.append(self._evidence, msgspec.json.encode({**line, "at": place}) + b"\n", sync=False)
+            disk.append(
+                self._evidence, msgspec.json.encode({**line, "at": place}) + b"\n", sync=False
+            )

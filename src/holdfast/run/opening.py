@@ -39,19 +39,29 @@ from .weights import StartFrom
 
 
 def begin(session: Session, again: Reentry | None = None) -> None:
-    """Restore the newest valid checkpoint into the live objects, or begin fresh; print one line that shows which.
+    """Restore the newest valid checkpoint into the live objects, or begin fresh; print one line
+    that shows which.
 
-    `again`: the last block of this process tracked the same objects. If no other attempt has saved since, the live
-    values count, and nothing is restored.
+    `again`: the last block of this process tracked the same objects. If no other attempt has saved
+    since, the live values count, and nothing is restored.
 
     Succeeds on all ranks or fails on all ranks.
     """
-    options, ranks, origin, attempt = session.options, session.ranks, session.origin, session.attempt
+    options, ranks, origin, attempt = (
+        session.options,
+        session.ranks,
+        session.origin,
+        session.attempt,
+    )
     _stop_if_held(session)
     _stop_again(session)
-    read_retries = ReadRetries(ranks, session.job_clock, session.reporter, partial(_stop_unread, session))
+    read_retries = ReadRetries(
+        ranks, session.job_clock, session.reporter, partial(_stop_unread, session)
+    )
     fetcher = None if session.mirrors is None else session.mirrors.fetcher
-    restorer = Restorer(options, session.tracked, ranks, session.store, origin, attempt, fetcher, read_retries)
+    restorer = Restorer(
+        options, session.tracked, ranks, session.store, origin, attempt, fetcher, read_retries
+    )
     restorer.go_back()
     with ranks.together("the types of the state"):
         types = session.capture.types()
@@ -62,12 +72,17 @@ def begin(session: Session, again: Reentry | None = None) -> None:
         attempt.record("branched", source=str(checkpoint.path), step=checkpoint.step)
     start_from = options.start_from if origin.checkpoint is None else None
     if start_from is not None and not ranks.alone:  # each rank might choose another checkpoint
-        start_from = msgspec.structs.replace(start_from, path=_place(session, read_retries, start_from.path))
-    reports = {} if start_from is None else read_retries.wait_for(lambda: _weights(session, start_from))
+        start_from = msgspec.structs.replace(
+            start_from, path=_place(session, read_retries, start_from.path)
+        )
+    reports = (
+        {} if start_from is None else read_retries.wait_for(lambda: _weights(session, start_from))
+    )
     with ranks.together("the beginning"):
         _begin_here(session, "" if start_from is None else str(start_from.path), reports)
     limit = session.drill.limit
-    if session.saves.saved is not None and limit is not None:  # the last attempt was killed before its last line
+    # the last attempt was killed before its last line
+    if session.saves.saved is not None and limit is not None:
         stop_now(session, limit)
 
 
@@ -82,7 +97,8 @@ def listen(session: Session, *, in_block: bool) -> None:
         around.enter_context(session.stop)
     else:
         around.callback(session.stop.__exit__)  # entered when a loop begins
-    around.callback(session.progress.sources.clear)  # persistent workers end here, not in the garbage collector
+    # persistent workers end here, not in the garbage collector
+    around.callback(session.progress.sources.clear)
     around.callback(session.saves.readback.close)
     around.callback(session.script_checks.close)
     around.callback(session.job_clock.close)
@@ -103,15 +119,25 @@ def _stop_if_held(session: Session) -> None:
 
 
 def _stop_again(session: Session) -> None:
-    """Stop before anything is restored if the run had stopped, and torchrun, which cannot tell, started it again."""
+    """Stop before anything is restored if the run had stopped, and torchrun, which cannot tell,
+    started it again.
+    """
     before = relaunch.note_start(session.ranks, session.attempt)
     if before is not None:
         reason, at, restart = before
         line = (
-            f"{session.path}: stopped by {reason} at step {at.step}, and torchrun has started it again at once "
+            f"{session.path}: stopped by {reason} at step {at.step}, "
+            "and torchrun has started it again at once "
             f"(restart {restart} of this launch): it does not go on here; run me again"
         )
-        stop(session, reason, f"{reason}; started again by torchrun, and left again", line, at, requeues=False)
+        stop(
+            session,
+            reason,
+            f"{reason}; started again by torchrun, and left again",
+            line,
+            at,
+            requeues=False,
+        )
 
 
 def _stop_unread(session: Session, reason: str, error: Unreadable) -> NoReturn:
@@ -172,12 +198,14 @@ def settle(session: Session, *, ready: bool = True) -> None:
         session.drill.note("begin")
         return
     session.tracked.warm_late()  # a collective: every rank begins this loop
-    session.tracked.refill_generators(session.origin.generators)  # the epoch's body has drawn from them again
+    # the epoch's body has drawn from them again
+    session.tracked.refill_generators(session.origin.generators)
     changed = _put_back(session, baseline)
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         warn(
-            "code that runs again before the loop's next step changed restored values; they are put back as saved: "
+            "code that runs again before the loop's next step "
+            "changed restored values; they are put back as saved: "
             f"{', '.join(changed[:3])}{more}"
         )
         session.attempt.record("put_back", leaves=changed[:100])
@@ -192,8 +220,8 @@ def settle(session: Session, *, ready: bool = True) -> None:
 def begin_again(session: Session) -> None:
     """Restore the random numbers from the beginning of an epoch that is resumed in its middle.
 
-    The epoch's body then draws the same numbers again before its inner loop; `zip(a, b)`, for example, begins both
-    loaders.
+    The epoch's body then draws the same numbers again before its inner loop; `zip(a, b)`, for
+    example, begins both loaders.
     """
     if session.origin.baseline is not None and session.progress.epoch_rng is not None:
         rng.restore(session.progress.epoch_rng)
@@ -209,13 +237,16 @@ def require_settled(session: Session) -> None:
     if session.origin.baseline is not None:
         name = session.position.current
         raise Mismatch(
-            f"{session.path}: the checkpoint lies inside the loop {name!r}, and run.batches(..., name={name!r}) did "
+            f"{session.path}: the checkpoint lies inside the loop {name!r}, "
+            f"and run.batches(..., name={name!r}) did "
             "not begin in this epoch"
         )
 
 
 def _begin_fresh(session: Session, source: str, reports: Mapping[str, weights.Report]) -> None:
-    session.progress.choose_seed(next((int(module.initial_seed()) for module in framework_modules()), 0))
+    session.progress.choose_seed(
+        next((int(module.initial_seed()) for module in framework_modules()), 0)
+    )
     _tell_begun(session, None, f"starts fresh (attempt {session.attempt.number})")
     for name, report in reports.items():
         session.attempt.record("started_from", source=source, name=name, report=str(report))
@@ -224,7 +255,9 @@ def _begin_fresh(session: Session, source: str, reports: Mapping[str, weights.Re
 
 
 def _restore_own(session: Session, checkpoint: Checkpoint, memory: dict[str, Any]) -> None:
-    """Restore what the run itself saved. Random numbers are last, because the other steps may draw some."""
+    """Restore what the run itself saved. Random numbers are last,
+    because the other steps may draw some.
+    """
     session.progress.restore(Position.of(memory["position"]), memory)
     went_back, step = session.position.went_back, session.options.go_back
     if step is not None and step not in went_back:
@@ -236,7 +269,8 @@ def _restore_own(session: Session, checkpoint: Checkpoint, memory: dict[str, Any
     session.metrics.restore(memory.get("means"))
     session.capture.begin_inexact(checkpoint.not_exact_from)
     session.store.go_on(checkpoint)
-    session.saves.restore(checkpoint, ours=checkpoint.path.parent.parent == session.store.root)  # otherwise a branch
+    # otherwise a branch
+    session.saves.restore(checkpoint, ours=checkpoint.path.parent.parent == session.store.root)
     _announce(session, checkpoint)
     if session.ranks.leads:
         unsound.tell_resumed(session.store, session.reporter.tell, checkpoint)
@@ -253,8 +287,11 @@ def _restore_own(session: Session, checkpoint: Checkpoint, memory: dict[str, Any
     _override(session, memory["overrides"])
     if again is not None:
         return
-    # Each rank's view lists other leaves. All must come to the same answer: an object may ask all ranks for its state.
-    digests_now = session.capture.digests(checkpoint.manifest.leaves if session.ranks.alone else None)
+    # Each rank's view lists other leaves. All must come to the same answer: an object may ask all
+    # ranks for its state.
+    digests_now = session.capture.digests(
+        checkpoint.manifest.leaves if session.ranks.alone else None
+    )
     session.origin.set_baseline(digests_now, session.tracked.generators())
     _restore_rng(session)
 
@@ -263,7 +300,10 @@ def _announce(session: Session, checkpoint: Checkpoint) -> None:
     attempt = f"(attempt {session.attempt.number})"
     done_s = finished_s(session.attempt.earlier, session.position) if session.ranks.leads else None
     if session.origin.again is not None:
-        where = f"goes on at {session.position.place()} {attempt} with the values that this process holds"
+        where = (
+            f"goes on at {session.position.place()} {attempt} "
+            "with the values that this process holds"
+        )
     elif done_s is not None:
         over = f"already finished at step {session.position.step}, {ago(done_s)} {attempt}"
         where = f"{over}; its loop's body does not run again"
@@ -287,19 +327,28 @@ def _tell_begun(session: Session, name: str | None, line: str) -> None:
 
 
 def _check_probe(session: Session, changed: list[str]) -> None:
-    """Compare the probe's result with the saved one. Raise if it differs and the environment is unchanged."""
+    """Compare the probe's result with the saved one.
+    Raise if it differs and the environment is unchanged.
+    """
     kept = session.origin.memory["probe"]
     if session.options.probe is None or kept is None:
         return
     if not digests({"probe": session.capture.ask_probe()}).changed(digests({"probe": kept})):
         return
     if not changed:
-        raise Mismatch(f"{session.path}: after the restore the probe gives another result than before the save")
-    warn(f"the probe's result differs from the one before the save; changed meanwhile: {'; '.join(changed)}")
+        raise Mismatch(
+            f"{session.path}: after the restore the probe gives another result than before the save"
+        )
+    warn(
+        "the probe's result differs from the one before the save; "
+        f"changed meanwhile: {'; '.join(changed)}"
+    )
 
 
 def _override(session: Session, applied: Mapping[str, Any], *, again: bool = False) -> None:
-    """Set the caller's overrides, except those that an earlier attempt applied; tell of them unless this is `again`."""
+    """Set the caller's overrides, except those that an earlier attempt applied; tell of them
+    unless this is `again`.
+    """
     inside = session.tracked.inside() if session.options.overrides else {}
     for name, changes in session.options.overrides.items():
         if dict(changes) != applied.get(name):
@@ -311,12 +360,17 @@ def _override(session: Session, applied: Mapping[str, Any], *, again: bool = Fal
 
 
 def _put_back(session: Session, baseline: Digests) -> list[str]:
-    """Restore the state that was restored on entry once more, unless it is still there. Return what had changed.
+    """Restore the state that was restored on entry once more, unless it is still there. Return what
+    had changed.
 
-    The hooks of a module or an optimizer may store other bytes than those of the checkpoint, which the baseline has for
-    big leaves. So the state after the second restore decides.
+    The hooks of a module or an optimizer may store other bytes than those of the checkpoint, which
+    the baseline has for big leaves. So the state after the second restore decides.
     """
-    checkpoint, memory, before = session.origin.checkpoint, session.origin.memory, session.capture.digests()
+    checkpoint, memory, before = (
+        session.origin.checkpoint,
+        session.origin.memory,
+        session.capture.digests(),
+    )
     if checkpoint is None or not baseline.changed(before):
         return []
     with reading(checkpoint.path):
@@ -333,23 +387,31 @@ def _put_back(session: Session, baseline: Digests) -> list[str]:
 
 def _restore_rng(session: Session) -> None:
     checkpoint, rank = session.origin.checkpoint, session.ranks.rank
-    if checkpoint is not None and rank >= checkpoint.world:  # seed numbers that differ from other ranks'
+    # seed numbers that differ from other ranks'
+    if checkpoint is not None and rank >= checkpoint.world:
         rng.seed(key("rank", session.progress.seed, session.position.step, rank))
         return
     for skipped in rng.restore(session.origin.memory["rng"]):
-        session.reporter.tell_changed(f"random numbers of {skipped} are in the checkpoint and cannot be put back here")
+        session.reporter.tell_changed(
+            f"random numbers of {skipped} are in the checkpoint and cannot be put back here"
+        )
 
 
 def _track(session: Session) -> None:
     """Call the tracker with its last id and the step from which this attempt resumes."""
     if session.options.tracker is None:
         return
-    before = (str(event["id"]) for log in reversed(session.attempt.earlier) for event in log.newest("tracker"))
+    before = (
+        str(event["id"])
+        for log in reversed(session.attempt.earlier)
+        for event in log.newest("tracker")
+    )
     known = next(before, None)
     found = session.options.tracker(known, session.position.step)
     if found is not None and not is_text(str(found)):
         raise UsageError(
-            f"tracker returned the id {str(found)!r}, which is no text: the next attempt could not get it back"
+            f"tracker returned the id {str(found)!r}, "
+            "which is no text: the next attempt could not get it back"
         )
     if found is not None and str(found) != known:
         session.attempt.record("tracker", id=str(found))

@@ -28,7 +28,8 @@ LINKED = 0.5  # part of a site's days until deletion: older files are written an
 
 
 def seed_of(given: SupportsIndex | None) -> int | None:
-    """Return a seed as the plain number that a checkpoint keeps; NumPy's whole numbers are no plain ones.
+    """Return a seed as the plain number that a checkpoint keeps; NumPy's whole numbers are no plain
+    ones.
 
     Raises:
         UsageError: it is none, or one that no reader would take.
@@ -42,7 +43,8 @@ def seed_of(given: SupportsIndex | None) -> int | None:
     return seed
 
 
-class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields would cost a millisecond of every start
+# a dataclass of so many fields would cost a millisecond of every start
+class Options(msgspec.Struct, frozen=True):
     """The caller's arguments, as `Run` documents them."""
 
     path: Path
@@ -74,24 +76,32 @@ class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields wou
 
     def __post_init__(self) -> None:
         if not isinstance(self.keep, Rule):
-            raise UsageError(f'keep={self.keep!r}: give a rule, as in Last(3) | Best("val_acc", max)')
+            raise UsageError(
+                f'keep={self.keep!r}: give a rule, as in Last(3) | Best("val_acc", max)'
+            )
         if not isinstance(self.every, Every | Auto | None):
             raise UsageError(
-                f"every={self.every!r}: give Every(steps=1000), Every(minutes=10), Every(epochs=1), Auto() or None"
+                f"every={self.every!r}: give Every(steps=1000), "
+                "Every(minutes=10), Every(epochs=1), Auto() or None"
             )
         if not isinstance(self.whole, Whole):
-            raise UsageError(f"whole={self.whole!r}: give a value, as in Whole(checkpoints=20, hours=24)")
+            raise UsageError(
+                f"whole={self.whole!r}: give a value, as in Whole(checkpoints=20, hours=24)"
+            )
         if self.finished not in ("continue", "exit"):
             raise UsageError(f'finished={self.finished!r}: give "exit", or "continue"')
         for change in self.accept:
             if change not in {*MOVES, DATA, settings.ARGUMENTS}:
                 known = ", ".join(sorted(MOVES))
                 raise UsageError(
-                    f"accept={change!r}: what a loader can change is {known}; else {DATA!r} or {settings.ARGUMENTS!r}"
+                    f"accept={change!r}: what a loader can change is {known}; "
+                    f"else {DATA!r} or {settings.ARGUMENTS!r}"
                 )
         for kind in self.types:
             if not isinstance(kind, type):
-                raise UsageError(f"types={kind!r}: give the classes themselves, as in types=[Colour, Point]")
+                raise UsageError(
+                    f"types={kind!r}: give the classes themselves, as in types=[Colour, Point]"
+                )
 
     def store(self, ranks: Ranks = ALONE) -> Store:
         """The run's checkpoints, with its `keep` rule."""
@@ -101,7 +111,8 @@ class Options(msgspec.Struct, frozen=True):  # a dataclass of so many fields wou
 
             kind = partial(CollectiveStore, ranks=ranks)
         whole, days = self.whole, settings.purge_days()
-        if days is not None:  # a linked file is as old as its first checkpoint, and a purge takes it from all of them
+        # a linked file is as old as its first checkpoint, and a purge takes it from all of them
+        if days is not None:
             whole = Whole(whole.checkpoints, min(whole.hours, LINKED * 24 * days))
         return kind(
             self.path,

@@ -1,7 +1,9 @@
-"""Origin: where an attempt's state came from: a checkpoint, or the objects of the last block in this process.
+"""Origin: where an attempt's state came from: a checkpoint, or the objects of the last block in
+this process.
 
-A second block of the same run in one process continues with the live objects, if no other attempt came between. The
-script's changes between two blocks are kept, as without Holdfast, and so are its draws of random numbers.
+A second block of the same run in one process continues with the live objects, if no other attempt
+came between. The script's changes between two blocks are kept, as without Holdfast, and so are its
+draws of random numbers.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class Ended(NamedTuple):
 
     checkpoint: str
     attempt: int  # that saved it
-    objects: Mapping[str, Callable[[], Any] | None]  # what each name tracked; None: that cannot be told
+    # what each name tracked; None: that cannot be told
+    objects: Mapping[str, Callable[[], Any] | None]
 
 
 class Reentry(NamedTuple):
@@ -46,32 +49,44 @@ class Reentry(NamedTuple):
 
 
 class Origin(msgspec.Struct):
-    """The checkpoint that this attempt resumes from or is restoring (None: a fresh start); rejected ones."""
+    """The checkpoint that this attempt resumes from or is restoring (None:
+    a fresh start); rejected ones.
+    """
 
     checkpoint: Checkpoint | None = None
     memory: dict[str, Any] = {}  # what the checkpoint stored of the run itself
     again: Reentry | None = None  # set: the live objects count, and were not restored
     rejected: list[tuple[str, str]] = []  # name of a newer checkpoint, and the reason
-    overridden_options: dict[str, list[str]] = {}  # options in the script that the checkpoint's values replaced
+    # options in the script that the checkpoint's values replaced
+    overridden_options: dict[str, list[str]] = {}
     baseline: Digests | None = None  # digests of the restored state, until the first loop begins
     generators: dict[str, Any] = {}  # copies of the tracked generators in that state
 
     def choose(self, checkpoint: Checkpoint | None) -> None:
-        """Note `checkpoint` as the one that this attempt tries to restore. This method restores nothing."""
+        """Note `checkpoint` as the one that this attempt tries to restore.
+        This method restores nothing.
+        """
         self.checkpoint = checkpoint
 
-    def restored(self, checkpoint: Checkpoint, memory: dict[str, Any], again: Reentry | None = None) -> None:
+    def restored(
+        self, checkpoint: Checkpoint, memory: dict[str, Any], again: Reentry | None = None
+    ) -> None:
         self.checkpoint, self.memory, self.again = checkpoint, memory, again
 
     def reject(self, name: str, why: str) -> None:
         self.rejected.append((name, why))
 
     def override_options(self, found: dict[str, list[str]]) -> None:
-        """Note them before the first restore: a restore that fails half-way overwrites the script's options."""
+        """Note them before the first restore: a restore that fails half-way overwrites the
+        script's options.
+        """
         self.overridden_options = found
 
-    def set_baseline(self, baseline: Digests | None, generators: dict[str, Any] | None = None) -> None:
-        """Set the state that must stay unchanged until the first loop begins; None: the loop has begun.
+    def set_baseline(
+        self, baseline: Digests | None, generators: dict[str, Any] | None = None
+    ) -> None:
+        """Set the state that must stay unchanged until the first loop begins; None: the loop has
+        begun.
 
         `generators`: copies of the tracked generators in that state; None: those that are known.
         """
@@ -79,10 +94,13 @@ class Origin(msgspec.Struct):
         self.generators = self.generators if generators is None else generators
 
 
-_ended: dict[tuple[str, int], Ended] = {}  # by directory and thread: how this process's last block of a run ended
+# by directory and thread: how this process's last block of a run ended
+_ended: dict[tuple[str, int], Ended] = {}
 
 
-def note_end(attempt: Attempt, tracked: Tracked, progress: Progress, checkpoint: Checkpoint | None) -> None:
+def note_end(
+    attempt: Attempt, tracked: Tracked, progress: Progress, checkpoint: Checkpoint | None
+) -> None:
     """Note that the block has ended without an error, at the end of this process's own loops.
 
     `checkpoint`: where the attempt began.
@@ -100,7 +118,9 @@ def note_end(attempt: Attempt, tracked: Tracked, progress: Progress, checkpoint:
 
 
 def take_ended(path: str | os.PathLike[str], tracked: Tracked, *, same_run: bool) -> Reentry | None:
-    """Return, once, how the last block at `path` ended; None if there is none, or it tracked other objects."""
+    """Return, once, how the last block at `path` ended;
+    None if there is none, or it tracked other objects.
+    """
     ended = _ended.pop(_key(path), None)
     if ended is None:
         return None
@@ -115,7 +135,9 @@ def take_ended(path: str | os.PathLike[str], tracked: Tracked, *, same_run: bool
 
 
 def _all(tracked: Tracked) -> dict[str, Any]:
-    """Return the tracked objects and those in their containers and attributes, which a script may replace."""
+    """Return the tracked objects and those in their containers and attributes,
+    which a script may replace.
+    """
     return {**tracked.inside(), **tracked.objects}
 
 
@@ -124,14 +146,16 @@ def _key(path: str | os.PathLike[str]) -> tuple[str, int]:
 
 
 def _held(value: Any, *, bare: bool) -> Callable[[], Any] | None:
-    """Return a reference to the object, weak if possible; None if a strong one would keep too much alive.
+    """Return a reference to the object, weak if possible; None if a strong one would keep too much
+    alive.
 
     `bare`: it contains no object with its own state.
     """
     if isinstance(value, Attributes):
         target, names = _held(value.target, bare=bare), value.names
         return None if target is None else lambda: Attributes(target(), names)
-    if is_generator(value) or (type(value) is dict and "__builtins__" in value):  # a module's names stay anyway
+    # a module's names stay anyway
+    if is_generator(value) or (type(value) is dict and "__builtins__" in value):
         return lambda: value
     if isinstance(value, _CONTAINERS):
         return (lambda: value) if bare and _is_small(value) else None

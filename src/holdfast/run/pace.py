@@ -1,6 +1,8 @@
-"""Pace: how often an attempt with `every=Auto()` saves. Rank 0 measures, chooses and journals; the others follow it.
+"""Pace: how often an attempt with `every=Auto()` saves. Rank 0 measures, chooses and journals; the
+others follow it.
 
-The first save comes soon, unless an earlier attempt has measured some. The interval is then chosen, once a start.
+The first save comes soon, unless an earlier attempt has measured some. The interval is then chosen,
+once a start.
 """
 
 from __future__ import annotations
@@ -156,7 +158,9 @@ class Pace(msgspec.Struct):
 
 
 def recall(logs: Sequence[Log]) -> Known:
-    """Read the newest journals (oldest first in `logs`); of a long one only the first and last lines."""
+    """Read the newest journals (oldest first in `logs`);
+    of a long one only the first and last lines.
+    """
     since: list[Log] = []
     seen = Seen()
     for log in reversed(logs[-MOST_LOGS:]):
@@ -173,7 +177,9 @@ def recall(logs: Sequence[Log]) -> Known:
         events = islice(log.newest("saved"), MOST_SAVES)
         found_here = [event for event in events if event.get("reason") in PERIODIC]
         saves += [Took(event.get("stall_s", 0.0), event.get("save_s", 0.0)) for event in found_here]
-        slow_s += [float(event.get("slow_s", 0.0)) for event in islice(log.newest(BESIDE), MOST_SAVES)]
+        slow_s += [
+            float(event.get("slow_s", 0.0)) for event in islice(log.newest(BESIDE), MOST_SAVES)
+        ]
         if len(saves) >= ENOUGH_SAVES:
             break
     return Known(seen, saves[:MOST_SAVES], slow_s[:MOST_SAVES])
@@ -190,9 +196,13 @@ def chosen_in(log: Log) -> Chosen | None:
 
 
 def _after(seen: Seen, log: Log) -> Seen:
-    """Add a start that has ended. It counts only if it made a step, because otherwise no work was lost."""
+    """Add a start that has ended. It counts only if it made a step,
+    because otherwise no work was lost.
+    """
     first, last = next(iter(log.events), {}), log.last
-    alive = next((each for each in reversed(log.events) if each["event"] not in (*CLOSING, *AFTERWARDS)), {})
+    alive = next(
+        (each for each in reversed(log.events) if each["event"] not in (*CLOSING, *AFTERWARDS)), {}
+    )
     restored = log.restored
     error = last.get("error")
     if last.get("event") in CLOSING and not (last.get("event") == "failed" and error is None):

@@ -1,4 +1,5 @@
-"""Passes: what run.epochs, run.steps, run.batches and run.enumerate return, and which loops are in progress.
+"""Passes: what run.epochs, run.steps, run.batches and run.enumerate return, and which loops are in
+progress.
 
 Their arguments are checked at once; an error shows what to write instead.
 """
@@ -31,7 +32,8 @@ class Logged(NamedTuple):
 class Walk:
     """One `for` statement over a loop, from its first pass until it ends or is left.
 
-    Only the `for` holds the generator. Python therefore closes it as soon as the `for` is left, which shows a `break`.
+    Only the `for` holds the generator. Python therefore closes it as soon as the `for` is left,
+    which shows a `break`.
     """
 
     def __init__(self, kind: str) -> None:
@@ -44,7 +46,9 @@ class Walk:
         return _Walking(self, generator)
 
     def close(self) -> None:
-        """Close the generator as if its loop had been left; do nothing if the generator itself is the caller."""
+        """Close the generator as if its loop had been left;
+        do nothing if the generator itself is the caller.
+        """
         generator = self._generator()
         if isinstance(generator, GeneratorType) and not generator.gi_running:
             self.closed = True
@@ -63,17 +67,19 @@ class _Walking(Iterator[T]):
         except StopIteration:
             if self._walk.closed:
                 raise UsageError(
-                    f"this iterator of run.{self._walk.kind}() was left, and its epoch or its block has ended since: "
+                    f"this iterator of run.{self._walk.kind}() was left, "
+                    "and its epoch or its block has ended since: "
                     "begin a new `for`"
                 ) from None
             raise
 
 
 class Passes(Iterable[T], Generic[T]):
-    """The remaining passes of a loop. Each `for` iterates over them; `len()` and `done` start nothing.
+    """The remaining passes of a loop. Each `for` iterates over them; `len()` and `done` start
+    nothing.
 
-    `len()` counts the whole loop, including completed passes; `done` counts the completed ones. A progress bar takes
-    both: `tqdm(batches, initial=batches.done)`.
+    `len()` counts the whole loop, including completed passes; `done` counts the completed ones. A
+    progress bar takes both: `tqdm(batches, initial=batches.done)`.
     """
 
     def __init__(
@@ -105,19 +111,25 @@ class Walks(msgspec.Struct):
     """The loops of one attempt: those in progress, and those left early."""
 
     open: list[Walk] = []  # begun and not ended, outermost first
-    named: set[str] = set()  # loaders that this attempt began: in this epoch, or outside run.epochs()
-    totals: dict[str, int] = {}  # kind of an outermost loop -> total up to which this attempt ran it
+    # loaders that this attempt began: in this epoch, or outside run.epochs()
+    named: set[str] = set()
+    # kind of an outermost loop -> total up to which this attempt ran it
+    totals: dict[str, int] = {}
     raised: BaseException | None = None  # the last error that left a loop
     _outer: tuple[str, int] | None = None  # the outermost loop in progress, and its total
-    _outer_logged: Logged | None = None  # metrics logged in the body of the outermost loop, which was left
-    _left_pass: Logged | None = None  # metrics logged in a pass that was left and is not counted yet
+    # metrics logged in the body of the outermost loop, which was left
+    _outer_logged: Logged | None = None
+    # metrics logged in a pass that was left and is not counted yet
+    _left_pass: Logged | None = None
 
     @property
     def kinds(self) -> tuple[str, ...]:
         return tuple(walk.kind for walk in self.open)
 
     def close_inside(self, walk: Walk | None = None) -> None:
-        """Close the walks inside `walk` (without it, all) that the script still holds after leaving their loops."""
+        """Close the walks inside `walk` (without it, all) that the script still holds after
+        leaving their loops.
+        """
         keep = 0 if walk is None else self.open.index(walk) + 1
         for inner in reversed(self.open[keep:]):
             inner.close()
@@ -126,21 +138,29 @@ class Walks(msgspec.Struct):
         self._outer, self._outer_logged = (kind, total), None
 
     def leave_outer(self, logged: Logged) -> None:
-        """Note that the outermost loop was left; `take_outer` returns it when the script continues."""
+        """Note that the outermost loop was left;
+        `take_outer` returns it when the script continues.
+        """
         self._outer_logged = logged
 
     def take_outer(self) -> tuple[tuple[str, int] | None, Logged | None]:
-        """Return, once, the outermost loop that was left early, if there is one, and the metrics logged in its body."""
+        """Return, once, the outermost loop that was left early, if there is one, and the metrics
+        logged in its body.
+        """
         outer, self._outer = self._outer, None
         logged, self._outer_logged = self._outer_logged, None
         return outer, logged
 
     def leave_pass(self, logged: Logged) -> None:
-        """Note that the current pass was left, for example by `break`. It is counted when the script continues."""
+        """Note that the current pass was left, for example by `break`. It is counted when the
+        script continues.
+        """
         self._left_pass = logged
 
     def take_left_pass(self) -> Logged | None:
-        """Return, once, the metrics logged in a left pass that is to be counted now; None when there is none."""
+        """Return, once, the metrics logged in a left pass that is to be counted now;
+        None when there is none.
+        """
         left, self._left_pass = self._left_pass, None
         return left
 
@@ -168,10 +188,17 @@ def epochs_wanted(total: int | range) -> range:
     """
     if isinstance(total, range):
         if total.step != 1 or total.start < 0:
-            raise UsageError(f"run.epochs({total!r}): give a range with step 1 and no negative start: range(1, 11)")
+            raise UsageError(
+                f"run.epochs({total!r}): give a range with "
+                "step 1 and no negative start: range(1, 11)"
+            )
         return range(total.start, max(total.start, total.stop))
     return range(
-        _whole(total, f"run.epochs({total!r}): give a number of epochs, as in run.epochs(10), or range(1, 11)")
+        _whole(
+            total,
+            f"run.epochs({total!r}): give a number of epochs, "
+            "as in run.epochs(10), or range(1, 11)",
+        )
     )
 
 
@@ -181,7 +208,11 @@ def steps_wanted(total: int) -> int:
     Raises:
         UsageError: `total` is not a number of steps.
     """
-    return _whole(total, f"run.steps({total!r}): give a number of steps, as in run.steps(1000); run.steps() has no end")
+    return _whole(
+        total,
+        f"run.steps({total!r}): give a number of steps, "
+        "as in run.steps(1000); run.steps() has no end",
+    )
 
 
 def group_wanted(accumulate: int) -> int:
@@ -190,7 +221,9 @@ def group_wanted(accumulate: int) -> int:
     Raises:
         UsageError: `accumulate` is not a whole number of at least 1.
     """
-    asked = f"accumulate={accumulate!r}: at least 1 is wanted, as in run.batches(loader, accumulate=4)"
+    asked = (
+        f"accumulate={accumulate!r}: at least 1 is wanted, as in run.batches(loader, accumulate=4)"
+    )
     found = _whole(accumulate, asked)
     if found < 1:
         raise UsageError(asked)
@@ -204,7 +237,9 @@ def consumed_wanted(batches: int, least: int) -> int:
         UsageError: `batches` is not a whole number of at least `least`.
     """
     return _whole(
-        batches, f"batches={batches!r}: at least {least} is wanted, the batches that the step consumed", least
+        batches,
+        f"batches={batches!r}: at least {least} is wanted, the batches that the step consumed",
+        least,
     )
 
 
@@ -215,7 +250,10 @@ def name_wanted(name: str) -> str:
         UsageError: `name` cannot name a loader's position.
     """
     if not isinstance(name, str) or not name:
-        raise UsageError(f'name={name!r}: give each loader a name of its own, as in run.batches(loader, name="train")')
+        raise UsageError(
+            f"name={name!r}: give each loader a name of its own, "
+            'as in run.batches(loader, name="train")'
+        )
     return name
 
 
@@ -225,7 +263,10 @@ def start_wanted(start: int) -> int:
     Raises:
         UsageError: run.enumerate() cannot count from `start`.
     """
-    asked = f'start={start!r}: give a whole number; the loader\'s name is name=, as in run.enumerate(loader, name="a")'
+    asked = (
+        f"start={start!r}: give a whole number; "
+        'the loader\'s name is name=, as in run.enumerate(loader, name="a")'
+    )
     return _whole(start, asked, least=-ENDLESS)
 
 

@@ -1,4 +1,5 @@
-"""Position: where a run is between its steps. Progress: what this attempt has done, and the state of its loops.
+"""Position: where a run is between its steps. Progress: what this attempt has done, and the state
+of its loops.
 
 Cursor: how far one loader has come in one epoch.
 """
@@ -22,7 +23,8 @@ from ..state.sound import Count, Whole, shaped
 from ..store import format
 from .passes import Walks
 
-AHEAD = "ahead"  # in a feed's position: the random numbers before each fetch whose batch is not consumed yet
+# in a feed's position: the random numbers before each fetch whose batch is not consumed yet
+AHEAD = "ahead"
 _Total = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]  # ENDLESS is one, too
 
 
@@ -58,7 +60,9 @@ class _FeedShape(msgspec.Struct):
 
 
 class Position(msgspec.Struct):
-    """Completed steps, the epoch in progress, and how far its loaders have advanced (`feeds`: where each one is)."""
+    """Completed steps, the epoch in progress, and how far its loaders have advanced (`feeds`:
+    where each one is).
+    """
 
     step: Count = 0
     epoch: Whole = 0  # counted from 0, or from the start of the range that run.epochs() was given
@@ -79,7 +83,8 @@ class Position(msgspec.Struct):
     @classmethod
     def of(cls, stored: Any) -> Position:
         names = {*cls.__struct_fields__}
-        if not isinstance(stored, Mapping) or stored.keys() | {"first_epoch"} != names:  # absent in the oldest: 0
+        # absent in the oldest: 0
+        if not isinstance(stored, Mapping) or stored.keys() | {"first_epoch"} != names:
             raise Damaged("the checkpoint's position is not one that Holdfast writes")
         found = shaped(cls, stored, "the checkpoint's position")
         passed = shaped(dict[str, _Passed], found.loaders, "the checkpoint's positions of loaders")
@@ -87,7 +92,11 @@ class Position(msgspec.Struct):
         for name in sorted(feeds.keys() | passed.keys()):
             each, at = passed.get(name), feeds.get(name)
             if each is None:  # in this epoch nothing was taken from it
-                began = at is not None and at.epoch == found.epoch and (found.in_epoch or name == found.current)
+                began = (
+                    at is not None
+                    and at.epoch == found.epoch
+                    and (found.in_epoch or name == found.current)
+                )
                 agree = not (began and at and at.batches)
             elif at is None or at.epoch != found.epoch:
                 agree = not each.consumed
@@ -117,12 +126,15 @@ class Position(msgspec.Struct):
         if first != self.first_epoch:
             was = self.first_epoch
             raise Mismatch(
-                f"run.epochs() begins with epoch {first}, and this run began with epoch {was}: write "
+                f"run.epochs() begins with epoch {first}, "
+                f"and this run began with epoch {was}: write "
                 + (f"run.epochs(range({was}, total))" if was else "run.epochs(total)")
             )
 
     def goes_on(self, kind: str, total: int) -> bool:
-        """Whether passes of that loop remain. One that was left goes on only if its total was raised."""
+        """Whether passes of that loop remain.
+        One that was left goes on only if its total was raised.
+        """
         done = self.epoch if kind == "epochs" else self.step
         return done < total and total > self.left.get(kind, -1)
 
@@ -142,7 +154,9 @@ class Position(msgspec.Struct):
         return bool(self.loaders.get(name, {}).get("done"))
 
     def at_safe_point(self, phase: str) -> None:
-        """Record a safe point: after a "step", which is counted, or at the "end" of an epoch or of the run."""
+        """Record a safe point: after a "step", which is counted,
+        or at the "end" of an epoch or of the run.
+        """
         self.step, self.phase = self.step + (phase == "step"), phase
 
     def begin_epoch(self) -> None:
@@ -184,17 +198,19 @@ class Cursor(msgspec.Struct):
     _group: int
     taken: int = 0
     ended: bool = False  # no batch is left to be fetched
-    ahead: deque[Fetch] = msgspec.field(default_factory=deque)  # of what was taken and is not consumed; the end, too
+    # of what was taken and is not consumed; the end, too
+    ahead: deque[Fetch] = msgspec.field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self.taken = self.consumed
 
     @property
     def left(self) -> int | None:
-        """Number of batches of this epoch that are not consumed; None if the loader's length is not known.
+        """Number of batches of this epoch that are not consumed; None if the loader's length is not
+        known.
 
-        It is below 0 where no safe point counts as the one behind the last batch: for a trainer, which knows by itself
-        where its epochs end, for `run.steps()`, and in an epoch of one step.
+        It is below 0 where no safe point counts as the one behind the last batch: for a trainer,
+        which knows by itself where its epochs end, for `run.steps()`, and in an epoch of one step.
         """
         if self._length is None:
             return None
@@ -232,7 +248,9 @@ class LoaderSource(NamedTuple):
 
 
 class Progress:
-    """One attempt: its position, its loops in progress and their loaders, and the duration of a step."""
+    """One attempt: its position,
+    its loops in progress and their loaders, and the duration of a step.
+    """
 
     def __init__(self, seed: int | None) -> None:
         self.position = Position()
@@ -252,18 +270,22 @@ class Progress:
 
     @property
     def batches_left(self) -> int | None:
-        """How many batches of the loader in progress are not consumed; None if its length is not known."""
+        """How many batches of the loader in progress are not consumed;
+        None if its length is not known.
+        """
         return None if self._cursor is None else self._cursor.left
 
     @property
     def lives_on(self) -> str:
-        """What of the loader in progress no start can bring back, not even at an epoch's end; empty if nothing."""
+        """What of the loader in progress no start can bring back, not even at an epoch's end;
+        empty if nothing.
+        """
         return "" if self._cursor is None else self._cursor.feed.lives_on
 
     @property
     def unproven_here(self) -> Unproven | None:
-        """Return why a start from here may be refused, or may give other results: the unproven loader in progress, or
-        the unproven framework inside an epoch.
+        """Return why a start from here may be refused, or may give other results: the unproven
+        loader in progress, or the unproven framework inside an epoch.
 
         None: it may not, as at an epoch's end.
         """
@@ -278,7 +300,9 @@ class Progress:
     def several_epochs(self) -> bool:
         """Whether the run has more than one epoch, so that an epoch's end is not the run's end."""
         position = self.position
-        return max(position.targets.get("epochs", 0) - position.first_epoch, self._epochs_in_steps) > 1
+        return (
+            max(position.targets.get("epochs", 0) - position.first_epoch, self._epochs_in_steps) > 1
+        )
 
     def restore(self, position: Position, memory: Mapping[str, Any]) -> None:
         """Restore the position from the run's own part of a checkpoint."""
@@ -296,7 +320,9 @@ class Progress:
         return position.state_dict()
 
     def count_epochs_in_steps(self, epochs: int) -> None:
-        """Note how many epochs a loop has that goes up to a number of steps; 0: none, or nobody knows."""
+        """Note how many epochs a loop has that goes up to a number of steps;
+        0: none, or nobody knows.
+        """
         self._epochs_in_steps = epochs
 
     def choose_seed(self, seed: int) -> None:
@@ -304,7 +330,9 @@ class Progress:
         self.seed = seed if self.seed is None else self.seed
 
     def begin_epoch(self, generators: dict[str, Any]) -> None:
-        """Note the random numbers with which the epoch's body begins; `generators`: copies of the tracked ones."""
+        """Note the random numbers with which the epoch's body begins;
+        `generators`: copies of the tracked ones.
+        """
         self.position.begin_epoch()
         self.epoch_rng, self.epoch_generators = rng.capture(), generators
 
@@ -326,10 +354,14 @@ class Progress:
         self.step_s = max(self.step_s, time.monotonic() - self.last_point_s)
 
     def mark(self, epoch: int | None = None) -> Mark:
-        """Return this moment, for the interval between saves. `epoch`: the one that just ended, at its end."""
+        """Return this moment, for the interval between saves.
+        `epoch`: the one that just ended, at its end.
+        """
         position = self.position
         now = position.epoch if epoch is None else epoch
-        return Mark(position.step, now - position.first_epoch, time.monotonic(), position.phase == "end")
+        return Mark(
+            position.step, now - position.first_epoch, time.monotonic(), position.phase == "end"
+        )
 
     def keep_source(self, name: str, source: LoaderSource, facts: Mapping[str, Any]) -> None:
         self.loader_facts[name], self.sources[name] = facts, source

@@ -1,4 +1,6 @@
-"""Ranks of a run: which processes belong to it, what must be equal on all of them, and outcomes that all share."""
+"""Ranks of a run: which processes belong to it,
+what must be equal on all of them, and outcomes that all share.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from .tracked import Tracked, framework_modules
 
 
 class _Word(msgspec.Struct, array_like=True):
-    """The outcome of a rank's work: the type of its error, empty if it succeeded, and the error's text."""
+    """The outcome of a rank's work: the type of its error,
+    empty if it succeeded, and the error's text.
+    """
 
     kind: str = ""
     text: str = ""
@@ -36,7 +40,8 @@ T = TypeVar("T")
 GOOD_BYE_S = 20.0  # how long rank 0 waits after a stop until the other ranks have learned of it
 CONFESSION_S = 1.0  # how long rank 0 waits, when it fails, for a rank that failed before it
 _GOES_ON = b"\0goes on"
-_AFTERWARDS = ("RuntimeError", "RanksError", "Dist")  # an error whose type name begins so follows another rank's error
+# an error whose type name begins so follows another rank's error
+_AFTERWARDS = ("RuntimeError", "RanksError", "Dist")
 MOST_LINES, MOST_RANKS = 4, 8  # most lines and ranks that a message shows
 
 
@@ -53,21 +58,28 @@ def here() -> Ranks:
     size = os.environ.get("WORLD_SIZE", "1")
     if size != "1":
         raise UsageError(
-            f"WORLD_SIZE is {size}, and there is no process group: call torch.distributed.init_process_group() before "
+            f"WORLD_SIZE is {size}, and there is no process group: "
+            "call torch.distributed.init_process_group() before "
             "Run. For a run of its own in each process, start them without WORLD_SIZE"
         )
     return ALONE
 
 
 def facts(options: Any, tracked: Tracked, drilled: object) -> dict[str, str]:
-    """Return as text what must be equal on every rank: the caller's options, and the tracked objects."""
+    """Return as text what must be equal on every rank:
+    the caller's options, and the tracked objects.
+    """
     alike = (
-        "path keep every whole background start_from branch_from go_back overrides allow_fresh seed private mirroring "
+        "path keep every whole background start_from branch_from "
+        "go_back overrides allow_fresh seed private mirroring "
         "stop_on_nan"
     )
     found = {name: str(getattr(options, name)) for name in alike.split()}
     found["signed"] = "no" if options.signer is None else options.signer.key.fingerprint
-    found |= {"accept": str(sorted(options.accept)), "probe": "none" if options.probe is None else "given"}
+    found |= {
+        "accept": str(sorted(options.accept)),
+        "probe": "none" if options.probe is None else "given",
+    }
     found |= {"vars": str(sorted(tracked.variables.state_dict())), "drilled": str(drilled)}
     for name, target in tracked.objects.items():
         found[f"state[{name!r}]"] = f"{type(target).__module__}.{type(target).__qualname__}"
@@ -83,7 +95,8 @@ def require_alike(ranks: Ranks, mine: Mapping[str, str]) -> None:
     """Require the same arguments on all ranks.
 
     Raises:
-        UsageError: on every rank, if one differs from rank 0; the message names the ranks and the differences.
+        UsageError: on every rank, if one differs from rank 0; the message names the ranks and the
+            differences.
     """
     data = legible.json_bytes(dict(mine))
     said = ranks.agree("arguments", format.digest(data).encode())
@@ -92,7 +105,10 @@ def require_alike(ranks: Ranks, mine: Mapping[str, str]) -> None:
         return
     first = msgspec.json.decode(ranks.announce("arguments of rank 0", data), type=dict[str, str])
     lines = ranks.agree("differences", legible.json_bytes(_lines(first, mine)))
-    shown = [f"rank {rank}: {'; '.join(msgspec.json.decode(lines[rank], type=list[str]))}" for rank in odd[:MOST_RANKS]]
+    shown = [
+        f"rank {rank}: {'; '.join(msgspec.json.decode(lines[rank], type=list[str]))}"
+        for rank in odd[:MOST_RANKS]
+    ]
     more = f"\n  ... and {len(odd) - MOST_RANKS} more ranks" if len(odd) > MOST_RANKS else ""
     raise UsageError(
         "every rank must give Run the same arguments and the same objects; nothing was written."
@@ -105,7 +121,8 @@ def _lines(first: Mapping[str, str], mine: Mapping[str, str]) -> list[str]:
     keys = [key for key in {**first, **mine} if first.get(key) != mine.get(key)]
     more = [f"and {len(keys) - MOST_LINES} more"] if len(keys) > MOST_LINES else []
     return [
-        f"{key} is {mine.get(key, 'nothing')}, on rank 0 {first.get(key, 'nothing')}" for key in keys[:MOST_LINES]
+        f"{key} is {mine.get(key, 'nothing')}, on rank 0 {first.get(key, 'nothing')}"
+        for key in keys[:MOST_LINES]
     ] + more
 
 
@@ -113,8 +130,9 @@ def agreed(ranks: Ranks, topic: str, work: Callable[[], T]) -> T:
     """Return the result of `work` once it has succeeded on every rank.
 
     Raises:
-        Untrusted, Damaged, Unreadable, NotFound: the same on every rank: one of them could not use the checkpoint.
-        HoldfastError: another error of any rank; it takes precedence over those above.
+        Untrusted, Damaged, Unreadable, NotFound: the same on every rank: one of them could not use
+        the checkpoint. HoldfastError: another error of any rank; it takes precedence over those
+        above.
     """
     results: list[T] = []
 
@@ -136,13 +154,18 @@ def agreed(ranks: Ranks, topic: str, work: Callable[[], T]) -> T:
 def _require_good(words: Sequence[bytes]) -> bytes:
     """Raise an error if one rank failed. `words`: each rank's outcome."""
     found = [_WORDS.decode(each) for each in words]
-    texts = [each.text if rank == 0 else f"rank {rank}: {each.text}" for rank, each in enumerate(found)]
-    texts_of = dict(reversed([(each.kind, text) for each, text in zip(found, texts, strict=True)]))  # of the first rank
+    texts = [
+        each.text if rank == 0 else f"rank {rank}: {each.text}" for rank, each in enumerate(found)
+    ]
+    # of the first rank
+    texts_of = dict(reversed([(each.kind, text) for each, text in zip(found, texts, strict=True)]))
     for kind in (Untrusted, Damaged):
         if kind.__name__ in texts_of:
             raise kind(texts_of[kind.__name__])
     if Unreadable.__name__ in texts_of:
-        raise Unreadable(texts_of[Unreadable.__name__], [file for every in found for file in every.files])
+        raise Unreadable(
+            texts_of[Unreadable.__name__], [file for every in found for file in every.files]
+        )
     if found[0].kind:
         raise NotFound(found[0].text)
     for rank, each in enumerate(found):
@@ -168,20 +191,26 @@ def require_one_place(ranks: Ranks, name: format.Name, epoch: int | None) -> Non
         RanksError: on every rank, if one has reached the save at another step than rank 0.
     """
     if differences := _differences(ranks, "a save", f"saves at {name}, epoch {epoch}"):
-        raise RanksError(f"{differences}: every rank must make the same steps, and ask for the same saves")
+        raise RanksError(
+            f"{differences}: every rank must make the same steps, and ask for the same saves"
+        )
 
 
 def _differences(ranks: Ranks, topic: str, mine: str) -> str:
-    """Return the value of rank 0 and the first ranks whose value differs; empty if all are equal."""
+    """Return the value of rank 0 and the first ranks whose value differs;
+    empty if all are equal.
+    """
     said = ranks.agree(topic, legible.legible(mine).encode())
     odd = differing(said)[:MOST_RANKS]
     return "; ".join(f"rank {rank} {said[rank].decode()}" for rank in [0, *odd]) if odd else ""
 
 
 def root_cause(ranks: Ranks, error: BaseException, mine: str) -> str:
-    """Return the cause of `error` (described as `mine`) for the journal: another rank's own error, if that came first.
+    """Return the cause of `error` (described as `mine`) for the journal: another rank's own error,
+    if that came first.
 
-    A framework reports a lost rank by a RuntimeError. Errors of ranks that only noticed the loss are not causes.
+    A framework reports a lost rank by a RuntimeError. Errors of ranks that only noticed the loss
+    are not causes.
     """
     if ranks.alone or not isinstance(error, RuntimeError | RanksError):
         return mine
@@ -192,14 +221,17 @@ def root_cause(ranks: Ranks, error: BaseException, mine: str) -> str:
         if causes or len(found) == ranks.world - 1 or time.monotonic() >= until:
             break
         time.sleep(0.02)
-    shown = [f"rank {each.rank}: {each.kind}: {each.text}" for each in (causes or found)[:MOST_LINES]]
+    shown = [
+        f"rank {each.rank}: {each.kind}: {each.text}" for each in (causes or found)[:MOST_LINES]
+    ]
     return "; ".join(shown if causes else [mine, *shown])
 
 
 def led_at_length(ranks: Ranks, topic: str, work: Callable[[], bytes], *, beside: bool) -> bytes:
     """As `Ranks.lead`, for work of rank 0 that may take longer than the others wait for a message.
 
-    With `beside`, which counts on rank 0 alone, a thread does it, and the others are told in between that it goes on.
+    With `beside`, which counts on rank 0 alone, a thread does it, and the others are told in
+    between that it goes on.
     """
     if beside and ranks.leads and not ranks.alone:
         work = _begun(work, ranks.timeout_s / 4)
@@ -209,7 +241,9 @@ def led_at_length(ranks: Ranks, topic: str, work: Callable[[], bytes], *, beside
 
 
 def _begun(work: Callable[[], bytes], pause_s: float) -> Callable[[], bytes]:
-    """Begin `work` in a thread. Return a function that waits for a while; it returns the result, or `_GOES_ON`."""
+    """Begin `work` in a thread. Return a function that waits for a while;
+    it returns the result, or `_GOES_ON`.
+    """
     outcome: list[Callable[[], bytes]] = []
     worker = Worker(lambda: outcome.append(tried(work)), "holdfast at length")
     worker.start()
@@ -223,7 +257,9 @@ def _begun(work: Callable[[], bytes], pause_s: float) -> Callable[[], bytes]:
 
 @contextmanager
 def present(ranks: Ranks) -> Iterator[None]:
-    """Report an exception that leaves this block to the other ranks, so that they stop waiting for this rank."""
+    """Report an exception that leaves this block to the other ranks,
+    so that they stop waiting for this rank.
+    """
     try:
         yield
     except BaseException as error:
@@ -233,10 +269,11 @@ def present(ranks: Ranks) -> Iterator[None]:
 
 @contextmanager
 def exit_barrier(ranks: Ranks, patience_s: float = GOOD_BYE_S) -> Iterator[None]:
-    """The last act of a rank: it exits when rank 0 has finished; rank 0 exits when no other rank needs it.
+    """The last act of a rank: it exits when rank 0 has finished; rank 0 exits when no other rank
+    needs it.
 
-    Rank 0 may host the rendezvous. It waits at most `patience_s`: after its last line is written, a lost rank changes
-    nothing.
+    Rank 0 may host the rendezvous. It waits at most `patience_s`: after its last line is written, a
+    lost rank changes nothing.
     """
     failure = None
 
@@ -262,9 +299,15 @@ def exit_barrier(ranks: Ranks, patience_s: float = GOOD_BYE_S) -> Iterator[None]
 
 
 def merged(ranks: Ranks, digests: Mapping[str, str]) -> dict[str, str]:
-    """Return on rank 0 the digests of all ranks. A digest that differs on another rank gets a key of that rank."""
+    """Return on rank 0 the digests of all ranks.
+    A digest that differs on another rank gets a key of that rank.
+    """
     found = dict(digests)
     for rank, each in enumerate(ranks.gather("digests", msgspec.json.encode(found))):
         theirs = dict.fromkeys(digests, "") | msgspec.json.decode(each, type=dict[str, str])
-        found |= {own_key(rank, key): digest for key, digest in theirs.items() if digests.get(key) != digest}
+        found |= {
+            own_key(rank, key): digest
+            for key, digest in theirs.items()
+            if digests.get(key) != digest
+        }
     return found

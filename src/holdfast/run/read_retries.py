@@ -1,6 +1,8 @@
-"""ReadRetries: waits while a file of a checkpoint cannot be read, and tries again. It ends with the time that it has.
+"""ReadRetries: waits while a file of a checkpoint cannot be read, and tries again. It ends with the
+time that it has.
 
-A read that fails says nothing about the bytes: no checkpoint is set aside for it, and no older one is taken.
+A read that fails says nothing about the bytes: no checkpoint is set aside for it, and no older one
+is taken.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ _AGAIN, _ENOUGH = b"again", b""
 
 
 class ReadRetries(msgspec.Struct):
-    """How long one start waits for files that it cannot read: all its waits together. Rank 0 decides."""
+    """How long one start waits for files that it cannot read:
+    all its waits together. Rank 0 decides.
+    """
 
     _ranks: Ranks
     _job_clock: JobClock
@@ -47,7 +51,9 @@ class ReadRetries(msgspec.Struct):
         return 0.0 if self._began_s is None else time.monotonic() - self._began_s
 
     def verdict(self, error: Unreadable) -> bytes:
-        """Wait before the next try. Return the next step: a try, giving up, or the signal that came meanwhile."""
+        """Wait before the next try. Return the next step:
+        a try, giving up, or the signal that came meanwhile.
+        """
         if self._began_s is None:
             self._begin(error)
         left_s = self._most_s - self.waited_s
@@ -67,7 +73,8 @@ class ReadRetries(msgspec.Struct):
             self._reporter.attempt.show()
 
     def wait_for(self, work: Callable[[], T]) -> T:
-        """Return what `work` returns, which all ranks do together. Wait and do it again while a file cannot be read.
+        """Return what `work` returns, which all ranks do together. Wait and do it again while a
+        file cannot be read.
 
         Raises:
             Unreadable: a file could not be read in all the time that there is.
@@ -88,20 +95,29 @@ class ReadRetries(msgspec.Struct):
         """Return the error that says what to do, after all that could be tried."""
         here = job()
         hosts = ",".join(dict.fromkeys(host for _, host in error.files))
-        elsewhere = f" (sbatch --exclude={hosts})" if here is not None and here.scheduler == "slurm" else ""
+        elsewhere = (
+            f" (sbatch --exclude={hosts})" if here is not None and here.scheduler == "slurm" else ""
+        )
         at = None if older is None else parse_name(older.path.name)
-        back = "" if at is None else f"; Run(..., go_back={at.step}) goes on from the checkpoint before it"
+        back = (
+            ""
+            if at is None
+            else f"; Run(..., go_back={at.step}) goes on from the checkpoint before it"
+        )
         return Unreadable(
-            f"{error}; tried for {self.waited_s:.0f} s. Nothing was changed. Start it again, on another node "
+            f"{error}; tried for {self.waited_s:.0f} s. "
+            "Nothing was changed. Start it again, on another node "
             f"if there is one{elsewhere}{back}",
             error.files,
         )
 
 
 def unread_elsewhere(error: Unreadable, name: str, logs: Sequence[Log]) -> str:
-    """Return in words which file of the checkpoint `name` an earlier attempt on another node could not read; or "".
+    """Return in words which file of the checkpoint `name` an earlier attempt on another node could
+    not read; or "".
 
-    `logs`: of the attempts before this one. An attempt that restored the checkpoint has read all of it.
+    `logs`: of the attempts before this one. An attempt that restored the checkpoint has read all of
+    it.
     """
     for log in reversed(logs):
         if any(event.get("checkpoint") == name for event in log.newest("restored")):
@@ -115,7 +131,9 @@ def unread_elsewhere(error: Unreadable, name: str, logs: Sequence[Log]) -> str:
 
 
 def _hosts(files: Any, file: str) -> set[str]:
-    """Return the nodes on which `file` could not be read, of a journal's event: its content is not trusted."""
+    """Return the nodes on which `file` could not be read,
+    of a journal's event: its content is not trusted.
+    """
     with suppress(TypeError, ValueError):
         return {str(host) for name, host in files if name == file}
     return set()

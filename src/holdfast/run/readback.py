@@ -1,4 +1,6 @@
-"""Read-back: between two saves, a thread reads the files that the next save will link, to find damage early."""
+"""Read-back: between two saves,
+a thread reads the files that the next save will link, to find damage early.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class ReadBack(msgspec.Struct):
     _reader: Worker | None = None
 
     def give_way(self) -> Latch:
-        """Stop reading after the present piece: a save begins. Return what `begin` needs when that save has ended."""
+        """Stop reading after the present piece: a save begins.
+        Return what `begin` needs when that save has ended.
+        """
         self.over.set()
         self.over, self._damage = Latch(), None
         return self.over
@@ -41,8 +45,11 @@ class ReadBack(msgspec.Struct):
         return found
 
     def begin(self, over: Latch) -> None:
-        """Read, unless the next save has begun. Errors are ignored: the save reads these files again."""
-        with suppress(Exception):  # the attempt was superseded, or the system cannot start another thread
+        """Read, unless the next save has begun.
+        Errors are ignored: the save reads these files again.
+        """
+        # the attempt was superseded, or the system cannot start another thread
+        with suppress(Exception):
             links = [] if over.is_set() else self._store.unread()
             if links:
                 reader = self._reader = Worker(partial(self._read, links, over), NAME)
@@ -60,7 +67,8 @@ class ReadBack(msgspec.Struct):
             if over.is_set():
                 raise Abandoned
 
-        with suppress(Exception):  # the save that links the file meets the same error and reports it
+        # the save that links the file meets the same error and reports it
+        with suppress(Exception):
             problem = self._store.read_back_early(links, still_idle)
             if not over.is_set():
                 self._damage = problem

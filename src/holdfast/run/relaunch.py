@@ -1,7 +1,9 @@
-"""Relaunch: torchrun restarts its workers at once after a stop. The run then exits again before it restores anything.
+"""Relaunch: torchrun restarts its workers at once after a stop. The run then exits again before it
+restores anything.
 
-For torchrun every exit code but 0 is a failure that uses one of --max-restarts, although the machine is being taken
-away. After a real failure, for example a killed rank, the run resumes as usual.
+For torchrun every exit code but 0 is a failure that uses one of --max-restarts, although the
+machine is being taken away. After a real failure, for example a killed rank, the run resumes as
+usual.
 
 Source: torch 2.13, torch/distributed/elastic/agent/server: _invoke_run in api.py, _start_workers in
 local_elastic_agent.py.
@@ -30,7 +32,8 @@ class MachineStart(msgspec.Struct, frozen=True):
     """The part of a start that one machine contributes."""
 
     agent: dict[str, Any]  # the process that starts this machine's workers
-    restart: int  # how often the agent restarted after a failure; agents of one launch may have different counts
+    # how often the agent restarted after a failure; agents of one launch may have different counts
+    restart: int
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -49,13 +52,20 @@ class Launch(msgspec.Struct, frozen=True):
         """Whether this is a later start of the same launch as `other`."""
         if self.id != other.id:
             return False
-        common = [(mine, its) for mine in self.starts for its in other.starts if mine.agent == its.agent]
-        if common:  # an agent counts when its workers fail, but not when another agent requested the restart
-            joined = any(mine.agent not in [its.agent for its in other.starts] for mine in self.starts)
+        common = [
+            (mine, its) for mine in self.starts for its in other.starts if mine.agent == its.agent
+        ]
+        # an agent counts when its workers fail, but not when another agent requested the restart
+        if common:
+            joined = any(
+                mine.agent not in [its.agent for its in other.starts] for mine in self.starts
+            )
             return not joined and any(mine.restart > its.restart for mine, its in common)
         if self.id == "none" or _machines(self) & _machines(other):
             return False
-        return max(start.restart for start in self.starts) > max(start.restart for start in other.starts)
+        return max(start.restart for start in self.starts) > max(
+            start.restart for start in other.starts
+        )
 
 
 _LAUNCHES = msgspec.json.Decoder(Launch)  # made here for the reason that `format` has
@@ -95,20 +105,33 @@ class StopBefore(NamedTuple):
 
 
 def note_start(ranks: Ranks, attempt: Attempt) -> StopBefore | None:
-    """Journal the launch. Return the stop that this start follows, if a launcher did not recognise that as one."""
+    """Journal the launch. Return the stop that this start follows,
+    if a launcher did not recognise that as one.
+    """
     mine = launch()
     if mine is None:
         return None
     said = ranks.gather("launch", msgspec.json.encode(mine))
     word = ranks.lead("stopped before", lambda: msgspec.json.encode(_stop_before(attempt, said)))
     event: dict[str, Any] | None = msgspec.json.decode(word)
-    return None if event is None else StopBefore(event["reason"], Name(event["step"], event["phase"]), mine.restart)
+    return (
+        None
+        if event is None
+        else StopBefore(event["reason"], Name(event["step"], event["phase"]), mine.restart)
+    )
 
 
 def _stop_before(attempt: Attempt, said: Sequence[bytes]) -> journal.Event | None:
-    """On rank 0, journal this start as all ranks see it; return the stop before it, if there was one."""
+    """On rank 0, journal this start as all ranks see it;
+    return the stop before it, if there was one.
+    """
     first, *rest = [_LAUNCHES.decode(each) for each in said]
-    starts = {msgspec.json.encode(start): start for each in rest for start in each.starts if start not in first.starts}
+    starts = {
+        msgspec.json.encode(start): start
+        for each in rest
+        for start in each.starts
+        if start not in first.starts
+    }
     here = msgspec.structs.replace(first, others=[*starts.values()])
     attempt.record("launched", launch=msgspec.to_builtins(here))
     if not any(start.restart for start in here.starts):
@@ -117,7 +140,9 @@ def _stop_before(attempt: Attempt, said: Sequence[bytes]) -> journal.Event | Non
 
 
 def _agent() -> int:
-    """Return the nearest ancestor that is not a torchrun worker: a worker may have been started through a shell."""
+    """Return the nearest ancestor that is not a torchrun worker:
+    a worker may have been started through a shell.
+    """
     pid = os.getppid()
     while pid > 1:
         try:

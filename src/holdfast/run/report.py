@@ -1,4 +1,6 @@
-"""Reporter: what an attempt says: lines of its journal at the present position, lines for people, and a board."""
+"""Reporter: what an attempt says:
+lines of its journal at the present position, lines for people, and a board.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ class Reporter:
     def __init__(self, attempt: Attempt, position: Position, *, private: bool) -> None:
         self.attempt, self._position, self._private = attempt, position, private
         self._board: Board | None = None
-        self._flushed_s = self._noted_s = self.began_s = time.monotonic()  # when readers were shown the journal
+        # when readers were shown the journal
+        self._flushed_s = self._noted_s = self.began_s = time.monotonic()
 
     def record(self, event: str, /, **facts: Any) -> None:
         """Journal an event at the present position."""
@@ -64,7 +67,9 @@ class Reporter:
         self.show_board()
 
     def show_board(self) -> None:
-        """Update the board from the journal. A board that cannot be written does not stop the training."""
+        """Update the board from the journal.
+        A board that cannot be written does not stop the training.
+        """
         try:
             if self._board is not None:
                 if self._private:
@@ -72,4 +77,7 @@ class Reporter:
                 self._board.update()
         except OSError as error:
             self._board, path = None, str(self.attempt.root)
-            warn(f"the board is not kept up any more: {error}; Board({path!r}).update() makes it whole")
+            warn(
+                f"the board is not kept up any more: {error}; "
+                f"Board({path!r}).update() makes it whole"
+            )

@@ -30,7 +30,8 @@ from .tracked import RESERVED, Plan, Tracked, require_fit
 if TYPE_CHECKING:
     from .checkpoint_fetcher import CheckpointFetcher
 
-FIRST_EPOCH = "first-epoch"  # in the quarantined name of a checkpoint before which there is only the run's beginning
+# in the quarantined name of a checkpoint before which there is only the run's beginning
+FIRST_EPOCH = "first-epoch"
 
 
 def _require_unsigned(checkpoint: Checkpoint) -> None:
@@ -42,13 +43,17 @@ def _require_unsigned(checkpoint: Checkpoint) -> None:
     signer = checkpoint.signer
     if signer is not None:
         raise UsageError(
-            f"{checkpoint.path}: is signed by key {signer}, and this start would go on unsigned. Say signed= with the "
-            "file of that key; to go on unsigned, begin a new directory with branch_from= or start_from="
+            f"{checkpoint.path}: is signed by key {signer}, "
+            "and this start would go on unsigned. Say signed= with the "
+            "file of that key; to go on unsigned, "
+            "begin a new directory with branch_from= or start_from="
         )
 
 
 class Restorer(msgspec.Struct):
-    """Restores the newest valid checkpoint into the live objects. Rank 0 chooses, and sets unusable ones aside."""
+    """Restores the newest valid checkpoint into the live objects. Rank 0 chooses, and sets
+    unusable ones aside.
+    """
 
     _options: Options
     _tracked: Tracked
@@ -59,22 +64,27 @@ class Restorer(msgspec.Struct):
     _places: CheckpointFetcher | None
     _read_retries: ReadRetries
     _tried: Checkpoint | None = None
-    _sharing: dict[str, str] = {}  # names of checkpoints that share a file with a rejected one, and the reason
+    # names of checkpoints that share a file with a rejected one, and the reason
+    _sharing: dict[str, str] = {}
     _left: Iterator[Checkpoint] | None = None  # None: not listed yet
     _following: Checkpoint | None = None
     _anew: str = ""  # the checkpoint behind the run's first epoch from which the script fails
 
     def go_back(self) -> None:
-        """Before the restore, set aside checkpoints that are not in the run's lineage, or newer than the step to which
-        the run goes back. A restart does not repeat that.
+        """Before the restore, set aside checkpoints that are not in the run's lineage, or newer
+        than the step to which the run goes back. A restart does not repeat that.
         """
         ranks = self._ranks
         beside = self._places is not None  # on rank 0; a fetch may take long
         led_at_length(ranks, "the places", self._begin_from_places, beside=beside)
-        self._read_retries.wait_for(partial(led_at_length, ranks, "going back", self._go_back, beside=beside))
+        self._read_retries.wait_for(
+            partial(led_at_length, ranks, "going back", self._go_back, beside=beside)
+        )
 
     def _begin_from_places(self) -> bytes:
-        """Before the run goes back, fetch the newest checkpoint: it shows whether the run went back before."""
+        """Before the run goes back, fetch the newest checkpoint:
+        it shows whether the run went back before.
+        """
         places, step = self._places, self._options.go_back
         if places is not None:
             with reading(self._store.root):
@@ -90,7 +100,10 @@ class Restorer(msgspec.Struct):
             return b""
         with reading(store.root):
             if self._went_back_before(step):
-                say(f"{store.root}: went back to step {step} before; go_back={step} is not done twice")
+                say(
+                    f"{store.root}: went back to step {step} before; "
+                    f"go_back={step} is not done twice"
+                )
                 return b""
             target = store[self._to_go_back_to(step)]
             require_sound(target)
@@ -103,69 +116,91 @@ class Restorer(msgspec.Struct):
         if self._places is not None:
             self._places.go_back(to)
         self._attempt.record("went_back", step=to.step, phase=to.phase, names=names)
-        say(f"{store.root}: goes back to step {step}; moved to quarantine: {', '.join(names) or 'nothing'}")
+        say(
+            f"{store.root}: goes back to step {step}; "
+            f"moved to quarantine: {', '.join(names) or 'nothing'}"
+        )
         return b""
 
     def _to_go_back_to(self, step: int) -> str | int:
-        """With `stop_on_nan`, the newest checkpoint of that step whose weights are finite, if there is one."""
+        """With `stop_on_nan`,
+        the newest checkpoint of that step whose weights are finite, if there is one.
+        """
         finite: list[str] = []
         index = self._store.index
         for name in index.names() if self._options.stop_on_nan else ():
             with suppress(Damaged, NotFound):
-                finite += [str(name)] if name.step == step and not index.checkpoint(name).head.not_finite else []
+                finite += (
+                    [str(name)]
+                    if name.step == step and not index.checkpoint(name).head.not_finite
+                    else []
+                )
         return finite[-1] if finite else step
 
     def _went_back_before(self, step: int) -> bool:
         """Whether the newest checkpoint descends from that step.
 
-        If it cannot be read, an older one and the journal decide. With `stop_on_nan` the newest one with finite weights
-        decides: no start resumes from another one, so that going back must be repeated.
+        If it cannot be read, an older one and the journal decide. With `stop_on_nan` the newest one
+        with finite weights decides: no start resumes from another one, so that going back must be
+        repeated.
         """
         told: set[Any] = set()
         for checkpoint in reversed(self._store.checkpoints()):
             try:
                 if self._options.stop_on_nan and checkpoint.head.not_finite:
                     continue
-                memory = checkpoint.load(part=RESERVED, placeholders=True)  # the user's types are placeholders
+                # the user's types are placeholders
+                memory = checkpoint.load(part=RESERVED, placeholders=True)
                 return step in told or step in Position.of(memory["position"]).went_back
             except (Damaged, NotFound, LookupError, TypeError):  # the restore reports it
                 continue
             except OSError:
-                told = {event.get("step") for log in self._attempt.earlier for event in log.newest("went_back")}
+                told = {
+                    event.get("step")
+                    for log in self._attempt.earlier
+                    for event in log.newest("went_back")
+                }
         return step in told
 
     def restore_newest(self, types: Iterable[type], again: Reentry | None = None) -> None:
         """Restore the newest undamaged checkpoint. Note it in the origin, and set newer ones aside.
 
-        `again`: see `opening.begin`. Rank 0 proposes a checkpoint. If one rank finds it damaged, all ranks reject it.
+        `again`: see `opening.begin`. Rank 0 proposes a checkpoint. If one rank finds it damaged,
+        all ranks reject it.
 
         Raises:
             Unreadable: a file cannot be read, here and at the places; nothing was changed.
-            Untrusted: the newest checkpoint is not signed by this run's key, or is another run's; nothing was changed.
-            StoreError: checkpoints exist, or existed, and none is valid; with `allow_fresh` the run starts from scratch
-            instead.
-            Mismatch: the checkpoint does not fit the live objects; nothing was overwritten.
+            Untrusted: the newest checkpoint is not signed by this run's key, or is another run's;
+            nothing was changed. StoreError: checkpoints exist, or existed, and none is valid; with
+            `allow_fresh` the run starts from scratch instead. Mismatch: the checkpoint does not fit
+            the live objects; nothing was overwritten.
         """
         wait_for = self._read_retries.wait_for
         checkpoint = wait_for(self._next)
         while checkpoint is not None:
             try:
                 wait_for(partial(self.restore, checkpoint, types, again))
-            except Untrusted:  # somebody has to look: neither is it set aside, nor an older one taken
+            except (
+                Untrusted
+            ):  # somebody has to look: neither is it set aside, nor an older one taken
                 raise
             except (Damaged, NotFound, Unreadable) as error:
-                # The next checkpoint is looked for outside of this block: its errors are not this one's. Without
-                # frames: they hold what was read into, and this frame, one of them, holds the error.
+                # The next checkpoint is looked for outside of this block: its errors are not this
+                # one's. Without frames: they hold what was read into, and this frame, one of them,
+                # holds the error.
                 fault = error.with_traceback(None)
             else:
                 self._ranks.lead("damage that is shared", self._set_sharers_aside)
                 return
             checkpoint = wait_for(partial(self._next, fault))
 
-    def restore(self, checkpoint: Checkpoint, types: Iterable[type], again: Reentry | None = None) -> None:
+    def restore(
+        self, checkpoint: Checkpoint, types: Iterable[type], again: Reentry | None = None
+    ) -> None:
         """Restore `checkpoint`. The origin notes this rank's view of it, and the run's own state.
 
-        The live objects stay as they are if the block before, `again`, ended with this checkpoint, on all ranks.
+        The live objects stay as they are if the block before, `again`, ended with this checkpoint,
+        on all ranks.
 
         All ranks compare keys, shapes and dtypes before the first byte is overwritten.
         """
@@ -175,7 +210,8 @@ class Restorer(msgspec.Struct):
         @reading(checkpoint.path)
         def compared() -> tuple[Checkpoint, dict[str, Any], Plan | None]:
             self.require_wanted(checkpoint)
-            if self._options.allow_fresh and ranks.leads:  # after half of this one was restored, there may be no other
+            # after half of this one was restored, there may be no other
+            if self._options.allow_fresh and ranks.leads:
                 require_sound(checkpoint)
             view = checkpoint if ranks.alone else checkpoint.as_rank(ranks.rank)
             memory, plan = _fitting(view, tracked if again is None else None, types)
@@ -203,14 +239,20 @@ class Restorer(msgspec.Struct):
         """Whether the live values count: no attempt has saved since the block before has ended."""
         mine = False
         if again is not None and again.ended.checkpoint == checkpoint.path.name:
-            mine = reading(checkpoint.path)(lambda: checkpoint.head.attempt)() == again.ended.attempt
+            mine = (
+                reading(checkpoint.path)(lambda: checkpoint.head.attempt)() == again.ended.attempt
+            )
         if again is not None and mine and again.unknown:
             mine = False
             say(
-                f"{self._store.root}: the state is restored as the last block has saved it: what {again.unknown!r} was "
-                "then is not known here. To go on with what was changed since, enter the same Run again"
+                f"{self._store.root}: the state is restored as the "
+                f"last block has saved it: what {again.unknown!r} was "
+                "then is not known here. To go on with what "
+                "was changed since, enter the same Run again"
             )
-        return all(word == b"1" for word in self._ranks.agree("the live values", b"1" if mine else b""))
+        return all(
+            word == b"1" for word in self._ranks.agree("the live values", b"1" if mine else b"")
+        )
 
     def require_wanted(self, checkpoint: Checkpoint) -> None:
         """Require a checkpoint that this run may resume from.
@@ -221,23 +263,29 @@ class Restorer(msgspec.Struct):
             NotFinite: its weights are not finite, and the run stops on those.
         """
         run, signed = self._attempt.run, self._options.signer is not None
-        ours = checkpoint.path.parent.parent == self._store.root  # otherwise it was named by the caller
+        # otherwise it was named by the caller
+        ours = checkpoint.path.parent.parent == self._store.root
         if ours and signed and checkpoint.head.run != run:
-            raise Untrusted(f"{checkpoint.path}: was saved by run {checkpoint.head.run}, and this is {run}")
+            raise Untrusted(
+                f"{checkpoint.path}: was saved by run {checkpoint.head.run}, and this is {run}"
+            )
         if ours and not signed:
             _require_unsigned(checkpoint)
         if self._options.stop_on_nan:
             unsound.require_finite(self._store, checkpoint)
 
     def _next(self, fault: StoreError | None = None) -> Checkpoint | None:
-        """Return the next checkpoint to try; None: the run begins fresh. `fault`: why the last one failed.
+        """Return the next checkpoint to try; None: the run begins fresh. `fault`: why the last one
+        failed.
 
         Raises:
             StoreError: no checkpoint is left, and a fresh start is not allowed.
             Unreadable: nothing may take the place of the one that cannot be read.
         """
         choose = reading(self._store.root)(lambda: self._choose(fault))
-        choice = led_at_length(self._ranks, "the choice of a checkpoint", choose, beside=self._places is not None)
+        choice = led_at_length(
+            self._ranks, "the choice of a checkpoint", choose, beside=self._places is not None
+        )
         name = choice.decode()
         if self._ranks.rank:
             self._tried = _seen(self._store, name)
@@ -253,7 +301,8 @@ class Restorer(msgspec.Struct):
             if self._places is not None and self._places.substitute(self._tried):
                 return self._tried.path.name.encode()
             self._set_aside(self._tried, self._require_passable(self._tried, fault), "unreadable")
-        if self._tried is not None and isinstance(fault, Damaged):  # otherwise another process removed it
+        # otherwise another process removed it
+        if self._tried is not None and isinstance(fault, Damaged):
             if self._places is not None and self._places.heal(self._tried):
                 return self._tried.path.name.encode()
             self._sharing |= self._store.sharing_damage(self._tried)
@@ -266,11 +315,16 @@ class Restorer(msgspec.Struct):
             if why is None and (failed := failed_behind(name, self._attempt.earlier)):
                 self._anew = name if oldest and failed.get("next") == BEGINNING else ""
                 if self._anew or not oldest:
-                    why = f"failed behind its epoch's last batch, without the loop's body: {failed.get('error')}"
+                    why = (
+                        "failed behind its epoch's last batch, "
+                        f"without the loop's body: {failed.get('error')}"
+                    )
             why = why or (None if self._following is None else poison(name, self._attempt.earlier))
             if why is None:
                 return name.encode()
-            word = FIRST_EPOCH if self._anew else "poison" if why.startswith("failed") else "damaged"
+            word = (
+                FIRST_EPOCH if self._anew else "poison" if why.startswith("failed") else "damaged"
+            )
             self._set_aside(tried, why, word)
             if self._places is not None:
                 self._places.reject(name)
@@ -279,10 +333,12 @@ class Restorer(msgspec.Struct):
         return b""
 
     def _require_passable(self, checkpoint: Checkpoint, fault: Unreadable) -> str:
-        """Note which file cannot be read here. Return why an older checkpoint may take this one's place.
+        """Note which file cannot be read here. Return why an older checkpoint may take this one's
+        place.
 
         Raises:
-            Unreadable: no other node failed at that file before, or the older checkpoint is not readable either.
+            Unreadable: no other node failed at that file before, or the older checkpoint is not
+                readable either.
         """
         name, older = checkpoint.path.name, self._following
         why = unread_elsewhere(fault, name, self._attempt.earlier)
@@ -294,7 +350,9 @@ class Restorer(msgspec.Struct):
         return why
 
     def _next_newest(self) -> Checkpoint | None:
-        """The newest checkpoint that is left: a place's, which is fetched, or one of the directory."""
+        """The newest checkpoint that is left: a place's,
+        which is fetched, or one of the directory.
+        """
         fetched = None if self._places is None else self._places.newer_than(self._following)
         if fetched is not None:
             return fetched
@@ -305,23 +363,34 @@ class Restorer(msgspec.Struct):
         """Require that the run may start from scratch.
 
         Raises:
-            StoreError: the run had checkpoints; it does not begin from scratch without being told to.
+            StoreError: the run had checkpoints; it does not begin from scratch without being told
+                to.
         """
         if self._options.allow_fresh:
             return
         rejected, quarantine = self._origin.rejected, self._store.root / "quarantine"
-        earlier = sorted(each.name for each in scan.glob(quarantine, "step-*") if FIRST_EPOCH not in each.name)
+        earlier = sorted(
+            each.name for each in scan.glob(quarantine, "step-*") if FIRST_EPOCH not in each.name
+        )
         if lacks := self._places.lacks if self._places is not None else "":
-            raise StoreError(f"{self._store.root}: {lacks}. To start from scratch all the same, say allow_fresh=True")
+            raise StoreError(
+                f"{self._store.root}: {lacks}. "
+                "To start from scratch all the same, say allow_fresh=True"
+            )
         if earlier:
-            shown = "; ".join(f"{name}: {why}" for name, why in rejected if name != self._anew) or ", ".join(earlier)
+            shown = "; ".join(
+                f"{name}: {why}" for name, why in rejected if name != self._anew
+            ) or ", ".join(earlier)
             raise StoreError(
                 f"{self._store.root}: checkpoints existed and none is valid: {shown}. They are in "
                 f"{quarantine}. To start from scratch all the same, say allow_fresh=True"
             )
-        if gone := [each for each in journal.unaccounted(self._attempt.earlier) if each != self._anew]:
+        if gone := [
+            each for each in journal.unaccounted(self._attempt.earlier) if each != self._anew
+        ]:
             raise StoreError(
-                f"{self._store.root}: checkpoints were saved, the last was {gone[-1]}, and none is there any more: put "
+                f"{self._store.root}: checkpoints were saved, "
+                f"the last was {gone[-1]}, and none is there any more: put "
                 "them back. To start from scratch all the same, say allow_fresh=True"
             )
 
@@ -344,7 +413,9 @@ def _is_readable(checkpoint: Checkpoint) -> bool:
 
 
 def _seen(store: Store, name: str) -> Checkpoint | None:
-    """Return the checkpoint that rank 0 chose. Wait briefly until a network file system shows it here."""
+    """Return the checkpoint that rank 0 chose.
+    Wait briefly until a network file system shows it here.
+    """
     if not name:
         return None
     path = store.root / "checkpoints" / name
@@ -364,7 +435,8 @@ def _fitting(
     checkpoint.check_unread()
     if RESERVED not in checkpoint.parts():
         raise StoreError(
-            f"{checkpoint.path} was not saved by a Run: Store(...).load() reads it, start_from= takes weights from it"
+            f"{checkpoint.path} was not saved by a Run: "
+            "Store(...).load() reads it, start_from= takes weights from it"
         )
     memory = checked(checkpoint.load(part=RESERVED, types=types), checkpoint)
     if tracked is None:

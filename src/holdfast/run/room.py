@@ -1,4 +1,5 @@
-"""Room: whether the next checkpoints will fit, and whether a site's purge will take what the run keeps.
+"""Room: whether the next checkpoints will fit, and whether a site's purge will take what the run
+keeps.
 
 Each is reported once, before it happens. Nothing is deleted or refused because of it.
 """
@@ -32,7 +33,9 @@ ASK_S = 3600.0  # between two questions that may take a while
 
 
 class Need(NamedTuple):
-    """The additional space that the next saves need at most, which is before the last of them prunes."""
+    """The additional space that the next saves need at most,
+    which is before the last of them prunes.
+    """
 
     saves: int
     bytes: int
@@ -42,7 +45,8 @@ class Need(NamedTuple):
 def need(facts: Sequence[CheckpointFacts], rule: Rule | None, fresh_bytes: int, files: int) -> Need:
     """Predict the next saves under `rule`, at equal intervals.
 
-    `fresh_bytes` and `files` are those of one checkpoint. A pruned checkpoint frees at most that much.
+    `fresh_bytes` and `files` are those of one checkpoint. A pruned checkpoint frees at most that
+    much.
     """
     there, most, now = list(facts), 0, len(facts)
     for _ in range(AHEAD if facts else 0):
@@ -58,7 +62,9 @@ def _next(facts: Sequence[CheckpointFacts]) -> CheckpointFacts:
     step = last.step + max(1, last.step - before.step)
     epoch = None if last.epoch is None else last.epoch + last.epoch - (before.epoch or 0)
     created = last.created + max(0.0, last.created - before.created)
-    return last._replace(name=f"{step} to come", step=step, epoch=epoch, created=created, pinned=False)
+    return last._replace(
+        name=f"{step} to come", step=step, epoch=epoch, created=created, pinned=False
+    )
 
 
 def shortages(root: Path, wanted: Need, limits: Sequence[Quota]) -> Iterator[tuple[str, str]]:
@@ -71,24 +77,41 @@ def shortages(root: Path, wanted: Need, limits: Sequence[Quota]) -> Iterator[tup
     if facts.f_files and facts.f_favail < wanted.files:
         yield (
             "files",
-            f"the next {wanted.saves} saves need {wanted.files} files, and there is room for {facts.f_favail}",
+            (
+                f"the next {wanted.saves} saves need {wanted.files} files, "
+                f"and there is room for {facts.f_favail}"
+            ),
         )
     mount = _mount(root)
     for limit in limits:
-        if limit.place == mount and limit.limit_bytes and limit.limit_bytes - limit.used_bytes < wanted.bytes:
+        if (
+            limit.place == mount
+            and limit.limit_bytes
+            and limit.limit_bytes - limit.used_bytes < wanted.bytes
+        ):
             left = size(max(0, limit.limit_bytes - limit.used_bytes))
-            yield f"quota of {limit.owner}", f"{told}, and the quota of {limit.owner} has {left} left"
-        if limit.place == mount and limit.limit_files and limit.limit_files - limit.used_files < wanted.files:
+            yield (
+                f"quota of {limit.owner}",
+                f"{told}, and the quota of {limit.owner} has {left} left",
+            )
+        if (
+            limit.place == mount
+            and limit.limit_files
+            and limit.limit_files - limit.used_files < wanted.files
+        ):
             files = max(0, limit.limit_files - limit.used_files)
             what = f"the next {wanted.saves} saves need {wanted.files} files"
-            yield f"files of {limit.owner}", f"{what}, and the quota of {limit.owner} has {files} left"
+            yield (
+                f"files of {limit.owner}",
+                f"{what}, and the quota of {limit.owner} has {files} left",
+            )
 
 
 def purged(root: Path, days: float, now: float) -> str | None:
     """Return which files of the run a purge will take soon; None if there are none.
 
-    A purge goes by the time of the last change or read; here the last change counts, which is never later. A linked
-    file has the time at which it was written, also in a new checkpoint.
+    A purge goes by the time of the last change or read; here the last change counts, which is never
+    later. A linked file has the time at which it was written, also in a new checkpoint.
     """
     old = []
     for folder, _, names in scan.walk(root):
@@ -103,7 +126,8 @@ def purged(root: Path, days: float, now: float) -> str | None:
     many = f"{len(old)} files of the run are" if len(old) > 1 else "a file of the run is"
     return (
         f"this site deletes files after {days:g} days, and {many} nearly as old: first goes "
-        f"{path.relative_to(root)}, on {due:%Y-%m-%d}; copy the run to a place that lasts: holdfast copy {root} PLACE"
+        f"{path.relative_to(root)}, on {due:%Y-%m-%d}; "
+        f"copy the run to a place that lasts: holdfast copy {root} PLACE"
     )
 
 

@@ -1,4 +1,6 @@
-"""Run: the object of a training loop. It restores on entry, saves at safe points and stops on request."""
+"""Run: the object of a training loop. It restores on entry,
+saves at safe points and stops on request.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def brief(method: Method) -> Method:
-    """Let the traceback of a mistake end at the caller's own line. HOLDFAST_TRACEBACK=full shows ours, too."""
+    """Let the traceback of a mistake end at the caller's own line.
+    HOLDFAST_TRACEBACK=full shows ours, too.
+    """
 
     @functools.wraps(method)
     def call(*args: Any, **options: Any) -> Any:
@@ -63,7 +67,8 @@ def brief(method: Method) -> Method:
 
 
 class Run(AbstractContextManager["Run"]):
-    """Saves and resumes the loop inside its `with` block: restores on entry, saves on the way, stops in time.
+    """Saves and resumes the loop inside its `with` block: restores on entry, saves on the way,
+    stops in time.
 
         with Run("runs/digits", dict(model=model, optimizer=optimizer)) as run:
             for epoch in run.epochs(10):
@@ -72,49 +77,58 @@ class Run(AbstractContextManager["Run"]):
 
     Without a block: `run = Run(...).start()`; the run then ends with its outermost loop.
 
-    Saves, stops and resumes happen only at safe points: where the loops continue after their bodies. After a signal, or
-    when the deadline requires it, the run saves at the next one and raises `Stopped`, which exits with 75.
+    Saves, stops and resumes happen only at safe points: where the loops continue after their
+    bodies. After a signal, or when the deadline requires it, the run saves at the next one and
+    raises `Stopped`, which exits with 75.
 
-    With several processes (torch.distributed, initialised before) each enters it, with the same arguments:
-    docs/ranks.md.
+    With several processes (torch.distributed, initialised before) each enters it, with the same
+    arguments: docs/ranks.md.
 
     Args:
         path: the run's directory; HOLDFAST_RUN_DIR takes its place.
-        state: names of the objects that make up the state, restored in place: anything with state_dict() and
-            load_state_dict(), random generators, arrays, tensors, dicts, lists, deques, sets, these inside each
-            other, and `Fields`. None is omitted.
+        state: names of the objects that make up the state, restored in place: anything with
+            state_dict() and load_state_dict(), random generators, arrays, tensors, dicts, lists,
+            deques, sets, these inside each other, and `Fields`. None is omitted.
         keep: which checkpoints stay.
-        every: when to save besides the end, a stop and a new best; None: only then. `Auto()` chooses the interval.
-        vars: first values of `run.vars`, which the loop itself changes. A restore fills values in place where possible
+        every: when to save besides the end, a stop and a new best; None: only then. `Auto()`
+        chooses the interval. vars: first values of `run.vars`, which the loop itself changes. A
+        restore fills values in place where possible
             (docs/exactness.md) and replaces the rest: numbers, strings, tuples.
-        start_from: a run's or a checkpoint's directory; a *new* run begins with the weights of its models.
-        branch_from: the same, but a new run continues exactly from there: position, optimizer, random numbers and all.
-        go_back: a step to resume from, once; newer checkpoints are moved to quarantine/. A restart does not repeat it.
-        overrides: {"optimizer": {"lr": 1e-4}} sets options of tracked optimizers on the next start, once.
-        allow_fresh: start from scratch when checkpoints exist, or existed, and none is valid.
-        accept: changes of a loader to accept on resume although they move its position: {"batch_size"}. "data": where
-            no position can be restored, skip as many batches of a new pass and train the rest, which is not exact.
-            "arguments": a batch job with other arguments than the last one, else refused, goes on with its run.
-        probe: called without arguments at each save and after the restore; both results must have the same bits.
-        deadline: when the machine is taken away: a datetime, a timedelta from now, or Unix seconds.
-        hyperparameters, dataset, note: for the document in each checkpoint; Holdfast does not read them.
-        tracker: called with (id, step), first with id None; its result is the id that it receives next time.
-        types: your enums, dataclasses and named tuples that the state holds later, but not at the start.
-        seed: of the data order; by default the framework's seed.
-        take_over: the caller knows that no other attempt of this run is alive.
-        private: keep all other users out of what the run writes, whatever the umask.
-        background: periodic saves stall the loop only while the state is copied to memory. If one fails, a later safe
-            point raises its error, with its own type. False: each save has returned before the loop continues.
+        start_from: a run's or a checkpoint's directory; a *new* run begins with the weights of its
+        models. branch_from: the same, but a new run continues exactly from there: position,
+        optimizer, random numbers and all. go_back: a step to resume from, once; newer checkpoints
+        are moved to quarantine/. A restart does not repeat it. overrides: {"optimizer": {"lr":
+        1e-4}} sets options of tracked optimizers on the next start, once. allow_fresh: start from
+        scratch when checkpoints exist, or existed, and none is valid. accept: changes of a loader
+        to accept on resume although they move its position: {"batch_size"}. "data": where
+            no position can be restored, skip as many batches of a new pass and train the rest,
+            which is not exact. "arguments": a batch job with other arguments than the last one,
+            else refused, goes on with its run.
+        probe: called without arguments at each save and after the restore; both results must have
+        the same bits. deadline: when the machine is taken away: a datetime, a timedelta from now,
+        or Unix seconds. hyperparameters, dataset, note: for the document in each checkpoint;
+        Holdfast does not read them. tracker: called with (id, step), first with id None; its result
+        is the id that it receives next time. types: your enums, dataclasses and named tuples that
+        the state holds later, but not at the start. seed: of the data order; by default the
+        framework's seed. take_over: the caller knows that no other attempt of this run is alive.
+        private: keep all other users out of what the run writes, whatever the umask. background:
+        periodic saves stall the loop only while the state is copied to memory. If one fails, a
+        later safe
+            point raises its error, with its own type. False: each save has returned before the loop
+            continues.
         whole: how often unchanged leaves are written again instead of linked.
-        board: keep TensorBoard's files of the metrics log, in `<path>-board` or the directory given.
-        mirror: places that get a copy of each checkpoint beside the loop, and that a new machine resumes from: a URL or
+        board: keep TensorBoard's files of the metrics log, in `<path>-board` or the directory
+        given. mirror: places that get a copy of each checkpoint beside the loop, and that a new
+        machine resumes from: a URL or
             folder, several, or {place: rule} (docs/mirrors.md).
-        without: of these, the places that need not answer when the run begins; HOLDFAST_WITHOUT adds others.
-        drain: seconds that the end of the run, or a stop, waits at most for the last copies.
-        stop_on_nan: a save that finds infinite or NaN weights ends the run with NotFinite; no start goes on from it.
-        finished: what a start of a finished run does when its loop has no pass left: "continue" behind it, where names
+        without: of these, the places that need not answer when the run begins; HOLDFAST_WITHOUT
+        adds others. drain: seconds that the end of the run, or a stop, waits at most for the last
+        copies. stop_on_nan: a save that finds infinite or NaN weights ends the run with NotFinite;
+        no start goes on from it. finished: what a start of a finished run does when its loop has no
+        pass left: "continue" behind it, where names
             that only the loop's body sets are missing, or "exit" the process with 0, on all ranks.
-        signed: a file with a private Ed25519 key. It signs each checkpoint, and the run goes on from no other.
+        signed: a file with a private Ed25519 key. It signs each checkpoint, and the run goes on
+        from no other.
     """
 
     @brief
@@ -153,14 +167,18 @@ class Run(AbstractContextManager["Run"]):
         signed: str | os.PathLike[str] | None = None,
     ) -> None:
         if start_from is not None and branch_from is not None:
-            raise UsageError("start_from takes weights, branch_from goes on exactly: give one of them")
+            raise UsageError(
+                "start_from takes weights, branch_from goes on exactly: give one of them"
+            )
         self.vars = Vars(vars)
         self._tracked = Tracked(state, self.vars)
         self._options = Options(
             path=settings.run_dir(path),
             keep=keep,
             every=every,
-            start_from=start_from if isinstance(start_from, StartFrom | None) else StartFrom(start_from),
+            start_from=start_from
+            if isinstance(start_from, StartFrom | None)
+            else StartFrom(start_from),
             branch_from=branch_from,
             go_back=go_back,
             overrides=_by_name(overrides or {}),
@@ -187,7 +205,8 @@ class Run(AbstractContextManager["Run"]):
         require_overridable(self._options.overrides, self._tracked)
         self._session: Session | None = None
         self._last: Session | None = None  # the session that has ended, for code after the block
-        self._blockless: BlocklessRun | None = None  # set if the last one has no block: it ends with its outermost loop
+        # set if the last one has no block: it ends with its outermost loop
+        self._blockless: BlocklessRun | None = None
 
     @brief
     def __enter__(self) -> Self:
@@ -196,9 +215,12 @@ class Run(AbstractContextManager["Run"]):
         self._begin(blockless=False)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
         session = self._last
-        if session is None or session.attempt.inherited:  # a forked child leaves the block: its parent has the run
+        # a forked child leaves the block: its parent has the run
+        if session is None or session.attempt.inherited:
             return
         if session.lifetime.left:  # by Loop.leave, or a finished run ends the process
             self._let_go()
@@ -213,11 +235,13 @@ class Run(AbstractContextManager["Run"]):
 
     @brief
     def start(self) -> Self:
-        """Begin without a block, for a loop at the top level of a script: `run = Run(...).start()`. Restores the state.
+        """Begin without a block, for a loop at the top level of a script: `run = Run(...).start()`.
+        Restores the state.
 
-        The run finishes when its outermost loop ends, also by `break`; values logged afterwards belong to the end.
-        After an exception, or if the process ends earlier, nothing is committed as finished. Signals stop the run only
-        during the loop; otherwise Python handles them. A new Run at the same path in this thread ends this one.
+        The run finishes when its outermost loop ends, also by `break`; values logged afterwards
+        belong to the end. After an exception, or if the process ends earlier, nothing is committed
+        as finished. Signals stop the run only during the loop; otherwise Python handles them. A new
+        Run at the same path in this thread ends this one.
         """
         if self._session is not None and self._blockless is None:
             raise UsageError("this Run is entered already")
@@ -247,9 +271,10 @@ class Run(AbstractContextManager["Run"]):
     def epochs(self, total: int | range) -> Passes[int]:
         """Return the remaining epochs, up to `total`. A safe point follows the body of each.
 
-        run.epochs(range(1, 11)) counts them from 1; a run is begun and resumed with the same first epoch. `break` ends
-        the run: a restart yields nothing, unless `total` was raised. An exception that you catch around the loop does
-        the same; one that leaves the `with` block saves nothing.
+        run.epochs(range(1, 11)) counts them from 1; a run is begun and resumed with the same first
+        epoch. `break` ends the run: a restart yields nothing, unless `total` was raised. An
+        exception that you catch around the loop does the same; one that leaves the `with` block
+        saves nothing.
         """
         session, wanted = self._inside("epochs"), epochs_wanted(total)
         return Passes(
@@ -263,9 +288,9 @@ class Run(AbstractContextManager["Run"]):
     def steps(self, total: int = ENDLESS, name: str = "steps") -> Passes[int]:
         """Return the remaining steps, up to `total`; inside `epochs`, those of this epoch.
 
-        A safe point follows the body of each. run.steps() has no end except `break`. `break` ends the run, or inside
-        `epochs` the steps of this epoch: a restart yields nothing, unless the total was raised. The step that was left
-        counts.
+        A safe point follows the body of each. run.steps() has no end except `break`. `break` ends
+        the run, or inside `epochs` the steps of this epoch: a restart yields nothing, unless the
+        total was raised. The step that was left counts.
         """
         session = self._inside("steps")
         total, name = steps_wanted(total), name_wanted(name)
@@ -282,21 +307,28 @@ class Run(AbstractContextManager["Run"]):
         return Passes("steps", lambda walk: loops.steps(session, walk, total, name), length, done)
 
     @brief
-    def batches(self, loader: Iterable[Any], name: str = "train", accumulate: int = 1) -> Passes[Any]:
-        """Return the remaining batches of `loader` in this epoch; their position is saved under `name`.
+    def batches(
+        self, loader: Iterable[Any], name: str = "train", accumulate: int = 1
+    ) -> Passes[Any]:
+        """Return the remaining batches of `loader` in this epoch; their position is saved under
+        `name`.
 
-        A safe point follows each body, or each group of `accumulate` bodies; the last group of an epoch may be short.
-        After a `break` the rest of the epoch's batches is skipped, and the step that was left counts. len() is the
-        number of batches of the whole epoch, and `done` the number of completed ones: tqdm(batches,
-        initial=batches.done).
+        A safe point follows each body, or each group of `accumulate` bodies; the last group of an
+        epoch may be short. After a `break` the rest of the epoch's batches is skipped, and the step
+        that was left counts. len() is the number of batches of the whole epoch, and `done` the
+        number of completed ones: tqdm(batches, initial=batches.done).
         """
         return self._serve("batches", BatchesArguments(loader, name, accumulate))
 
     def enumerate(
         self, loader: Iterable[Any], start: int = 0, name: str = "train", accumulate: int = 1
     ) -> Passes[tuple[int, Any]]:
-        """Like `batches`, but each batch comes with its index in the epoch, which a resume does not reset."""
-        return self._serve("enumerate", BatchesArguments(loader, name, accumulate, start_wanted(start)))
+        """Like `batches`, but each batch comes with its index in the epoch,
+        which a resume does not reset.
+        """
+        return self._serve(
+            "enumerate", BatchesArguments(loader, name, accumulate, start_wanted(start))
+        )
 
     def _serve(self, what: str, served: BatchesArguments) -> Passes[Any]:
         session = self._inside(what)
@@ -311,10 +343,11 @@ class Run(AbstractContextManager["Run"]):
 
     @brief
     def loop(self, epochs: int | range | None = None, steps: int | None = None) -> Loop:
-        """Return the loop of a run that another program walks, as trainers do: its callbacks call the loop's methods.
+        """Return the loop of a run that another program walks, as trainers do: its callbacks call
+        the loop's methods.
 
-        Give the number of epochs, or of steps in a loop without epochs. A loop of epochs that goes up to a number of
-        steps takes both. docs/adapters.md shows one.
+        Give the number of epochs, or of steps in a loop without epochs. A loop of epochs that goes
+        up to a number of steps takes both. docs/adapters.md shows one.
         """
         session = self._inside("loop")
         if self._blockless is not None:
@@ -328,15 +361,19 @@ class Run(AbstractContextManager["Run"]):
     def safe_point(self) -> None:
         """Mark a completed step with a consistent state: save if it is time, stop if requested.
 
-        Use it in loops of another shape; `epochs`, `steps` and `batches` have their own safe points.
+        Use it in loops of another shape; `epochs`, `steps` and `batches` have their own safe
+        points.
         """
         session = self._inside("safe_point")
         inside = session.walks.kinds
         if inside and inside[-1] != "epochs":
-            raise UsageError("run.batches() and run.steps() are followed by a safe point of their own")
+            raise UsageError(
+                "run.batches() and run.steps() are followed by a safe point of their own"
+            )
         if not inside and self._blockless is not None:
             raise UsageError(
-                "run.safe_point() outside of a loop of this run: it ends with a block: with Run(...) as run:"
+                "run.safe_point() outside of a loop of this run: "
+                "it ends with a block: with Run(...) as run:"
             )
         session.origin.set_baseline(None)
         step_done(session)
@@ -353,7 +390,8 @@ class Run(AbstractContextManager["Run"]):
         Inside a loop's body, a save requested by `save` has not happened yet.
 
         Raises:
-            StoreError: the save in flight failed or was discarded; the next safe point saves instead.
+            StoreError: the save in flight failed or was discarded; the next safe point saves
+                instead.
         """
         if self._ended is not None:
             self._now()  # the run has ended, and everything is saved; otherwise this raises
@@ -363,13 +401,17 @@ class Run(AbstractContextManager["Run"]):
         flight = session.saves.flight
         session.saves.land(last_chance=True)
         if flight is not None and session.saves.saved != flight.name:
-            raise StoreError(f"{session.path}: {flight.name} was discarded; the state is saved at the next safe point")
+            raise StoreError(
+                f"{session.path}: {flight.name} was discarded; "
+                "the state is saved at the next safe point"
+            )
 
     @brief
     def log(self, **metrics: Any) -> None:
         """Log values of the step in progress, or of the epoch after its last step.
 
-        They become one line of the metrics log when the step is done; a checkpoint at that safe point contains them.
+        They become one line of the metrics log when the step is done; a checkpoint at that safe
+        point contains them.
         """
         values = {legible(name): format.number(name, value) for name, value in metrics.items()}
         if self._ended is None:
@@ -380,10 +422,12 @@ class Run(AbstractContextManager["Run"]):
 
     @brief
     def mean(self, name: str, weight: str | None = None) -> float:
-        """Return the mean of metric `name` over this epoch's run.log() calls so far; outside `epochs`, over the run's.
+        """Return the mean of metric `name` over this epoch's run.log() calls so far; outside
+        `epochs`, over the run's.
 
-        `weight` names another metric of the same calls: after run.log(loss=..., n=len(x)), run.mean("loss", weight="n")
-        is the mean over samples. It covers this rank only, and has the same bits whether or not the run was resumed.
+        `weight` names another metric of the same calls: after run.log(loss=..., n=len(x)),
+        run.mean("loss", weight="n") is the mean over samples. It covers this rank only, and has the
+        same bits whether or not the run was resumed.
         """
         return self._now().metrics.means.mean(name, weight)
 
@@ -414,10 +458,12 @@ class Run(AbstractContextManager["Run"]):
         if self._session is None:
             if self._ended is None:
                 raise UsageError(
-                    f"run.{what}() belongs inside `with Run(...) as run:`, or after run = Run(...).start()"
+                    f"run.{what}() belongs inside `with Run(...) as run:`, "
+                    "or after run = Run(...).start()"
                 )
             raise UsageError(
-                f"run.{what}(): {self.path} has ended, with its outermost loop. What comes after that, a second loop "
+                f"run.{what}(): {self.path} has ended, "
+                "with its outermost loop. What comes after that, a second loop "
                 "for one, wants a block around all of it: with Run(...) as run:"
             )
         return self._session
@@ -426,7 +472,9 @@ class Run(AbstractContextManager["Run"]):
         """Begin the attempt and restore the state; with `blockless` the run has no block."""
         used = self._last is not None and self._last.progress.steps_here > 0
         end_at(self._options.path)
-        again = origin.take_ended(self._options.path, self._tracked, same_run=self._last is not None)
+        again = origin.take_ended(
+            self._options.path, self._tracked, same_run=self._last is not None
+        )
         self._session = self._last = session = Session(self._options, self._tracked)
         self._blockless = BlocklessRun(session, self._let_go) if blockless else None
         _living.add(self)
@@ -437,7 +485,10 @@ class Run(AbstractContextManager["Run"]):
             self._leave(error)
             raise
         if used and session.origin.checkpoint is None:
-            warn("the tracked objects are as the last attempt in this process left them; make them anew to begin anew")
+            warn(
+                "the tracked objects are as the last attempt in "
+                "this process left them; make them anew to begin anew"
+            )
         if session.ranks.leads and not blockless:
             session.display.__enter__()
 
@@ -456,7 +507,8 @@ def require_outside(path: str | os.PathLike[str], instead: str) -> None:
     """Require that no run of this directory is open in this process.
 
     Raises:
-        UsageError: this process is inside the block of a run in that directory; `instead` names the alternative.
+        UsageError: this process is inside the block of a run in that directory; `instead` names the
+            alternative.
     """
     place = Path(path).resolve()
     if any(Path(each.path).resolve() == place for each in _living):

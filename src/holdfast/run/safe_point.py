@@ -1,4 +1,6 @@
-"""Safe point: the only place where a run saves and stops: between two steps, where the state is consistent."""
+"""Safe point: the only place where a run saves and stops:
+between two steps, where the state is consistent.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,13 @@ def step_done(session: Session, *, final: bool = False) -> None:
     safe_point(session, "step", final=final)
 
 
-def safe_point(session: Session, phase: str, *, epoch: int | None = None, final: bool = False) -> None:
+def safe_point(
+    session: Session, phase: str, *, epoch: int | None = None, final: bool = False
+) -> None:
     """Save if it is time, stop if requested. `epoch`: the one that just ended, at its end.
 
-    Metrics logged before the step began appear in its line but not in its checkpoint: they belong to other weights.
+    Metrics logged before the step began appear in its line but not in its checkpoint: they belong
+    to other weights.
 
     Raises:
         Stopped: the state is saved; the process must end and be run again.
@@ -79,15 +84,20 @@ def save_asked(session: Session) -> None:
         saves.secure("asked", session.metrics.flush(session.position.phase))
     elif progress.steps_here == 0 and saves.count:
         raise UsageError(
-            f"run.save() twice at step {session.position.step}: outside of a loop of this run nobody counts "
-            "the steps; call run.safe_point() after each, and run.save() after it when that one is to be saved"
+            f"run.save() twice at step {session.position.step}: "
+            "outside of a loop of this run nobody counts "
+            "the steps; call run.safe_point() after each, "
+            "and run.save() after it when that one is to be saved"
         )
 
 
 def _stop_wanted(session: Session, ahead_s: float = 0.0) -> str | None:
-    """Return why to stop, or None. `ahead_s`: seconds until the next opportunity to stop, besides one step."""
+    """Return why to stop, or None. `ahead_s`:
+    seconds until the next opportunity to stop, besides one step.
+    """
     saves = session.saves
-    count = 1 if saves.flight is None else 2  # a stop waits for the save in flight, and then for its own
+    # a stop waits for the save in flight, and then for its own
+    count = 1 if saves.flight is None else 2
     after_s = session.progress.step_s + ahead_s + _drain_s(session)
     return session.stop.wanted(save_s=count * saves.save_s, step_s=after_s)
 
@@ -117,7 +127,9 @@ def _order(session: Session) -> Order | None:
 
 
 def _lead(session: Session, windows: Windows) -> None:
-    """Report a signal received by this rank to rank 0; on rank 0, announce what all ranks do at the next edge."""
+    """Report a signal received by this rank to rank 0;
+    on rank 0, announce what all ranks do at the next edge.
+    """
     stop, saves = session.stop, session.saves
     if session.ranks.rank and stop.reason is not None:
         windows.wish(stop.reason)
@@ -127,5 +139,6 @@ def _lead(session: Session, windows: Windows) -> None:
     if heard is not None:
         stop.hear(heard)
     land = saves.outcome_known
-    save = saves.is_time() and (saves.flight is None or land)  # otherwise all ranks would wait for the slowest one
+    # otherwise all ranks would wait for the slowest one
+    save = saves.is_time() and (saves.flight is None or land)
     windows.say(stop=_stop_wanted(session, windows.ahead_s) or "", save=save, land=land)

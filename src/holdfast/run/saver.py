@@ -1,7 +1,7 @@
 """Saver: one attempt's saves, from the decision that one is due until its outcome is taken.
 
-One save is in flight at a time. `save` stages the state while the loop waits, and commits it in the background if
-allowed; `land` takes the outcome at a later safe point.
+One save is in flight at a time. `save` stages the state while the loop waits, and commits it in the
+background if allowed; `land` takes the outcome at a later safe point.
 """
 
 from __future__ import annotations
@@ -52,8 +52,10 @@ if TYPE_CHECKING:
 
 PERIODIC = ("new best", "due")  # reasons for saves whose failure is no error
 BACKGROUND = ("asked", *PERIODIC)  # reasons for which the loop does not wait
-LEFT = 2  # surplus checkpoints that a stop leaves to the next save, so that it need not wait for a read-back
-LAST_SAVES = 100  # of an earlier attempt; the first save is expected to take as long as the longest of them
+# surplus checkpoints that a stop leaves to the next save, so that it need not wait for a read-back
+LEFT = 2
+# of an earlier attempt; the first save is expected to take as long as the longest of them
+LAST_SAVES = 100
 NOTE_S = 10.0  # a line of the journal, while nothing else is written to it
 WARM_BYTES = 64 << 20  # least size of a state whose snapshots are worth the preparation
 
@@ -66,14 +68,23 @@ class PendingSave(msgspec.Struct, frozen=True):
     facts: Facts
     before: format.Name | None  # the newest save if this one fails
     began_s: float
-    snapshot: Snapshot | None  # the copy that is written; None: the state itself is written while the loop waits
-    refuge: format.Name | None  # a checkpoint that stays until the next save, in case no start can go on from this one
+    # the copy that is written; None: the state itself is written while the loop waits
+    snapshot: Snapshot | None
+    # a checkpoint that stays until the next save, in case no start can go on from this one
+    refuge: format.Name | None
 
     def as_committed(self) -> retention.CheckpointFacts:
         """Facts that a new best must beat before the checkpoint is committed."""
         name, facts = self.name, self.facts
         return retention.CheckpointFacts(
-            str(name), name.step, name.phase, facts.epoch, time.time(), facts.metrics, size_bytes=0, pinned=False
+            str(name),
+            name.step,
+            name.phase,
+            facts.epoch,
+            time.time(),
+            facts.metrics,
+            size_bytes=0,
+            pinned=False,
         )
 
 
@@ -107,12 +118,15 @@ class Saver(msgspec.Struct):
     _epochs_end: format.Name | None = None  # the newest save at one
     _durable_s: float = 0.0  # when the save in flight was durable
     _point: int = 0  # the safe point of the last save, as counted by windows
-    _wanted: str | None = None  # why to save at the next safe point: run.save(), or to make up for a save
+    # why to save at the next safe point: run.save(), or to make up for a save
+    _wanted: str | None = None
     _cramped: bool = False  # a warning has reported that memory is too short for a snapshot
     _not_finite: bool = False  # the weights of the newest checkpoint are not finite, which was told
 
     def restore(self, checkpoint: Checkpoint, *, ours: bool) -> None:
-        """Resume from `checkpoint`; unless it is `ours`, the run has no checkpoint of its own yet."""
+        """Resume from `checkpoint`; unless it is `ours`,
+        the run has no checkpoint of its own yet.
+        """
         self.saved = checkpoint.head.name if ours else None
         self._epochs_end = self.saved if checkpoint.head.name.phase == "end" else None
         self._not_finite = bool(checkpoint.head.not_finite)
@@ -129,31 +143,41 @@ class Saver(msgspec.Struct):
     def is_stopping(self) -> bool:
         return self._stop.reason is not None or self._drill.limit is not None
 
-    # When -------------------------------------------------------------------------------------------------------
+    # When
+    # ----------------------------------------------------------------------------------------------
 
     def ask(self) -> None:
         """Save at the next safe point."""
         self._wanted = "asked"
 
     def ask_again(self) -> None:
-        """Save at the next safe point, if this attempt has saved: its newest checkpoint lacks something."""
+        """Save at the next safe point, if this attempt has saved:
+        its newest checkpoint lacks something.
+        """
         if self.count:
             self.ask()
 
-    def reason(self, metrics: Measured, order: Order | None, epoch: int | None, *, final: bool) -> str | None:
-        """Return why to save at this safe point, or None. `order`: what rank 0 orders all ranks to do."""
+    def reason(
+        self, metrics: Measured, order: Order | None, epoch: int | None, *, final: bool
+    ) -> str | None:
+        """Return why to save at this safe point, or None.
+        `order`: what rank 0 orders all ranks to do.
+        """
         found = self._reason(metrics, order, epoch, final=final)
         if self._drill.aim is not None:
             return found
         if found in (None, *PERIODIC):
             now = self._progress.mark(epoch)
             found = self.waiting.decide(found, now, at_end=now.at_end)
-            self._wanted = self._wanted and found  # a save that waits for an epoch's end is remembered there
+            # a save that waits for an epoch's end is remembered there
+            self._wanted = self._wanted and found
         if found == "due" and self._last_batch.save_waits():
             self._wanted, found = found, None
         return found
 
-    def _reason(self, metrics: Measured, order: Order | None, epoch: int | None, *, final: bool) -> str | None:
+    def _reason(
+        self, metrics: Measured, order: Order | None, epoch: int | None, *, final: bool
+    ) -> str | None:
         if final:
             return "the end"
         problem = self.readback.take_damage()
@@ -181,13 +205,17 @@ class Saver(msgspec.Struct):
 
     @property
     def note_s(self) -> float:
-        """How often to journal that the run is alive: by the last of these lines a kill is dated."""
+        """How often to journal that the run is alive:
+        by the last of these lines a kill is dated.
+        """
         return math.inf if self.pace is None else NOTE_S
 
     def _is_due(self, every: Every | Auto | None, epoch: int | None = None) -> bool:
         now, last = self._progress.mark(epoch), self.waiting.since or self._last
         if isinstance(every, Auto):
-            return self.pace is not None and self.pace.is_due(last.seconds, now.seconds, ready=not self.arena.warming)
+            return self.pace is not None and self.pace.is_due(
+                last.seconds, now.seconds, ready=not self.arena.warming
+            )
         return interval.due(every, last=last, now=now)
 
     def _every(self) -> Every | Auto | None:
@@ -206,27 +234,34 @@ class Saver(msgspec.Struct):
         """Whether the last save began after this safe point, as counted by windows."""
         return self._point > point
 
-    # Memory -----------------------------------------------------------------------------------------------------
+    # Memory
+    # ----------------------------------------------------------------------------------------------
 
     def prepare(self, blocks: Collection[Block]) -> None:
-        """Prepare the memory of the first saves during the next steps: optimizers have their state by now."""
+        """Prepare the memory of the first saves during the next steps:
+        optimizers have their state by now.
+        """
         if self._options.every is not None:
             self._warm(blocks)
         if self._options.background:
             self.readback.begin(self.readback.over)
 
     def _warm(self, blocks: Collection[Block]) -> None:
-        """Touch the memory of later snapshots during the next steps: otherwise the first copy would stall the loop."""
+        """Touch the memory of later snapshots during the next steps: otherwise the first copy
+        would stall the loop.
+        """
         size = sum(block.data.nbytes for block in blocks if not is_borrowed(block))
         if self._options.background and size >= WARM_BYTES:
             with suppress(MemoryError):  # the first save will report it
                 self.arena.warm(size, pin_of(blocks))
 
     def _stage(self, *, background: bool) -> Staged:
-        """Return the state ready to be written: for a save in the background a copy of it, if memory allows.
+        """Return the state ready to be written: for a save in the background a copy of it, if
+        memory allows.
 
-        While the memory for the copy is being touched, no copy is made: writing the state takes no longer than a copy
-        into fresh memory. With a single process, a long copy is only laid out: the write begins first.
+        While the memory for the copy is being touched, no copy is made: writing the state takes no
+        longer than a copy into fresh memory. With a single process, a long copy is only laid out:
+        the write begins first.
         """
         if background and self.arena.size_bytes == 0 and not self._cramped:
             self._warm(flatten(self._capture.tracked.capture()).leaves.values())
@@ -234,7 +269,9 @@ class Saver(msgspec.Struct):
         if background and not self.arena.warming:
             try:
                 staged = self._store.lay_out(state, self.arena, weights)
-                if staged.snapshot is not None and not (self._ranks.alone and staged.snapshot.is_long):
+                if staged.snapshot is not None and not (
+                    self._ranks.alone and staged.snapshot.is_long
+                ):
                     staged.snapshot.copy()
                 return staged
             except MemoryError as error:
@@ -246,15 +283,19 @@ class Saver(msgspec.Struct):
     def release(self) -> None:
         self.arena.release()
 
-    # Save -------------------------------------------------------------------------------------------------------
+    # Save
+    # ----------------------------------------------------------------------------------------------
 
-    def save(self, reason: str, metrics: Measured, epoch: int | None = None, *, at_once: bool = False) -> None:
+    def save(
+        self, reason: str, metrics: Measured, epoch: int | None = None, *, at_once: bool = False
+    ) -> None:
         """Commit the state, in the background where the reason allows it; not with `at_once`.
 
         If the disk is full or fails, a periodic save warns and the loop continues.
 
         Raises:
-            DiskError: the disk is full or fails, and the save is not periodic: a stop, the end, or a request.
+            DiskError: the disk is full or fails, and the save is not periodic: a stop, the end, or
+                a request.
             StoreError: the error of the previous save, if that ran in the background.
         """
         began = time.monotonic()
@@ -276,7 +317,8 @@ class Saver(msgspec.Struct):
         self._last = self._progress.mark(epoch)
         commit = partial(self._commit, staged, flight, over)
         in_place = staged.snapshot is None
-        others_wait = background and not self._ranks.alone  # all ranks take the outcome when rank 0 announces it
+        # all ranks take the outcome when rank 0 announces it
+        others_wait = background and not self._ranks.alone
         if (in_place and not others_wait) or not self._submitted(flight, commit):
             self._take_outcome(flight, partial(commit, lambda: None))
         elif in_place:
@@ -284,8 +326,18 @@ class Saver(msgspec.Struct):
 
     def _begin(self, reason: str, staged: Staged, facts: Facts, began_s: float) -> PendingSave:
         behind = self._last_batch.may_be_behind()
-        refuge = self._epochs_end if self._progress.unproven_here else self.saved if behind else None
-        flight = PendingSave(self._progress.position.here, reason, facts, self.saved, began_s, staged.snapshot, refuge)
+        refuge = (
+            self._epochs_end if self._progress.unproven_here else self.saved if behind else None
+        )
+        flight = PendingSave(
+            self._progress.position.here,
+            reason,
+            facts,
+            self.saved,
+            began_s,
+            staged.snapshot,
+            refuge,
+        )
         if flight.name.phase == "end":
             self._epochs_end = flight.name
         self.saved, self.flight = flight.name, flight
@@ -309,14 +361,16 @@ class Saver(msgspec.Struct):
             beside = False
         try:
             if flight.snapshot is not None:
-                flight.snapshot.copy()  # the writer follows the copy; if it is interrupted, that save fails
+                # the writer follows the copy; if it is interrupted, that save fails
+                flight.snapshot.copy()
         except BaseException:
             self._wanted = "asked"  # the next safe point saves what is missing
             raise
         return beside
 
     def secure(self, reason: str, metrics: Measured) -> None:
-        """Return when the state of this safe point is durable, even if it was in flight, discarded or not begun.
+        """Return when the state of this safe point is durable, even if it was in flight, discarded
+        or not begun.
 
         Raises:
             StoreError: it cannot be saved.
@@ -330,14 +384,18 @@ class Saver(msgspec.Struct):
         else:
             self.save(reason, metrics, at_once=True)
 
-    def _commit(self, staged: Staged, flight: PendingSave, over: Latch, before_each: BeforeEach) -> Sequence[str]:
-        """The part of a save that need not stall the loop. Return names of weights that are not finite.
+    def _commit(
+        self, staged: Staged, flight: PendingSave, over: Latch, before_each: BeforeEach
+    ) -> Sequence[str]:
+        """The part of a save that need not stall the loop. Return names of weights that are not
+        finite.
 
         Afterwards, until `over`, read what the next save will link.
         """
         store = self._store
         with store.ranks.together("a save", known=(Abandoned,)):
-            self._reporter.attempt.flush(sync=True)  # metrics before their checkpoint: no step may miss its line
+            # metrics before their checkpoint: no step may miss its line
+            self._reporter.attempt.flush(sync=True)
         require_one_place(store.ranks, flight.name, flight.facts.epoch)
         store.protect(flight.refuge)
         checkpoint = store.commit(
@@ -345,7 +403,8 @@ class Saver(msgspec.Struct):
             step=flight.name.step,
             facts=flight.facts,
             before_each=before_each,
-            before_last=self.writer.let_go,  # this rank's share is written: its loop need not wait for the others'
+            # this rank's share is written: its loop need not wait for the others'
+            before_last=self.writer.let_go,
             leave=lambda: LEFT if self.is_stopping else 0,
         )
         self._durable_s = time.monotonic()
@@ -364,7 +423,8 @@ class Saver(msgspec.Struct):
     def _journal(self, flight: PendingSave, checkpoint: Checkpoint, save_s: float) -> None:
         """Journal a committed save."""
         attempt, snapshot, size_bytes = self._reporter.attempt, flight.snapshot, 0
-        with suppress(DiskError, NotFound), attempt.acting("save"):  # a later attempt may have pruned it already
+        # a later attempt may have pruned it already
+        with suppress(DiskError, NotFound), attempt.acting("save"):
             size_bytes = checkpoint.size_bytes
         stall_s = save_s if snapshot is None else snapshot.copied_s - flight.began_s
         attempt.record(
@@ -386,13 +446,15 @@ class Saver(msgspec.Struct):
                 self._room = Room(self._store, self._options.keep)
             self._room.look()
 
-    # Land -------------------------------------------------------------------------------------------------------
+    # Land
+    # ----------------------------------------------------------------------------------------------
 
     def land(self, *, last_chance: bool = False) -> None:
         """Wait for the save in flight, and take its outcome.
 
         Raises:
-            StoreError: the save failed; DiskError only if that save or this call was the last chance.
+            StoreError: the save failed; DiskError only if that save or this call was the last
+                chance.
             NotFinite: it is committed, its weights are not finite, and the run has `stop_on_nan`.
         """
         flight = self.flight
@@ -402,7 +464,11 @@ class Saver(msgspec.Struct):
             self._take_outcome(flight, self.writer.wait, last_chance=last_chance)
 
     def _take_outcome(
-        self, flight: PendingSave, outcome: Callable[[], Sequence[str] | None], *, last_chance: bool = False
+        self,
+        flight: PendingSave,
+        outcome: Callable[[], Sequence[str] | None],
+        *,
+        last_chance: bool = False,
     ) -> None:
         """Take the outcome of a save. If it failed, the newest save is the one before it."""
         found: Sequence[str] | None = None
@@ -412,14 +478,20 @@ class Saver(msgspec.Struct):
                 self.saved = flight.before
             else:
                 if self.pace is not None:
-                    freed_s = self._durable_s if flight.snapshot is None else flight.snapshot.copied_s
+                    freed_s = (
+                        self._durable_s if flight.snapshot is None else flight.snapshot.copied_s
+                    )
                     self.pace.landed(flight.reason, flight.began_s, freed_s, self._durable_s)
                 self.failures.saved(flight.name)
         except BaseException as error:
             if self.writer.in_flight:  # a second Ctrl-C ended only the waiting
                 raise
             self.saved = flight.before
-            spared = isinstance(error, (DiskError, Damaged)) and flight.reason in PERIODIC and not last_chance
+            spared = (
+                isinstance(error, (DiskError, Damaged))
+                and flight.reason in PERIODIC
+                and not last_chance
+            )
             if not spared and not isinstance(error, Abandoned):
                 raise
             # no report: a newer save replaced it

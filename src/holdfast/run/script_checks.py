@@ -1,11 +1,12 @@
 """Checks of the script at safe points, for mistakes that would cost hours later.
 
-Forgotten: objects that the script's loop changes from step to step, and that no tracked object holds.
+Forgotten: objects that the script's loop changes from step to step, and that no tracked object
+holds.
 
-Optimizers are seen by torch's own hook while the first steps are made. Schedulers, gradient scalers, averaged models
-and random generators are found among the variables that the loop's frames reach, at a few safe points. Their content is
-compared, by a sample of each array. Nothing of the script is called. Each object is reported once. The loops of
-trainers are not watched.
+Optimizers are seen by torch's own hook while the first steps are made. Schedulers, gradient
+scalers, averaged models and random generators are found among the variables that the loop's frames
+reach, at a few safe points. Their content is compared, by a sample of each array. Nothing of the
+script is called. Each object is reported once. The loops of trainers are not watched.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ from .visible import Variable, frames, has_own_state, is_module, own_attributes,
 from .watch import Lost, Watch
 
 LAST_POINT = 32  # the hooks are removed there
-LOOKS = {"step": (1, 2, 4), "end": (1, 2, 3)}  # the safe points, by kind, at which contents are compared
+# the safe points, by kind, at which contents are compared
+LOOKS = {"step": (1, 2, 4), "end": (1, 2, 3)}
 EVENT = "changed_once"  # names the schedulers that one attempt has seen change in one epoch
 MOST_OBJECTS = 20_000  # objects that are visited in the search
 DEEPEST = 6
@@ -68,14 +70,17 @@ class ScriptChecks(msgspec.Struct):
     _told_names: set[tuple[str, str]] = set()
 
     def __post_init__(self) -> None:
-        self._seen, self._left_out = {kind: {} for kind in LOOKS}, {kind: LeftOut(self._tracked) for kind in LOOKS}
+        self._seen, self._left_out = (
+            {kind: {} for kind in LOOKS},
+            {kind: LeftOut(self._tracked) for kind in LOOKS},
+        )
 
     def pass_point(self) -> None:
         """Count a safe point of this attempt, and check.
 
-        The first safe point refuses a state or `run.vars` that cannot be saved. A name added to `run.vars` later is
-        checked when it is new. If a value is replaced by one that cannot be saved, the next save refuses it. A warning
-        names tracked values that the loop does not use.
+        The first safe point refuses a state or `run.vars` that cannot be saved. A name added to
+        `run.vars` later is checked when it is new. If a value is replaced by one that cannot be
+        saved, the next save refuses it. A warning names tracked values that the loop does not use.
 
         Raises:
             UsageError: a value cannot be saved; the message names its place.
@@ -106,7 +111,9 @@ class ScriptChecks(msgspec.Struct):
                 reporter.tell(lost.line, kind=lost.kind, name=lost.name)
 
     def _forgotten(self, number: int) -> Iterator[Lost]:
-        """Report objects that a resume would lose. `number`: the safe point's number in this attempt."""
+        """Report objects that a resume would lose.
+        `number`: the safe point's number in this attempt.
+        """
         if "loop" in self._progress.walks.kinds:
             return
         ended = self._progress.position.phase == "end"
@@ -116,7 +123,9 @@ class ScriptChecks(msgspec.Struct):
             self._steps = [(module, module.Steps()) for module in framework_modules()]
             for _, steps in self._steps:
                 steps.begin()
-            self._at_each = [] if self._tracked.keeps_gradients else self._tracked.each("at_safe_point")
+            self._at_each = (
+                [] if self._tracked.keeps_gradients else self._tracked.each("at_safe_point")
+            )
         for act in self._at_each:
             if act():
                 self._saves.ask_again()  # the newest checkpoint does not hold this content
@@ -147,9 +156,14 @@ class ScriptChecks(msgspec.Struct):
             steps.end()
 
     def _optimizers(self) -> Iterator[Lost]:
-        """Yield tracked optimizers that step untracked parameters, and optimizers that are untracked."""
+        """Yield tracked optimizers that step untracked parameters,
+        and optimizers that are untracked.
+        """
         for module, steps in self._steps:
-            inside, variables = self._tracked.inside(), {"vars": self._tracked.variables.state_dict()}
+            inside, variables = (
+                self._tracked.inside(),
+                {"vars": self._tracked.variables.state_dict()},
+            )
             captured = {**self._tracked.capture(), RESERVED: variables}
             held, reached = module.held_by(inside, captured), _Reached(module, self._tracked)
             for name, line in module.untracked(inside, held, reached, steps):
@@ -167,7 +181,9 @@ class ScriptChecks(msgspec.Struct):
             yield lost
 
     def _compare(self, kind: str, only: Callable[[Any], bool] | None = None) -> None:
-        """Note which objects have another content than at the last look of this kind; `only`: of which objects."""
+        """Note which objects have another content than at the last look of this kind;
+        `only`: of which objects.
+        """
         objects = self._tracked.objects | self._tracked.inside()
         before, self._seen[kind] = self._seen[kind], {}
         modules = framework_modules()
@@ -186,7 +202,8 @@ class ScriptChecks(msgspec.Struct):
                     self._seen[kind][id(value)] = seen.now(content)
 
     def _told_of(self, kind: str) -> Iterator[Lost]:
-        """Yield objects whose content changed twice; a scheduler also if it did so once, here and in another attempt.
+        """Yield objects whose content changed twice; a scheduler also if it did so once, here and
+        in another attempt.
 
         What another object changes once may be its first use in the process.
         """
@@ -206,7 +223,11 @@ class ScriptChecks(msgspec.Struct):
         reached = [_Reached(module, self._tracked) for module in framework_modules()]
         for variable in _candidates(objects):
             value = suspects.pop(id(variable.value), None)
-            if value is None or any(each.holds(value) for each in reached) or is_copy(value, objects):
+            if (
+                value is None
+                or any(each.holds(value) for each in reached)
+                or is_copy(value, objects)
+            ):
                 continue
             if any(module.stepped_in(value, steps) for module, steps in self._steps):
                 continue
@@ -215,7 +236,9 @@ class ScriptChecks(msgspec.Struct):
                 once.append(name)
                 continue
             self._told.add(id(value))
-            yield from self._once(_forgotten_object(name, value, "step" if kind == "step" else "epoch"))
+            yield from self._once(
+                _forgotten_object(name, value, "step" if kind == "step" else "epoch")
+            )
         if once:
             self._reporter.record(EVENT, names=once)
 
@@ -234,7 +257,9 @@ class ScriptChecks(msgspec.Struct):
 
 
 def _list_of(name: str) -> str:
-    """Return the list for one of its members: all of them have one line, and one place among the tracked objects."""
+    """Return the list for one of its members:
+    all of them have one line, and one place among the tracked objects.
+    """
     row, _, rest = name.rpartition("[")
     return row if row and rest.endswith("]") else name
 
@@ -248,25 +273,35 @@ def _forgotten_object(name: str, value: Any, each: str) -> Lost:
 def _forgotten_optimizer(optimizer: Any, what: str) -> Lost:
     name = _name_of(optimizer)
     line = (
-        f"{name or 'an optimizer'} ({_kind(optimizer)}) steps what the run saves, and is not tracked: a resume loses "
+        f"{name or 'an optimizer'} ({_kind(optimizer)}) steps "
+        "what the run saves, and is not tracked: a resume loses "
         f"{what} and goes on with other weights. {_line(name, 'optimizer', optimizer)}"
     )
     return Lost("forgotten", name or "optimizer", line)
 
 
 def _candidates(objects: Mapping[str, Any]) -> Iterator[Variable]:
-    """Variables that the loop carries: schedulers, scalers, modules, random generators, and averages of a model.
+    """Variables that the loop carries: schedulers, scalers, modules, random generators, and
+    averages of a model.
 
-    These are containers of arrays with the shapes of a tracked module's. `objects`: the tracked ones.
+    These are containers of arrays with the shapes of a tracked module's. `objects`: the tracked
+    ones.
     """
     held = {id(value): name for name, value in objects.items()}
     modules = [each for each in objects.values() if is_module(each)]
     trained = [
-        shapes(each) for module in modules for each in ([*module.parameters()], of_module(module)) if _have_shapes(each)
+        shapes(each)
+        for module in modules
+        for each in ([*module.parameters()], of_module(module))
+        if _have_shapes(each)
     ]
     found = variables({}, held).variables
     in_loaders = {
-        id(each.value) for one in found if _is_loader(one.value) for each in within(one) if is_random(each.value)
+        id(each.value)
+        for one in found
+        if _is_loader(one.value)
+        for each in within(one)
+        if is_random(each.value)
     }
     codes = {frame.f_code for frame in frames()}
     for variable in found:
@@ -275,7 +310,9 @@ def _candidates(objects: Mapping[str, Any]) -> Iterator[Variable]:
             continue
         if is_random(value):
             name = variable.path.replace(":", ".").rpartition(".")[2]
-            if id(value) not in in_loaders and not any(names_member(code, name, "seed") for code in codes):
+            if id(value) not in in_loaders and not any(
+                names_member(code, name, "seed") for code in codes
+            ):
                 yield variable
         elif ((is_module(value) or has_own_state(value)) and not _is_optimizer(value)) or (
             (arrays := arrays_of(value)) and shapes(arrays) in trained
@@ -296,7 +333,8 @@ def _is_loader(value: Any) -> bool:
 
 
 class _Reached(msgspec.Struct):
-    """The objects that tracked objects hold in attributes and containers, by ids, and the memory of their arrays.
+    """The objects that tracked objects hold in attributes and containers, by ids, and the memory of
+    their arrays.
 
     A tracked object with a state_dict() of its own may save any of them.
     """
@@ -319,7 +357,9 @@ class _Reached(msgspec.Struct):
         return len(self._objects) >= MOST_OBJECTS
 
     def _walked(self) -> dict[int, Any]:
-        waiting = [] if self._objects else [(each, DEEPEST) for each in self._tracked.objects.values()]
+        waiting = (
+            [] if self._objects else [(each, DEEPEST) for each in self._tracked.objects.values()]
+        )
         while waiting and not self._is_too_large:
             value, depth = waiting.pop()
             if type(value) in ATOMS or isinstance(value, type) or id(value) in self._objects:
@@ -338,7 +378,11 @@ def _members(value: Any) -> list[Any]:
         return [*value.values()]
     if isinstance(value, list | tuple | set):
         return [*value]
-    return [] if callable(getattr(value, "__code__", None)) else [*(own_attributes(value) or {}).values()]
+    return (
+        []
+        if callable(getattr(value, "__code__", None))
+        else [*(own_attributes(value) or {}).values()]
+    )
 
 
 def _kind(value: Any) -> str:
@@ -346,7 +390,9 @@ def _kind(value: Any) -> str:
 
 
 def _name_of(wanted: Any) -> str:
-    """The name by which the script's frames know an object: `optimizer`, `agent.optimizer`, `optimizers[0]`."""
+    """The name by which the script's frames know an object:
+    `optimizer`, `agent.optimizer`, `optimizers[0]`.
+    """
     for frame in reversed(frames()):
         for names in (frame.f_locals, frame.f_globals):
             for name, value in list(names.items()):
@@ -362,7 +408,9 @@ def _inside(value: Any, wanted: Any) -> str:
     if isinstance(value, list | tuple | dict) and len(value) <= MOST_ITEMS:
         items = value.items() if isinstance(value, dict) else enumerate(value)
         return next((f"[{key!r}]" for key, each in items if each is wanted), "")
-    return next((f".{key}" for key, each in (own_attributes(value) or {}).items() if each is wanted), "")
+    return next(
+        (f".{key}" for key, each in (own_attributes(value) or {}).items() if each is wanted), ""
+    )
 
 
 def _line(name: str, otherwise: str, value: Any) -> str:

@@ -1,7 +1,8 @@
-"""Session: the record of the parts of one attempt. It makes them, claims the run, and never changes.
+"""Session: the record of the parts of one attempt. It makes them, claims the run, and never
+changes.
 
-Only what begins, walks, saves and ends an attempt takes all of it: `opening`, `loop` and `loops` with their
-`loader_cursor`, `safe_point`, `finish` and `blockless`. Each part takes what it needs.
+Only what begins, walks, saves and ends an attempt takes all of it: `opening`, `loop` and `loops`
+with their `loader_cursor`, `safe_point`, `finish` and `blockless`. Each part takes what it needs.
 """
 
 from __future__ import annotations
@@ -61,7 +62,14 @@ class Session:
         self.metrics = Metrics(ranks, self.position, reporter)
         self.capture = StateCapture(options, tracked, ranks, origin, progress, self.metrics)
         self.drill = DrilledRun(
-            drilled, ranks, tracked, origin, progress, self.position, reporter, self.watch.entered_in
+            drilled,
+            ranks,
+            tracked,
+            origin,
+            progress,
+            self.position,
+            reporter,
+            self.watch.entered_in,
         )
         self.last_batch = LastBatch(ranks, progress)
         pace: Pace | None = None
@@ -70,7 +78,11 @@ class Session:
 
             pace = Pace(options.every, progress, reporter, self.stop, options.background)
         self.waiting = Waiting(
-            ranks, progress, reporter, getattr(options.every, "steps", None) is not None, drilled.digests
+            ranks,
+            progress,
+            reporter,
+            getattr(options.every, "steps", None) is not None,
+            drilled.digests,
         )
         bests = [rule for rule in parts(options.keep) if isinstance(rule, Best)]
         self.saves = Saver(
@@ -93,18 +105,27 @@ class Session:
             progress.mark(),
         )
         self.script_checks = ScriptChecks(
-            tracked, self.store.ranks, self.watch, progress, reporter, self.saves, options.stop_on_nan
+            tracked,
+            self.store.ranks,
+            self.watch,
+            progress,
+            reporter,
+            self.saves,
+            options.stop_on_nan,
         )
         self.around = ExitStack()  # contexts that stay open while the attempt is alive
         self.lifetime = Lifetime(self.attempt)
 
     def _agree(self) -> None:
-        """Determine the facts on which the attempt depends, and compare them with the other ranks."""
+        """Determine the facts on which the attempt depends,
+        and compare them with the other ranks.
+        """
         ranks, options = self.ranks, self.options
         with ranks.together("options"):
             self.drilled = settings.drilled(options.path)
             self.stop, self.display = Stop(options.deadline), Display()
-            from .job_clock import JobClock  # `import holdfast` should not import what queries schedulers
+            # `import holdfast` should not import what queries schedulers
+            from .job_clock import JobClock
 
             self.job_clock = JobClock(
                 options.path, self.stop, own_deadline=options.deadline is not None, rank=ranks.rank
@@ -113,7 +134,8 @@ class Session:
         require_alike(ranks, said)
         if not ranks.alone:
             ranks.place = self.position.place
-        most_points = 1 if self.drilled.digests else MOST_POINTS  # a drill wants the stop at exactly this safe point
+        # a drill wants the stop at exactly this safe point
+        most_points = 1 if self.drilled.digests else MOST_POINTS
         self.windows = None if ranks.alone else Windows(ranks, most_points=most_points)
 
     def _claim(self) -> None:
@@ -159,8 +181,11 @@ def require_overridable(overrides: Mapping[str, Mapping[str, Any]], tracked: Tra
         if name not in named:
             raise UsageError(f"overrides: nothing is tracked as {name!r}, only {', '.join(named)}")
         if adapter_for(named[name]) is None:
-            raise UsageError(f"overrides: {name!r} is a {type(named[name]).__qualname__}, without options to set")
+            raise UsageError(
+                f"overrides: {name!r} is a {type(named[name]).__qualname__}, without options to set"
+            )
         if named[name] in STEERED and "lr" in overrides[name]:
             raise UsageError(
-                f"overrides: the trainer sets the lr of {name!r} before each step; change it in the script"
+                f"overrides: the trainer sets the lr of {name!r} "
+                "before each step; change it in the script"
             )

@@ -1,4 +1,6 @@
-"""Settings: environment variables that a run reads. A drill controls a run by two of them and in no other way."""
+"""Settings: environment variables that a run reads.
+A drill controls a run by two of them and in no other way.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ SafePoint = tuple[int, str]  # step and phase
 
 
 class Aim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A place from which a drill wants the run to resume, and what the previous attempt must do for that."""
+    """A place from which a drill wants the run to resume,
+    and what the previous attempt must do for that.
+    """
 
     place: SafePoint
     saves: tuple[SafePoint, ...] = ()  # save here, instead of at the run's own interval
@@ -36,21 +40,26 @@ class Drilled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The requirements of a drill."""
 
     steps: int | None = None  # stop after this many
-    save_every_steps: int | None = None  # instead of the run's own interval; with aims: until the place is reached
+    # instead of the run's own interval; with aims: until the place is reached
+    save_every_steps: int | None = None
     digests: bool = False  # journal the state's digests at every safe point
     marks: bool = False  # write a mark to standard output at every safe point
     aims: tuple[Aim, ...] = ()  # in the order of the run
-    opened: str | None = None  # the file that takes a line for each file opened that another run of the drill wrote
+    # the file that takes a line for each file opened that another run of the drill wrote
+    opened: str | None = None
     since_ns: tuple[int, int] = (0, 0)  # when the drill, and this run of it, began
 
 
 _DRILLED = msgspec.json.Decoder(Drilled)  # made here for the reason that `format` has
-_moved: dict[str, dict[str, int]] = {}  # a value of HOLDFAST_RUN_DIR -> the paths of the runs that it moves, numbered
-BESIDE = ".run-"  # and the number of a further run of the script, in a directory beside the first one's
+# a value of HOLDFAST_RUN_DIR -> the paths of the runs that it moves, numbered
+_moved: dict[str, dict[str, int]] = {}
+# and the number of a further run of the script, in a directory beside the first one's
+BESIDE = ".run-"
 
 
 def run_dir(path: str | os.PathLike[str]) -> Path:
-    """The run's directory: `path`, unless HOLDFAST_RUN_DIR is set. Absolute, because a script may change its directory.
+    """The run's directory: `path`, unless HOLDFAST_RUN_DIR is set. Absolute, because a script may
+    change its directory.
 
     HOLDFAST_RUN_DIR is the directory of the script's first run. Further ones lie beside it.
     """
@@ -63,7 +72,9 @@ def run_dir(path: str | os.PathLike[str]) -> Path:
 
 
 def own_dir(path: Path) -> Path:
-    """The directory that the script names for the run at `path`, also where HOLDFAST_RUN_DIR has moved it."""
+    """The directory that the script names for the run at `path`,
+    also where HOLDFAST_RUN_DIR has moved it.
+    """
     named = _moved.get(os.environ.get(RUN_DIR, ""), {})
     return Path(next((own for own in named if run_dir(own) == path), path)).absolute()
 
@@ -115,7 +126,8 @@ def purge_days() -> float | None:
 def drilled(path: Path | None = None) -> Drilled:
     """Return the settings in HOLDFAST_DRILL; empty ones when it is unset.
 
-    `path`: those of the run there, which is stopped and resumed by them only if it is the script's first.
+    `path`: those of the run there, which is stopped and resumed by them only if it is the script's
+    first.
 
     Raises:
         UsageError: its value was not written by a drill.

@@ -1,4 +1,5 @@
-"""Stop: a request to stop, remembered until the next safe point. Lifetime: whether the attempt has stopped.
+"""Stop: a request to stop, remembered until the next safe point. Lifetime: whether the attempt has
+stopped.
 
 Handlers set a flag; loops act.
 """
@@ -22,7 +23,8 @@ from .. import disk, interval
 from ..errors import Stopped, UsageError
 from ..store.attempt import Attempt
 
-ONCE_DONE = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # ignored by a process that has stopped
+# ignored by a process that has stopped
+ONCE_DONE = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 ONE_PRESS_S = 1.0  # `timeout -s INT` signals its child and then the group: two signals, one request
 
@@ -32,10 +34,11 @@ Deadline = datetime | timedelta | float
 
 
 class Stop(AbstractContextManager["Stop"]):
-    """While entered, turns the signals into a reason to stop; a second SIGINT leaves at once, unless it comes within a
-    second and is the second only.
+    """While entered, turns the signals into a reason to stop; a second SIGINT leaves at once,
+    unless it comes within a second and is the second only.
 
-    SIGHUP, of a terminal that was closed, counts like SIGTERM, unless it is ignored (nohup) or the script's own.
+    SIGHUP, of a terminal that was closed, counts like SIGTERM, unless it is ignored (nohup) or the
+    script's own.
 
     Only the main thread can take signals: elsewhere a run stops by its deadline alone.
     """
@@ -43,7 +46,8 @@ class Stop(AbstractContextManager["Stop"]):
     def __init__(self, deadline: Deadline | None = None) -> None:
         self.reason: str | None = None
         self.at_s = 0.0  # when the request came, in Unix seconds
-        self.spare_s: Mapping[str, float] = {}  # how long each signal may wait, so that jobs do not all save at once
+        # how long each signal may wait, so that jobs do not all save at once
+        self.spare_s: Mapping[str, float] = {}
         self.deaf = False  # when left: ignore the signals that would end this process by default
         self.deadline_s = None if deadline is None else unix_seconds(deadline)
         self._until_s: float | None = None  # the stop waits until then
@@ -51,18 +55,24 @@ class Stop(AbstractContextManager["Stop"]):
         self._interrupts, self._interrupted_s = 0, 0.0  # SIGINTs so far, and when the last one came
         self._terminals: list[int] = []  # standard streams that were a terminal when the run began
         if self.deadline_s is not None and self.deadline_s <= time.time():
-            raise UsageError(f"deadline={deadline!r} has passed; a run that began now would stop at its first step")
+            raise UsageError(
+                f"deadline={deadline!r} has passed; "
+                "a run that began now would stop at its first step"
+            )
         self._previous: dict[int, Callable[..., Any] | int | None] = {}
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             if isinstance(getattr(signal.getsignal(signal.SIGTERM), "__self__", None), Stop):
                 raise UsageError(
-                    "a Run inside the block of another: a stop could save only one of them; enter them in turn"
+                    "a Run inside the block of another: "
+                    "a stop could save only one of them; enter them in turn"
                 )
             hangup = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else []
             self._terminals = [number for number in range(3) if os.isatty(number)]
-            self._previous = {number: signal.signal(number, self._on_signal) for number in (*SIGNALS, *hangup)}
+            self._previous = {
+                number: signal.signal(number, self._on_signal) for number in (*SIGNALS, *hangup)
+            }
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -76,7 +86,9 @@ class Stop(AbstractContextManager["Stop"]):
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT:
-            if self._interrupts and (self._interrupts > 1 or time.monotonic() - self._interrupted_s > ONE_PRESS_S):
+            if self._interrupts and (
+                self._interrupts > 1 or time.monotonic() - self._interrupted_s > ONE_PRESS_S
+            ):
                 signal.default_int_handler(number, frame)
             self._interrupts, self._interrupted_s = self._interrupts + 1, time.monotonic()
         if number == signal.SIGHUP:
@@ -85,7 +97,9 @@ class Stop(AbstractContextManager["Stop"]):
             self.at_s = time.time()
         else:
             self._pressed = True
-        self.reason = "SIGINT" if number == signal.SIGINT else self.reason or signal.Signals(number).name
+        self.reason = (
+            "SIGINT" if number == signal.SIGINT else self.reason or signal.Signals(number).name
+        )
 
     def hear(self, reason: str) -> None:
         """Act on a signal that another rank received as if it came here."""
@@ -101,7 +115,9 @@ class Stop(AbstractContextManager["Stop"]):
         self.deaf = True
 
     def wanted(self, *, save_s: float, step_s: float) -> str | None:
-        """Return why to stop at this safe point, or None. `save_s`, `step_s`: duration of one save and one step."""
+        """Return why to stop at this safe point, or None.
+        `save_s`, `step_s`: duration of one save and one step.
+        """
         now = time.time()
         deadline_s = float("inf") if self.deadline_s is None else self.deadline_s
         if interval.must_stop(now, deadline_s, save_s, step_s):
@@ -144,12 +160,18 @@ class Lifetime(msgspec.Struct):
         if self.over is not None:
             raise Stopped(self.over.reason)
         if self.is_over:
-            whose = "its block has ended" if self.left else "it belongs to the parent of this forked process"
+            whose = (
+                "its block has ended"
+                if self.left
+                else "it belongs to the parent of this forked process"
+            )
             raise UsageError(f"{self._attempt.root}: this loop is not the run's any more: {whose}")
 
 
 def _silence(streams: Iterable[int]) -> None:
-    """Let what is written to a terminal that is gone disappear: an error of it would end the step, and its save."""
+    """Let what is written to a terminal that is gone disappear:
+    an error of it would end the step, and its save.
+    """
     for number in streams:
         if not os.isatty(number):
             nowhere = disk.nowhere()
@@ -161,7 +183,9 @@ _deaf_to: set[int] = set()
 
 
 def hear_again() -> None:
-    """Handle the signals again that `stay_deaf` left ignored: another run begins in this process."""
+    """Handle the signals again that `stay_deaf` left ignored:
+    another run begins in this process.
+    """
     while _deaf_to and threading.current_thread() is threading.main_thread():
         number = _deaf_to.pop()
         if signal.getsignal(number) == signal.SIG_IGN:
@@ -176,4 +200,6 @@ def unix_seconds(deadline: Deadline) -> float:
         return time.time() + deadline.total_seconds()
     if isinstance(deadline, int | float) and deadline > 1e9:  # less would be a span, not a date
         return float(deadline)
-    raise UsageError(f"deadline={deadline!r}: give a datetime, a timedelta from now, or Unix seconds")
+    raise UsageError(
+        f"deadline={deadline!r}: give a datetime, a timedelta from now, or Unix seconds"
+    )

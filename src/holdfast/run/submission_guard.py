@@ -1,4 +1,6 @@
-"""Submission guard: refuses a run that another submission began with other arguments, before anything is changed."""
+"""Submission guard: refuses a run that another submission began with other arguments, before
+anything is changed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from ..job import job
 from ..provenance import redact
 from .settings import ARGUMENTS
 
-NOTEBOOKS = ("ipykernel_launcher.py", "colab_kernel_launcher.py")  # sys.argv names a file that the frontend made
+# sys.argv names a file that the frontend made
+NOTEBOOKS = ("ipykernel_launcher.py", "colab_kernel_launcher.py")
 
 
 class Entry(NamedTuple):
@@ -31,11 +34,16 @@ def entry() -> Entry:
     """Return the entry of this process, which is a batch job's."""
     here, submitted = job(), job_leader.submission()
     by = str(submitted) if submitted is not None else f"job {here.id if here is not None else ''}"
-    # an argument that contains the job's own id, such as a log folder, counts as equal; a chain's task has three ids
+    # an argument that contains the job's own id, such as a log folder, counts as equal; a chain's
+    # task has three ids
     names = {here.id, here.array, os.environ.get("SLURM_JOB_ID")} if here is not None else set()
-    either = "|".join(re.escape(name) for name in sorted(filter(None, names), key=len, reverse=True))
+    either = "|".join(
+        re.escape(name) for name in sorted(filter(None, names), key=len, reverse=True)
+    )
     redacted = redact(sys.argv) or [""]  # embedded Python may have no argv
-    words = [re.sub(rf"(?<!\d)(?:{either})(?!\d)", "JOB", word) if either else word for word in redacted]
+    words = [
+        re.sub(rf"(?<!\d)(?:{either})(?!\d)", "JOB", word) if either else word for word in redacted
+    ]
     program = os.path.basename(words[0])
     given = words[1:] if program not in NOTEBOOKS else []
     task = os.environ.get(sweep.VARIABLE)
@@ -43,7 +51,8 @@ def entry() -> Entry:
 
 
 def require_ours(root: Path, mine: Entry, accepted: Collection[str]) -> None:
-    """Check that the last batch job in the run at `root` belongs to this submission, or had the same arguments.
+    """Check that the last batch job in the run at `root` belongs to this submission, or had the
+    same arguments.
 
     Raises:
         UsageError: it does not. The supervisor is told not to try again.
@@ -52,8 +61,11 @@ def require_ours(root: Path, mine: Entry, accepted: Collection[str]) -> None:
     require_same(str(root), next(events, {}), mine, accepted)
 
 
-def require_same(where: str, last: Mapping[str, Any], mine: Entry, accepted: Collection[str]) -> None:
-    """Check that the `last` entry of the run that lies at `where` is of this submission, or has the same arguments.
+def require_same(
+    where: str, last: Mapping[str, Any], mine: Entry, accepted: Collection[str]
+) -> None:
+    """Check that the `last` entry of the run that lies at `where` is of this submission, or has the
+    same arguments.
 
     Raises:
         UsageError: it is not. The supervisor is told not to try again.
@@ -61,13 +73,20 @@ def require_same(where: str, last: Mapping[str, Any], mine: Entry, accepted: Col
     if ARGUMENTS in accepted:
         return
     by, command = last.get("submission"), last.get("command")
-    if not isinstance(by, str) or not isinstance(command, list) or by == mine.submission or command == mine.command:
+    if (
+        not isinstance(by, str)
+        or not isinstance(command, list)
+        or by == mine.submission
+        or command == mine.command
+    ):
         return
     place = _shown(where)
     line = (
-        f"{place}: {_shown(by)} began this run with `{shlex.join(map(str, command))}`; {_shown(mine.submission)} would "
+        f"{place}: {_shown(by)} began this run with `{shlex.join(map(str, command))}`; "
+        f"{_shown(mine.submission)} would "
         f"go on with its weights as `{shlex.join(mine.command)}`. Give each a run of its own: "
-        f'Run(f"{place}-{{{_differing(command, mine.command)}}}"); or go on with this one on purpose: '
+        f'Run(f"{place}-{{{_differing(command, mine.command)}}}"); '
+        "or go on with this one on purpose: "
         f'Run(..., accept={{"{ARGUMENTS}"}})'
     )
     job_leader.tell_refused(line)
@@ -85,6 +104,8 @@ def _differing(before: Sequence[object], now: Sequence[str]) -> str:
         if at >= len(before) or before[at] != word:
             if word.startswith(f"{sweep.VARIABLE}="):
                 return f"os.environ['{sweep.VARIABLE}']"
-            option = re.match(r"--?([A-Za-z][\w-]*)(=|$)", word) or re.match(r"--?([A-Za-z][\w-]*)()$", now[at - 1])
+            option = re.match(r"--?([A-Za-z][\w-]*)(=|$)", word) or re.match(
+                r"--?([A-Za-z][\w-]*)()$", now[at - 1]
+            )
             return option[1].replace("-", "_") if option else "seed"
     return "seed"

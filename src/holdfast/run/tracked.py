@@ -25,7 +25,8 @@ from .vars import Vars
 
 RESERVED = "holdfast"  # the top-level key of the run's own state
 _BIG_BYTES = 64 << 10  # a smaller leaf is digested at once
-_PROGRAMS = {"torch": "holdfast.torch.program"}  # facts, seed and prediction mode of the framework as a whole
+# facts, seed and prediction mode of the framework as a whole
+_PROGRAMS = {"torch": "holdfast.torch.program"}
 
 
 class _NoneOwn(ObjectAdapters):
@@ -36,7 +37,9 @@ class _NoneOwn(ObjectAdapters):
 
 
 class Weighed(NamedTuple):
-    """A captured state, and the ids of its leaves that are parameters of models or moments of optimizers."""
+    """A captured state,
+    and the ids of its leaves that are parameters of models or moments of optimizers.
+    """
 
     state: dict[str, Any]
     weights: frozenset[int]
@@ -48,7 +51,8 @@ class Tracked:
     def __init__(self, objects: Mapping[str, Any], variables: Vars | None = None) -> None:
         if not isinstance(objects, Mapping):
             raise UsageError(
-                "the tracked objects stand in one mapping: Run(path, dict(model=model, optimizer=optimizer))"
+                "the tracked objects stand in one mapping: "
+                "Run(path, dict(model=model, optimizer=optimizer))"
             )
         live = {name: made_of(target) for name, target in objects.items()}
         for name, target in live.items():
@@ -57,33 +61,47 @@ class Tracked:
         self.objects = {name: target for name, target in live.items() if target is not None}
         self.variables = Vars() if variables is None else variables
         self.places: Places | None = None
-        self.filled: set[str] = set()  # leaves that the last restore filled itself, without a user's load_state_dict
+        # leaves that the last restore filled itself, without a user's load_state_dict
+        self.filled: set[str] = set()
         self._reducers: list[Any] = []
         self._cold: dict[str, Any] = {}  # state of reducers that do not exist yet
 
     def begin(self) -> None:
-        """Note which objects stand in which places, before anything is restored. A second block changes nothing."""
+        """Note which objects stand in which places,
+        before anything is restored. A second block changes nothing.
+        """
         if self.places is not None:
             return
         given = {f"run.vars.{name}": each for name, each in self.variables.given().items()}
         self.places = Places(OBJECTS, OBJECTS.places, self._roots, given)
 
     def bound_anew(self) -> list[str]:
-        """Return the places that hold another object than at the beginning, while the first one is still referenced
-        elsewhere.
+        """Return the places that hold another object than at the beginning, while the first one is
+        still referenced elsewhere.
         """
         return [] if self.places is None else self.places.left()
 
     def _roots(self) -> dict[str, Any]:
-        return {**self.objects, "": {f"run.vars.{name}": each for name, each in self.variables.state_dict().items()}}
+        return {
+            **self.objects,
+            "": {f"run.vars.{name}": each for name, each in self.variables.state_dict().items()},
+        }
 
     def inside(self) -> dict[str, Any]:
-        """The objects that restore themselves, also inside containers, by their paths; each once."""
+        """The objects that restore themselves,
+        also inside containers, by their paths; each once.
+        """
         return _each_once(self._own())
 
     def generators(self) -> dict[str, Any]:
-        """Copies of the random generators among the objects, also in dicts and lists, by their paths."""
-        found = (each for name, target in self.objects.items() for each in generators.within(name, target))
+        """Copies of the random generators among the objects,
+        also in dicts and lists, by their paths.
+        """
+        found = (
+            each
+            for name, target in self.objects.items()
+            for each in generators.within(name, target)
+        )
         return {path: generators.copied(each) for path, each in found}
 
     def refill_generators(self, stored: Mapping[str, Any]) -> None:
@@ -94,22 +112,32 @@ class Tracked:
                     generators.refill(each, stored[path])
 
     def nested(self) -> list[str]:
-        """The paths of all such objects in containers. One object in several containers has several paths."""
+        """The paths of all such objects in containers.
+        One object in several containers has several paths.
+        """
         return [path for path, _ in self._own() if "/" in path]
 
     def _own(self) -> list[tuple[str, Any]]:
         with enough_stack():
-            return [found for name, target in self.objects.items() for found in _self_restoring_objects(name, target)]
+            return [
+                found
+                for name, target in self.objects.items()
+                for found in _self_restoring_objects(name, target)
+            ]
 
     def each(self, verb: str) -> list[Callable[[], Any]]:
-        """What the adapters do with the objects: `enter` as a run begins, `look`, `at_safe_point`, and `leave`."""
+        """What the adapters do with the objects:
+        `enter` as a run begins, `look`, `at_safe_point`, and `leave`.
+        """
         found: list[Callable[[], Any]] = []
         for each in self.inside().values():
             adapter = adapter_for(each)
-            target = adapter.inside(each) if hasattr(adapter, "inside") else each  # a framework's wrapper around it
+            # a framework's wrapper around it
+            target = adapter.inside(each) if hasattr(adapter, "inside") else each
             adapter = adapter_for(target)
             if hasattr(adapter, "changes_in_training") and adapter.changes_in_training(target):
-                found.append(partial(getattr(adapter, verb), target))  # of a generator, each reference counts: Watch
+                # of a generator, each reference counts: Watch
+                found.append(partial(getattr(adapter, verb), target))
         return found
 
     def for_each(self, verb: str) -> None:
@@ -129,10 +157,16 @@ class Tracked:
         """Return the values of the variables, as they are saved."""
         known = self._kept(_NoneOwn())
         values = self.variables.state_dict()
-        return {name: captured(each, _NoneOwn(), known) for name, each in values.items()} if known else values
+        return (
+            {name: captured(each, _NoneOwn(), known) for name, each in values.items()}
+            if known
+            else values
+        )
 
     def _kept(self, own: Own = OBJECTS) -> dict[int, tuple[Any, Any]]:
-        """Captures of the defaultdicts that stand where one stood at the beginning: the live one keeps its factory."""
+        """Captures of the defaultdicts that stand where one stood at the beginning: the live one
+        keeps its factory.
+        """
         known: dict[int, tuple[Any, Any]] = {}
         for each in () if self.places is None else self.places.factories():
             if each.default_factory not in (None, *tree.FACTORIES.values()):
@@ -141,10 +175,15 @@ class Tracked:
         return known
 
     def weighed(self) -> Weighed:
-        """Return the same, and which of its leaves are weights: none where their numbers cannot be looked at."""
+        """Return the same, and which of its leaves are weights:
+        none where their numbers cannot be looked at.
+        """
         known = self._kept()
         state = self._captured(known)
-        return Weighed(state, frozenset(map(id, looked_at(known.values()))) if finite.can_look() else frozenset())
+        return Weighed(
+            state,
+            frozenset(map(id, looked_at(known.values()))) if finite.can_look() else frozenset(),
+        )
 
     def _captured(self, known: dict[int, tuple[Any, Any]]) -> dict[str, Any]:
         with enough_stack():
@@ -164,29 +203,49 @@ class Tracked:
         `nested`: the places in containers that held an object with a state of its own at the save.
         """
         stored = set(checkpoint.parts()) - {RESERVED}
-        lines = [f"{name}: not in the checkpoint{_NONE_THERE}" for name in self.objects if name not in stored]
+        lines = [
+            f"{name}: not in the checkpoint{_NONE_THERE}"
+            for name in self.objects
+            if name not in stored
+        ]
         for name in sorted(stored - set(self.objects)):
             here = f"None here{_NONE_HERE}" if name in self.given else "not tracked here"
             lines.append(f"{name}: in the checkpoint, but {here}")
         inside = [(path, each) for path, each in plan.own if path.partition("/")[0] in stored]
-        lost = [f"{path}: not in the checkpoint" for path, each in inside if not plan.fill.reaches(each)]
+        lost = [
+            f"{path}: not in the checkpoint" for path, each in inside if not plan.fill.reaches(each)
+        ]
         lines += plan.fill.misfits + [line for line in lost if line not in plan.fill.misfits]
         absent = sorted({*nested}.difference(path for path, _ in plan.own))
-        return lines + [f"{path}: an object with a state of its own in the checkpoint, none here" for path in absent]
+        return lines + [
+            f"{path}: an object with a state of its own in the checkpoint, none here"
+            for path in absent
+        ]
 
     def plan(self, checkpoint: Checkpoint, types: Iterable[type], *, compare: bool) -> Plan:
-        """Return how the live objects would be filled with the checkpoint's state; nothing is changed."""
+        """Return how the live objects would be filled with the checkpoint's state;
+        nothing is changed.
+        """
         fill, stored = Fill(OBJECTS, self.places, compare=compare), set(checkpoint.parts())
         # what can only be filled comes first: another place that holds it too can be set
         names = sorted(
             (name for name in self.objects if name in stored),
-            key=lambda name: OBJECTS.has(self.objects[name]) or not codec.is_leaf(self.objects[name]),
+            key=lambda name: (
+                OBJECTS.has(self.objects[name]) or not codec.is_leaf(self.objects[name])
+            ),
         )
-        acts = [fill.top(name, self.objects[name], checkpoint.handles(part=name, types=types)) for name in names]
+        acts = [
+            fill.top(name, self.objects[name], checkpoint.handles(part=name, types=types))
+            for name in names
+        ]
         return Plan(fill, acts, self._own())
 
-    def overridden_options(self, checkpoint: Checkpoint, plan: Plan, types: Iterable[type]) -> dict[str, list[str]]:
-        """For each object, the options whose values in the script differ from the checkpoint's, which are used."""
+    def overridden_options(
+        self, checkpoint: Checkpoint, plan: Plan, types: Iterable[type]
+    ) -> dict[str, list[str]]:
+        """For each object,
+        the options whose values in the script differ from the checkpoint's, which are used.
+        """
         return {
             path: [line for line in lines if target not in STEERED or not line.startswith("lr ")]
             for path, target in _each_once(plan.own).items()
@@ -206,7 +265,9 @@ class Tracked:
         self.warm_late()
 
     def warm_late(self) -> None:
-        """Do the same for reducers created since then: a script may wrap its model after the restore."""
+        """Do the same for reducers created since then:
+        a script may wrap its model after the restore.
+        """
         for module in framework_modules() if self._cold else ():
             for name in module.Reducers(self.inside()).warm(self._cold):
                 del self._cold[name]
@@ -214,7 +275,9 @@ class Tracked:
     def restore(self, checkpoint: Checkpoint, plan: Plan) -> None:
         """Fill the live objects as planned. A failure half-way leaves them mixed."""
         require_fit(plan.fill.misfits, checkpoint)
-        themselves = {path.partition("/")[0] for path, each in plan.own if adapter_for(each) is None}
+        themselves = {
+            path.partition("/")[0] for path, each in plan.own if adapter_for(each) is None
+        }
         self.filled = {name for name in self.objects if name.partition("/")[0] not in themselves}
         plan.fill.read()
         for put in plan.acts:
@@ -240,8 +303,12 @@ _NONE_THERE = " (it was None or not tracked when that was saved)"
 _NONE_HERE = ": give the object, or begin a new run with start_from="
 
 
-def _self_restoring_objects(path: str, value: Any, within: frozenset[int] = frozenset()) -> Iterator[tuple[str, Any]]:
-    """Yield the objects in `value` that restore themselves. `within`: ids of the containers around it."""
+def _self_restoring_objects(
+    path: str, value: Any, within: frozenset[int] = frozenset()
+) -> Iterator[tuple[str, Any]]:
+    """Yield the objects in `value` that restore themselves.
+    `within`: ids of the containers around it.
+    """
     if OBJECTS.has(value):
         yield path, value
         return
@@ -259,19 +326,27 @@ def _self_restoring_objects(path: str, value: Any, within: frozenset[int] = froz
 
 
 class Digests(NamedTuple):
-    """Identify a state: a digest for each leaf, and for the tree around them under "tree:<name>"."""
+    """Identify a state: a digest for each leaf,
+    and for the tree around them under "tree:<name>".
+    """
 
     of: dict[str, str]
 
     def changed(self, other: Digests) -> list[str]:
         """Keys that are not the same in both, sorted."""
-        return sorted(key for key in self.of.keys() | other.of.keys() if self.of.get(key) != other.of.get(key))
+        return sorted(
+            key for key in self.of.keys() | other.of.keys() if self.of.get(key) != other.of.get(key)
+        )
 
 
 def digests(
-    captured: Mapping[str, Any], stored: Mapping[str, format.Leaf] | None = None, filled: Collection[str] = ()
+    captured: Mapping[str, Any],
+    stored: Mapping[str, format.Leaf] | None = None,
+    filled: Collection[str] = (),
 ) -> Digests:
-    """Digest a state. For big leaves of `filled` that are also in `stored`, take the digests from there."""
+    """Digest a state. For big leaves of `filled` that are also in `stored`,
+    take the digests from there.
+    """
     flat, stored = tree.flatten(dict(captured)), stored or {}
     nodes = flat.tree["dict"].items() if stored else ()
     others = {key for name, node in nodes if name not in filled for key in leaf_keys(node)}
@@ -279,22 +354,26 @@ def digests(
     for key, block in flat.leaves.items():
         kept = stored.get(key) if key not in others and block.data.nbytes >= _BIG_BYTES else None
         known = "" if kept is None or kept.size_bytes != block.data.nbytes else kept.digest
-        found[key] = (known if known and format.kind_of(known) == format.XXH3 else format.digest(block.data))[:16]
+        found[key] = (
+            known if known and format.kind_of(known) == format.XXH3 else format.digest(block.data)
+        )[:16]
     for name, node in flat.tree["dict"].items():
         found[f"tree:{name}"] = format.digest(format.json_bytes(node))[:16]
     return Digests(found)
 
 
 def framework_modules() -> list[Any]:
-    """The modules of the frameworks that this program uses: facts(), initial_seed(), still(targets),
-    ranks(timeout_s), Reducers(objects).
+    """The modules of the frameworks that this program uses: facts(), initial_seed(),
+    still(targets), ranks(timeout_s), Reducers(objects).
     """
     return [import_module(_PROGRAMS[name]) for name in _PROGRAMS if name in sys.modules]
 
 
 @contextmanager
 def still(targets: Collection[object]) -> Iterator[None]:
-    """Within this block, models are in prediction mode without gradients; afterwards they are as before."""
+    """Within this block, models are in prediction mode without gradients;
+    afterwards they are as before.
+    """
     with ExitStack() as stack:
         for module in framework_modules():
             stack.enter_context(module.still(targets))
@@ -303,7 +382,9 @@ def still(targets: Collection[object]) -> Iterator[None]:
 
 def _require_trackable(name: object, target: Any) -> None:
     if not isinstance(name, str) or not name or name == RESERVED:
-        raise UsageError(f"state key {name!r}: names are non-empty strings, and {RESERVED!r} is Holdfast's own")
+        raise UsageError(
+            f"state key {name!r}: names are non-empty strings, and {RESERVED!r} is Holdfast's own"
+        )
     if not is_text(name):
         raise UsageError(f"state has the name {name!r}, which is no text: give it one in UTF-8")
     if why := _refusal(name, target):
@@ -314,7 +395,10 @@ def _refusal(name: str, target: Any) -> str:
     """Why it cannot be restored in place, and the alternative; empty if it can."""
     kind = type(target)
     if isinstance(target, dict) and any(keys <= target.keys() for keys in _COPIES):
-        return " that a state_dict() has returned, a copy: give the optimizer, the scheduler or the scaler itself"
+        return (
+            " that a state_dict() has returned, a copy: "
+            "give the optimizer, the scheduler or the scaler itself"
+        )
     if target is None or kind in MUTABLE or isinstance(target, Attributes) or OBJECTS.has(target):
         return ""
     instead = f"write Run(..., vars=dict({name}=...)), and run.vars.{name} in the loop"
@@ -342,6 +426,8 @@ def require_fit(lines: list[str], checkpoint: Checkpoint) -> None:
         shown = "".join(f"\n  {line}" for line in lines[:20])
         more = f"\n  ... and {len(lines) - 20} more" if len(lines) > 20 else ""
         raise Mismatch(
-            f"{checkpoint.path} does not fit the live objects; nothing was overwritten. To begin a new run from the "
-            f"weights that fit, use start_from={str(checkpoint.path)!r} with another directory.{shown}{more}"
+            f"{checkpoint.path} does not fit the live objects; "
+            "nothing was overwritten. To begin a new run from the "
+            f"weights that fit, use start_from={str(checkpoint.path)!r} "
+            f"with another directory.{shown}{more}"
         )

@@ -1,8 +1,9 @@
-"""Unproven: a loader whose replay is not known to be equal, or a framework version that was not tested.
+"""Unproven: a loader whose replay is not known to be equal, or a framework version that was not
+tested.
 
-Such a run saves at the ends of epochs, so that no start resumes in the middle of one. A drill proves them: a killed run
-resumed inside its epochs and ended with the same bits. The drill writes their digests to a file beside the run's
-directory, for the next start.
+Such a run saves at the ends of epochs, so that no start resumes in the middle of one. A drill
+proves them: a killed run resumed inside its epochs and ended with the same bits. The drill writes
+their digests to a file beside the run's directory, for the next start.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ def _file(path: Path) -> Path:
 
 
 class Waiting(msgspec.Struct):
-    """The saves that wait for the end of an epoch, because no start is sure to go on from where they are due."""
+    """The saves that wait for the end of an epoch,
+    because no start is sure to go on from where they are due.
+    """
 
     _ranks: Ranks
     _progress: Progress
@@ -62,10 +65,11 @@ class Waiting(msgspec.Struct):
     _told: set[str | tuple[str, str]] = set()
 
     def note(self, name: str | None, unknown: Any) -> None:
-        """Note whether all ranks can resume in the middle of the loader `name`; None: inside an epoch of the framework.
+        """Note whether all ranks can resume in the middle of the loader `name`; None: inside an
+        epoch of the framework.
 
-        The first loader of a name decides. An untested framework is reported at once. A drilled run journals what its
-        drill may prove.
+        The first loader of a name decides. An untested framework is reported at once. A drilled run
+        journals what its drill may prove.
         """
         progress, ranks, attempt = self._progress, self._ranks, self._reporter.attempt
         if not ranks.alone and name in progress.unproven:
@@ -76,25 +80,33 @@ class Waiting(msgspec.Struct):
 
         def chosen(several: list[bytes]) -> bytes:
             known = proven(attempt.root) if any(several) else {}
-            return next((each for each in several if each and _UNPROVEN.decode(each).code not in known), b"")
+            return next(
+                (each for each in several if each and _UNPROVEN.decode(each).code not in known), b""
+            )
 
         said = ranks.collect("a loader" if name else "the framework", mine, chosen)
         found = progress.unproven[name] = _UNPROVEN.decode(said) if said else None
         if found is None:
             return
         if self._is_drilled:
-            attempt.record(EVENT, code=found.code, kind=found.kind, run=str(settings.own_dir(attempt.root)))
+            attempt.record(
+                EVENT, code=found.code, kind=found.kind, run=str(settings.own_dir(attempt.root))
+            )
         if found.changed:
             self.tell_untried(found)
 
     def done(self) -> None:
-        """Note that a save has begun; report a checkpoint from which perhaps no start can resume."""
+        """Note that a save has begun;
+        report a checkpoint from which perhaps no start can resume.
+        """
         self.since = None
         self.tell()
         self.tell_inside()
 
     def decide(self, reason: str | None, now: Mark, *, at_end: bool) -> str | None:
-        """Return why to save here, or None: `reason`, unless the save has to wait, or has waited until now."""
+        """Return why to save here, or None: `reason`,
+        unless the save has to wait, or has waited until now.
+        """
         if at_end:
             return reason or (None if self.since is None else "due")
         if reason is None or not self._progress.unproven_here:
@@ -114,22 +126,32 @@ class Waiting(msgspec.Struct):
         found = self._progress.unproven_here
         name = self._progress.position.current or ""
         lives = self._progress.lives_on
-        if not found or found.changed or (name, "lives") in self._told or (name in self._told and not lives):
+        if (
+            not found
+            or found.changed
+            or (name, "lives") in self._told
+            or (name in self._told and not lives)
+        ):
             return
         self._told.add((name, "lives") if lives else name)
         if lives:
             self._told.add("")
             self._reporter.tell(
-                f"a {found.kind}, the loader {name!r}, keeps an iterator from epoch to epoch ({lives}), which no start "
-                f"can bring back: after its first epoch a resume will be refused. {other_samples()}",
+                f"a {found.kind}, the loader {name!r}, "
+                f"keeps an iterator from epoch to epoch ({lives}), which no start "
+                "can bring back: after its first epoch a "
+                f"resume will be refused. {other_samples()}",
                 kind="unproven_loader",
                 name=name,
                 code=found.code,
             )
             return
-        advice = Advice("a proof", f"Prove it once: {_drill()}; or give it state_dict() and load_state_dict()")
+        advice = Advice(
+            "a proof", f"Prove it once: {_drill()}; or give it state_dict() and load_state_dict()"
+        )
         self._reporter.tell(
-            f"nobody promises that a {found.kind}, the loader {name!r}, yields the same batches when it is read again: "
+            f"nobody promises that a {found.kind}, the loader {name!r}, "
+            "yields the same batches when it is read again: "
             f"this run is saved at the ends of its epochs. {advice}",
             kind="unproven_loader",
             name=name,
@@ -137,12 +159,16 @@ class Waiting(msgspec.Struct):
         )
 
     def tell_untried(self, found: promise.Unproven) -> None:
-        """Print, once in each start, that this framework version was not tested, and where the run saves."""
+        """Print, once in each start,
+        that this framework version was not tested, and where the run saves.
+        """
         if found.code in self._told:
             return
         self._told.add(found.code)
         waits = self._progress.has_epochs
-        where = "this run is saved at the ends of its epochs" if waits else "a resume may end otherwise"
+        where = (
+            "this run is saved at the ends of its epochs" if waits else "a resume may end otherwise"
+        )
         advice = Advice("a proof", f"Prove it once: {_drill()}")
         self._reporter.tell(
             f"{found.kind} was not tried with this Holdfast ({found.changed}): {where}. {advice}",
@@ -160,15 +186,17 @@ class Waiting(msgspec.Struct):
         self._reporter.tell(
             f"{where}, which was not tried: a resume from there may end otherwise"
             if found.changed
-            else f"{where}, whose replay nobody promises: a resume from there may be refused. {other_samples()}",
+            else f"{where}, whose replay nobody promises: "
+            f"a resume from there may be refused. {other_samples()}",
             kind="unproven_save",
         )
 
     def stops_unsaved(self, saved: format.Name | None, count: int) -> bool:
-        """Whether a stop here saves nothing, because the next start resumes exactly from an epoch's end.
+        """Whether a stop here saves nothing, because the next start resumes exactly from an epoch's
+        end.
 
-        If attempts are shorter than an epoch, every second one in a row saves here, so that the run makes progress.
-        `saved`: the newest save; `count`: of this attempt's saves.
+        If attempts are shorter than an epoch, every second one in a row saves here, so that the run
+        makes progress. `saved`: the newest save; `count`: of this attempt's saves.
         """
         progress = self._progress
         if not progress.unproven_here or progress.lives_on or not progress.several_epochs:
@@ -184,7 +212,9 @@ class Waiting(msgspec.Struct):
     def _was_idle(self, how: str) -> bool:
         """Whether the attempt before ended this way, and has saved nothing. Rank 0 knows."""
         before = next(reversed(self._reporter.attempt.earlier), None)
-        ended = before is not None and (before.last.get("event") if before.closed else "killed") == how
+        ended = (
+            before is not None and (before.last.get("event") if before.closed else "killed") == how
+        )
         return before is not None and ended and not any(before.newest("saved"))
 
 

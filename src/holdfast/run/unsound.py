@@ -1,4 +1,6 @@
-"""Unsound: a run's messages about weights that are not finite, and its reaction with `stop_on_nan`."""
+"""Unsound: a run's messages about weights that are not finite,
+and its reaction with `stop_on_nan`.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,16 @@ from ..store.store import Store
 
 NAMED = 3  # weights in a line
 NOTHING_KNOWN = (
-    "stop_on_nan=True: of nothing that is tracked it is known which numbers are weights, or NumPy is missing: track "
+    "stop_on_nan=True: of nothing that is tracked it is known "
+    "which numbers are weights, or NumPy is missing: track "
     "the model and the optimizer themselves"
 )
 
 
 def tell_saved(store: Store, tell: Callable[..., None], name: str, found: Sequence[str]) -> None:
-    """Tell that the weights of a checkpoint that was just saved are not finite, and those before were."""
+    """Tell that the weights of a checkpoint that was just saved are not finite,
+    and those before were.
+    """
     tell(f"{_said(name, found)}; {_advice(store.index)}", kind="not_finite", name=name)
 
 
@@ -27,7 +32,10 @@ def tell_resumed(store: Store, tell: Callable[..., None], checkpoint: Checkpoint
     """Tell that the run goes on from weights that are not finite, if so."""
     found = checkpoint.head.not_finite
     if found:
-        line = f"goes on from weights that are not finite: {_said(checkpoint.name, found)}; {_advice(store.index)}"
+        line = (
+            "goes on from weights that are not finite: "
+            f"{_said(checkpoint.name, found)}; {_advice(store.index)}"
+        )
         tell(line, kind="not_finite", name=checkpoint.name)
 
 
@@ -41,22 +49,29 @@ def require_finite(store: Store, checkpoint: Checkpoint) -> None:
     """Require finite weights.
 
     Raises:
-        NotFinite: the weights of the checkpoint from which the run would go on, its own or a named one, are not finite.
+        NotFinite: the weights of the checkpoint from which the run would go on, its own or a named
+            one, are not finite.
     """
     found = checkpoint.head.not_finite
     if not found:
         return
-    refused = f"the run does not go on from there: {_said(checkpoint.name, found)}; {_advice(store.index)}"
+    refused = (
+        "the run does not go on from there: "
+        f"{_said(checkpoint.name, found)}; {_advice(store.index)}"
+    )
     if checkpoint.path.parent.parent != store.root:
         refused = (
-            f"the run does not branch from {checkpoint.path}: {_said('it', found)}; name one without, or another run: "
+            f"the run does not branch from {checkpoint.path}: "
+            f"{_said('it', found)}; name one without, or another run: "
             "`holdfast ls` marks those that are not finite"
         )
     raise NotFinite(f"{store.root}: stop_on_nan: {refused}")
 
 
 def newest(index: CheckpointIndex) -> str:
-    """Return a sentence about the newest checkpoint; empty if its weights are finite or cannot be read now."""
+    """Return a sentence about the newest checkpoint;
+    empty if its weights are finite or cannot be read now.
+    """
     try:
         checkpoint = index.latest()
         found = checkpoint.head.not_finite
@@ -93,6 +108,7 @@ def _advice(index: CheckpointIndex) -> str:
     if finite is None:
         return "no checkpoint with finite weights is here: mend the cause, and begin another run"
     return (
-        f"{finite.name} is the last one without, and stays: to repeat from there, mend the cause and start with "
+        f"{finite.name} is the last one without, and stays: "
+        "to repeat from there, mend the cause and start with "
         f"{way_back(finite)}"
     )

@@ -14,8 +14,9 @@ from ..state.places import Places
 class Vars:
     """Attributes that live as long as the run: `run.vars.patience += 1`.
 
-    Their first values come from `Run(..., vars=dict(patience=0))`. A restore fills those that can be changed in place
-    (a list, a deque, an array, a tensor: same type, of arrays same dtype and shape) and replaces the others.
+    Their first values come from `Run(..., vars=dict(patience=0))`. A restore fills those that can
+    be changed in place (a list, a deque, an array, a tensor: same type, of arrays same dtype and
+    shape) and replaces the others.
     """
 
     __slots__ = ("_given", "_new", "_read", "_values")
@@ -27,8 +28,16 @@ class Vars:
 
     def __init__(self, first: Mapping[str, Any] | None = None) -> None:
         if not isinstance(first, Mapping | None):
-            raise UsageError(f"vars are first values by name, as in Run(..., vars=dict(patience=0)), not {first!r}")
-        for name, value in (("_given", first or {}), ("_values", {}), ("_read", set()), ("_new", set())):
+            raise UsageError(
+                "vars are first values by name, as in Run(..., "
+                f"vars=dict(patience=0)), not {first!r}"
+            )
+        for name, value in (
+            ("_given", first or {}),
+            ("_values", {}),
+            ("_read", set()),
+            ("_new", set()),
+        ):
             object.__setattr__(self, name, value)
         for name, value in (first or {}).items():
             setattr(self, name, value)
@@ -40,7 +49,8 @@ class Vars:
             return self._values[name]
         except KeyError:
             raise AttributeError(
-                f"run.vars.{name} has no value yet: give it the first one by Run(..., vars=dict({name}=...))"
+                f"run.vars.{name} has no value yet: "
+                f"give it the first one by Run(..., vars=dict({name}=...))"
             ) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -64,7 +74,9 @@ class Vars:
         return dict(self._values)
 
     def load_state_dict(self, state: Mapping[str, Any], places: Places | None = None) -> None:
-        """Fill or replace the values that `state` has; others stay. `places`: which of them are set anew."""
+        """Fill or replace the values that `state` has;
+        others stay. `places`: which of them are set anew.
+        """
         fill, acts = self._plan(state, places)
         fill.read()
         self._values.update({name: put() for name, put in acts.items()})
@@ -88,6 +100,7 @@ class Vars:
             raise Damaged(f"run.vars cannot have held {odd[0]!r}")
         fill = Fill(places=places)
         acts = {
-            name: fill.plan(f"run.vars.{name}", self._values.get(name, NOTHING), value) for name, value in state.items()
+            name: fill.plan(f"run.vars.{name}", self._values.get(name, NOTHING), value)
+            for name, value in state.items()
         }
         return fill, acts

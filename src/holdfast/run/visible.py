@@ -1,8 +1,9 @@
-"""Visible: the variables of the script that runs the loop, and their values. Only reads; calls no code of the script.
+"""Visible: the variables of the script that runs the loop, and their values. Only reads; calls no
+code of the script.
 
-Numbers and texts of the functions that lead to the loop come first, innermost first. The rest is outermost first: names
-of the module, names of these functions, parts of loaders, and attributes of tracked objects. Attributes of objects are
-variables too, as `env.state` and `loader.dataset.calls`.
+Numbers and texts of the functions that lead to the loop come first, innermost first. The rest is
+outermost first: names of the module, names of these functions, parts of loaders, and attributes of
+tracked objects. Attributes of objects are variables too, as `env.state` and `loader.dataset.calls`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,15 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
-from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType, NoneType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FrameType,
+    FunctionType,
+    MethodType,
+    ModuleType,
+    NoneType,
+)
 from typing import Any, NamedTuple
 
 from .carried import Carried, carried, globals_of
@@ -23,11 +32,22 @@ DEEPEST = 4  # attributes in a row
 TRAINED = "requires_grad"  # an attribute of parameters that no state_dict() has
 _WRAPPED = ".env"  # wrappers of an environment stand in long rows: they do not count as deeper
 MOST_ITEMS = 50  # of a list or a dict whose members are objects
-_PASSED_OVER = (ModuleType, FunctionType, BuiltinFunctionType, MethodType, CodeType, FrameType, type, property)
-_SHARED = (int, float, complex, str, bytes, tuple, frozenset, range, NoneType)  # equal ones may be one object
+_PASSED_OVER = (
+    ModuleType,
+    FunctionType,
+    BuiltinFunctionType,
+    MethodType,
+    CodeType,
+    FrameType,
+    type,
+    property,
+)
+# equal ones may be one object
+_SHARED = (int, float, complex, str, bytes, tuple, frozenset, range, NoneType)
 _OURS, _OURS_SHOWN = "holdfast", "holdfast.data"
 _DISPLAYS = {"tqdm", "rich", "progressbar", "alive_progress", "enlighten", "IPython", "ipywidgets"}
-_PLAIN = {"argparse", "types", "__main__"}  # of Python's own modules, those whose objects hold a script's values
+# of Python's own modules, those whose objects hold a script's values
+_PLAIN = {"argparse", "types", "__main__"}
 
 
 class Variable(NamedTuple):
@@ -46,20 +66,33 @@ class Variable(NamedTuple):
 
 def frames() -> list[FrameType]:
     """The script's frames on the stack of this call, outermost first."""
-    ours = [each for each in stack() if is_users(each.f_code.co_filename, str(each.f_globals.get("__name__", "")))]
+    ours = [
+        each
+        for each in stack()
+        if is_users(each.f_code.co_filename, str(each.f_globals.get("__name__", "")))
+    ]
     return ours[::-1]
 
 
 @lru_cache(maxsize=1024)
 def is_users(file: str, module: str) -> bool:
-    """Whether code from `file` belongs to the script: it is neither Python's, nor installed, nor Holdfast's."""
-    if module.partition(".")[0] == _OURS or module in sys.stdlib_module_names or file.startswith("<frozen"):
+    """Whether code from `file` belongs to the script:
+    it is neither Python's, nor installed, nor Holdfast's.
+    """
+    if (
+        module.partition(".")[0] == _OURS
+        or module in sys.stdlib_module_names
+        or file.startswith("<frozen")
+    ):
         return False
     import sysconfig  # takes a while; only a run that looks at variables needs it
 
     places = sysconfig.get_paths()
     installed = [places[name] for name in ("purelib", "platlib", "stdlib", "platstdlib")]
-    return not any(file.startswith(f"{place}/") for place in installed) and "/site-packages/" not in file
+    return (
+        not any(file.startswith(f"{place}/") for place in installed)
+        and "/site-packages/" not in file
+    )
 
 
 class FoundVariables(NamedTuple):
@@ -72,7 +105,8 @@ class FoundVariables(NamedTuple):
 def variables(roots: Mapping[str, Any], held: Mapping[int, str]) -> FoundVariables:
     """The script's variables, then those of `roots`, each object once.
 
-    `held`: ids of the tracked objects. Attributes that they save themselves are omitted; their others are not.
+    `held`: ids of the tracked objects. Attributes that they save themselves are omitted; their
+    others are not.
     """
     walk, named = _Walk(held), list(_named(frames()))
     plain = [each for each in reversed(named) if ":" in each.path and type(each.value) in _SHARED]
@@ -111,7 +145,11 @@ def _globals(names: dict[str, Any], uses: Carried | None) -> Iterator[Variable]:
 
 def _is_spoken_of(name: str, names: dict[str, Any]) -> bool:
     """Whether a function or a class of the same module reads the global `name`."""
-    return any(name in _names_of(each) for each in list(names.values()) if isinstance(each, FunctionType | type))
+    return any(
+        name in _names_of(each)
+        for each in list(names.values())
+        if isinstance(each, FunctionType | type)
+    )
 
 
 def _names_of(what: Any) -> frozenset[str]:
@@ -133,7 +171,12 @@ class _Walk:
         if isinstance(value, FunctionType) and depth <= DEEPEST:
             for each in _kept_by(value, variable):
                 yield from self(each, depth + 1)
-        if self.left <= 0 or isinstance(value, _PASSED_OVER) or _is_ours(value) or is_display(value):
+        if (
+            self.left <= 0
+            or isinstance(value, _PASSED_OVER)
+            or _is_ours(value)
+            or is_display(value)
+        ):
             return
         held = id(value) in self._held
         members = _members(variable, held=held)
@@ -141,7 +184,8 @@ class _Walk:
             if id(value) not in self._entered:
                 self.left -= 1
                 yield variable
-            if variable.live and not isinstance(value, _SHARED):  # a path by a live variable may be found
+            # a path by a live variable may be found
+            if variable.live and not isinstance(value, _SHARED):
                 self._entered.add(id(value))
             return
         if id(value) in self._entered or depth > DEEPEST:
@@ -155,15 +199,25 @@ class _Walk:
 
 
 def _kept_by(function: FunctionType, variable: Variable) -> list[Variable]:
-    """Return the values that a function of the script keeps: its attributes, and variables of an outer function."""
+    """Return the values that a function of the script keeps:
+    its attributes, and variables of an outer function.
+    """
     code = function.__code__
     if not is_users(code.co_filename, function.__module__ or ""):
         return []
-    found = [variable.member(f".{name}", each) for name, each in vars(function).items() if not name.startswith("_")]
+    found = [
+        variable.member(f".{name}", each)
+        for name, each in vars(function).items()
+        if not name.startswith("_")
+    ]
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # it has no value yet
             if not isinstance(cell.cell_contents, FunctionType):
-                found.append(Variable(f"{code.co_name}:{name}", cell.cell_contents, variable.live, stored=True))
+                found.append(
+                    Variable(
+                        f"{code.co_name}:{name}", cell.cell_contents, variable.live, stored=True
+                    )
+                )
     return found
 
 
@@ -187,7 +241,11 @@ def _members(variable: Variable, *, held: bool) -> list[Variable] | None:
     """Return the members of a value that are visited in turn; None for a value without members."""
     value = variable.value
     if isinstance(value, dict | list | tuple):
-        items = list(value.items() if isinstance(value, dict) else enumerate(value)) if len(value) <= MOST_ITEMS else []
+        items = (
+            list(value.items() if isinstance(value, dict) else enumerate(value))
+            if len(value) <= MOST_ITEMS
+            else []
+        )
         if all(_attributes(each) is None for _, each in items):
             return None
         return [variable.member(f"[{name!r}]", each) for name, each in items]
@@ -196,32 +254,49 @@ def _members(variable: Variable, *, held: bool) -> list[Variable] | None:
         return None
     if is_module(value):
         return _of_module(variable, attributes)
-    if held and adapter_for(value) is not None:  # such as an optimizer: attributes that the run does not save
+    # such as an optimizer: attributes that the run does not save
+    if held and adapter_for(value) is not None:
         saved = {*_state_keys(value), "optimizer", "defaults"}
-        attributes = {name: each for name, each in attributes.items() if name not in saved and name[:1] != "_"}
-    return [variable.member(f".{name}", each) for name, each in attributes.items() if not name.startswith("__")]
+        attributes = {
+            name: each for name, each in attributes.items() if name not in saved and name[:1] != "_"
+        }
+    return [
+        variable.member(f".{name}", each)
+        for name, each in attributes.items()
+        if not name.startswith("__")
+    ]
 
 
 def has_own_state(value: Any) -> bool:
     """Whether it has a state_dict() and is no loader: a loader might begin to read."""
     kind = type(value)
-    stateful = callable(getattr(kind, "state_dict", None)) and callable(getattr(kind, "load_state_dict", None))
-    return stateful and (is_module(value) or not (hasattr(kind, "__iter__") or hasattr(kind, "__next__")))
+    stateful = callable(getattr(kind, "state_dict", None)) and callable(
+        getattr(kind, "load_state_dict", None)
+    )
+    return stateful and (
+        is_module(value) or not (hasattr(kind, "__iter__") or hasattr(kind, "__next__"))
+    )
 
 
 def is_array(kind: type, *others: str) -> bool:
-    """Whether the class is an array of NumPy, torch or JAX, or has one of the `others` among its names."""
+    """Whether the class is an array of NumPy, torch or JAX,
+    or has one of the `others` among its names.
+    """
     return any(each.__name__ in ("Tensor", "ndarray", "Array", *others) for each in kind.__mro__)
 
 
 def is_module(value: Any) -> bool:
-    """Whether it is a framework's module: its parts are modules, and its state is in their parameters and buffers."""
+    """Whether it is a framework's module: its parts are modules, and its state is in their
+    parameters and buffers.
+    """
     attributes = _attributes(value)
     return attributes is not None and "_modules" in attributes and "_parameters" in attributes
 
 
 def _attributes(value: Any) -> dict[str, Any] | None:
-    """The attributes of an object that is made of them; None for a number, an array, a container, a generator."""
+    """The attributes of an object that is made of them;
+    None for a number, an array, a container, a generator.
+    """
     kind = type(value)
     top = kind.__module__.partition(".")[0]
     if top in ("numpy", "builtins") or (top in sys.stdlib_module_names and top not in _PLAIN):
@@ -232,7 +307,9 @@ def _attributes(value: Any) -> dict[str, Any] | None:
 
 
 def own_attributes(value: Any) -> dict[str, Any] | None:
-    """What the object's own `__dict__` holds; None if it has none. No code of its class is called."""
+    """What the object's own `__dict__` holds;
+    None if it has none. No code of its class is called.
+    """
     try:
         found = object.__getattribute__(value, "__dict__")
     except AttributeError:
@@ -242,20 +319,45 @@ def own_attributes(value: Any) -> dict[str, Any] | None:
 
 _HOOKS = ("_hooks", "_hooks_with_kwargs", "_hooks_always_called")
 _OF_MODULES = {
-    *("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_is_full_backward_hook", "_version"),
-    *("_compiled_call_impl", "_state_dict_pre_hooks", "_load_state_dict_post_hooks", "_is_hf_initialized"),
+    *(
+        "_parameters",
+        "_buffers",
+        "_modules",
+        "_non_persistent_buffers_set",
+        "_is_full_backward_hook",
+        "_version",
+    ),
+    *(
+        "_compiled_call_impl",
+        "_state_dict_pre_hooks",
+        "_load_state_dict_post_hooks",
+        "_is_hf_initialized",
+    ),
 }
 
 
 def _of_module(variable: Variable, attributes: Mapping[str, Any]) -> list[Variable]:
-    """Return a framework's module's attributes besides its state, which parameters are trained, and its submodules'
-    attributes.
+    """Return a framework's module's attributes besides its state, which parameters are trained, and
+    its submodules' attributes.
     """
     parts = [(name, each) for name, each in attributes["_modules"].items() if each is not None]
-    own = [(name, each) for name, each in attributes.items() if name not in _OF_MODULES and not name.endswith(_HOOKS)]
-    own += [(name, attributes["_buffers"].get(name)) for name in attributes.get("_non_persistent_buffers_set", ())]
-    trained = tuple(name for name, each in attributes["_parameters"].items() if getattr(each, TRAINED, False))
-    flags = [(TRAINED, trained)] if any(each is not None for each in attributes["_parameters"].values()) else []
+    own = [
+        (name, each)
+        for name, each in attributes.items()
+        if name not in _OF_MODULES and not name.endswith(_HOOKS)
+    ]
+    own += [
+        (name, attributes["_buffers"].get(name))
+        for name in attributes.get("_non_persistent_buffers_set", ())
+    ]
+    trained = tuple(
+        name for name, each in attributes["_parameters"].items() if getattr(each, TRAINED, False)
+    )
+    flags = (
+        [(TRAINED, trained)]
+        if any(each is not None for each in attributes["_parameters"].values())
+        else []
+    )
     return [variable.member(_spelled(name), each) for name, each in own + flags + parts]
 
 

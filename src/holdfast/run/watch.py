@@ -1,9 +1,11 @@
-"""Watch: tracked values that the loop no longer uses, because a name or an attribute was bound to another object.
+"""Watch: tracked values that the loop no longer uses, because a name or an attribute was bound to
+another object.
 
-The loop cannot change a value that only the run still holds, although the script held it when the run was entered.
-CPython's reference counts show that; without them (another interpreter, no GIL) nothing is reported. Nor is a value
-that can still be reached by a view, a member, or shared memory. The frame that entered the run must still be running: a
-function that has returned drops its names, and rebinds none.
+The loop cannot change a value that only the run still holds, although the script held it when the
+run was entered. CPython's reference counts show that; without them (another interpreter, no GIL)
+nothing is reported. Nor is a value that can still be reached by a view, a member, or shared memory.
+The frame that entered the run must still be running: a function that has returned drops its names,
+and rebinds none.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ class Lost(NamedTuple):
 
 
 class Watch:
-    """The tracked values that the script held when it entered the run. Each one that it drops is reported once."""
+    """The tracked values that the script held when it entered the run.
+    Each one that it drops is reported once.
+    """
 
     def __init__(self, tracked: Tracked) -> None:
         variables = tracked.variables
@@ -46,11 +50,14 @@ class Watch:
         self._held_state: list[str] = []
         self._unreachable: list[str] = []  # values that only the run held from the beginning
         self._held_vars: dict[str, int] = {}  # and the ids of their values
-        self._trees = [name for name, each in self._state.items() if hasattr(adapter_for(each), "unused")]
+        self._trees = [
+            name for name, each in self._state.items() if hasattr(adapter_for(each), "unused")
+        ]
         self._looks = 0
         if not COUNTS:
             return
-        reachable = type(self._given) is not dict or _others([self._given], 2) > 0  # the tracked objects' and ours
+        # the tracked objects' and ours
+        reachable = type(self._given) is not dict or _others([self._given], 2) > 0
         for name in self._state:
             others = self._others(name)
             plain = not hasattr(self._state[name], "state_dict") and _is_plain(self._state[name])
@@ -86,14 +93,18 @@ class Watch:
         self._release_first_values()
 
     def _unused(self) -> Iterator[Lost]:
-        """Return the trees, once, if none has changed so far: a step may only have accumulated gradients.
+        """Return the trees, once, if none has changed so far: a step may only have accumulated
+        gradients.
 
-        If another tree has changed, an unchanged one is assumed to be intended, such as a teacher's weights.
+        If another tree has changed, an unchanged one is assumed to be intended, such as a teacher's
+        weights.
         """
         self._looks += 1
         if self._looks < LOOKS or not self._trees:
             return
-        why = {name: adapter_for(self._state[name]).unused(self._state[name]) for name in self._trees}
+        why = {
+            name: adapter_for(self._state[name]).unused(self._state[name]) for name in self._trees
+        }
         self._trees = []
         if all(why.values()):
             for name, line in why.items():
@@ -105,7 +116,9 @@ class Watch:
             object.__setattr__(self._vars, "_given", {})
 
     def _others(self, name: str) -> int:
-        """References to a tracked object besides those of the run, and of the mapping that the run was given."""
+        """References to a tracked object besides those of the run,
+        and of the mapping that the run was given.
+        """
         return _others([self._state[name]], 1 + _gives(self._given, name, self._state))
 
     def _other_vars(self, name: str) -> int:
@@ -135,7 +148,9 @@ def _others(box: list[Any], ours: int) -> int:
 
 def _is_plain(value: Any) -> bool:
     """Whether it is a container, an array or a tensor."""
-    return type(value) in MUTABLE or (codec.framework(type(value)) is not None and codec.is_leaf(value))
+    return type(value) in MUTABLE or (
+        codec.framework(type(value)) is not None and codec.is_leaf(value)
+    )
 
 
 def _is_abandoned(others: int, value: Any) -> bool:
@@ -149,7 +164,8 @@ def _is_abandoned(others: int, value: Any) -> bool:
     if kind in MAPPINGS or kind in (list, tuple, deque):
         keys = value if kind in MAPPINGS else range(len(value))
         return len(value) <= MOST_MEMBERS and all(
-            type(value[key]) in ATOMS or _is_abandoned(_others([value[key]], 1), value[key]) for key in keys
+            type(value[key]) in ATOMS or _is_abandoned(_others([value[key]], 1), value[key])
+            for key in keys
         )
     if kind is set:
         return ATOMS.issuperset(map(type, value))
@@ -162,7 +178,9 @@ def _is_abandoned(others: int, value: Any) -> bool:
 
 
 class _Place(NamedTuple):
-    """Where names are bound: a frame, by its identity and code (a reference would keep them alive), or a module."""
+    """Where names are bound: a frame, by its identity and code (a reference would keep them
+    alive), or a module.
+    """
 
     frame: int
     code: CodeType
@@ -179,13 +197,19 @@ def stack() -> Iterator[FrameType]:
 
 def _caller() -> _Place:
     """The nearest frame that is not Holdfast's."""
-    frame = next(each for each in stack() if str(each.f_globals.get("__name__")).partition(".")[0] != "holdfast")
+    frame = next(
+        each
+        for each in stack()
+        if str(each.f_globals.get("__name__")).partition(".")[0] != "holdfast"
+    )
     in_function = frame.f_code.co_flags & _NEW_LOCALS
     return _Place(id(frame), frame.f_code, None if in_function else frame.f_globals)
 
 
 def _is_running(place: _Place) -> bool:
-    """Whether it is on this thread's stack. Names of a module last: each cell of a notebook has a frame of its own."""
+    """Whether it is on this thread's stack. Names of a module last: each cell of a notebook has
+    a frame of its own.
+    """
     return any(
         frame.f_globals is place.module or (id(frame) == place.frame and frame.f_code is place.code)
         for frame in stack()
@@ -198,14 +222,16 @@ def _replaced(place: str, name: str, value: Any) -> Lost:
         return Lost(
             "generator_replaced",
             name,
-            f"{held} random generator; the loop draws from another one, which is not saved. env.reset(seed=...) makes "
+            f"{held} random generator; the loop draws from another one, "
+            "which is not saved. env.reset(seed=...) makes "
             "a new one: call it before Run(...), and give the run the one it made",
         )
     first = "" if place.startswith("run.vars") else f" (first value: vars=dict({name}={name}))"
     return Lost(
         "rebound",
         name,
-        f"{held} {type(value).__name__}; the loop has bound the name to another one, which is not saved. "
+        f"{held} {type(value).__name__}; "
+        "the loop has bound the name to another one, which is not saved. "
         f"Write run.vars.{name} in the place of {name} in the loop{first}, or change it in place: "
         f"{_in_place(name, value)}",
     )
@@ -213,13 +239,17 @@ def _replaced(place: str, name: str, value: Any) -> Lost:
 
 def _unreachable(name: str, value: Any) -> Lost:
     line = (
-        f"state[{name!r}]: only the run holds this {type(value).__name__}, so the loop cannot change it. Give the "
-        "object that the loop uses: an object itself, and not its state_dict(); or keep the value in run.vars"
+        f"state[{name!r}]: only the run holds this {type(value).__name__}, "
+        "so the loop cannot change it. Give the "
+        "object that the loop uses: an object itself, "
+        "and not its state_dict(); or keep the value in run.vars"
     )
     return Lost("rebound", name, line)
 
 
 def _in_place(name: str, value: Any) -> str:
     if isinstance(value, dict | set | deque):
-        return f"{name}.clear() and {name}.{'extend' if isinstance(value, deque) else 'update'}(...)"
+        return (
+            f"{name}.clear() and {name}.{'extend' if isinstance(value, deque) else 'update'}(...)"
+        )
     return f"{name}.copy_(....detach())" if hasattr(value, "copy_") else f"{name}[:] = ..."

@@ -48,8 +48,8 @@ class Report(NamedTuple):
 class StartFrom(msgspec.Struct, frozen=True):
     """Where a new run takes weights from: a run's directory or a checkpoint's.
 
-    `names`: which tracked objects (default: every model). `rename`: prefix in the checkpoint -> prefix here.
-    With `strict=False` mismatches are reported and left unchanged.
+    `names`: which tracked objects (default: every model). `rename`: prefix in the checkpoint ->
+    prefix here. With `strict=False` mismatches are reported and left unchanged.
     """
 
     path: str | os.PathLike[str]
@@ -72,18 +72,22 @@ def load_into(
     step: int | str | None = None,
     key: str | os.PathLike[str] | None = None,
 ) -> Report:
-    """Read the weights that were tracked as `name` into `model`, straight into its memory, checked on the way.
+    """Read the weights that were tracked as `name` into `model`, straight into its memory, checked
+    on the way.
 
-    `path` is a run's directory (its newest checkpoint, or `step`, or "best") or a checkpoint's. A damaged newest one is
-    reported and skipped: then everything is read from an older one.
-    `key`: a file with a public key, as `holdfast verify --key` takes it. The checkpoint must be signed by it.
+    `path` is a run's directory (its newest checkpoint, or `step`, or "best") or a checkpoint's. A
+    damaged newest one is reported and skipped: then everything is read from an older one. `key`: a
+    file with a public key, as `holdfast verify --key` takes it. The checkpoint must be signed by
+    it.
 
     Raises:
-        Mismatch: a leaf is missing, unexpected or of another shape, and `strict`; nothing was overwritten.
+        Mismatch: a leaf is missing, unexpected or of another shape, and `strict`; nothing was
+            overwritten.
         NotFound: no such checkpoint; nothing was overwritten.
         Untrusted: the key did not sign the checkpoint; no older one was tried.
-        Damaged: no suitable checkpoint is undamaged. The message reports when the model contains a part of one.
-        Unreadable: a file cannot be read now. The model may contain a part of the checkpoint: call this again.
+        Damaged: no suitable checkpoint is undamaged. The message reports when the model contains a
+        part of one. Unreadable: a file cannot be read now. The model may contain a part of the
+        checkpoint: call this again.
     """
     if weights_for(model) is None:
         raise UsageError(f"load_into reads into a model, not into a {type(model).__qualname__}")
@@ -92,7 +96,10 @@ def load_into(
         stored = checkpoint.parts()
         if stored and name.partition("/")[0] not in stored:
             known = checkpoint.models() or stored
-            raise NotFound(f"{checkpoint.path}: holds no {name!r}, only {', '.join(known)}; say name={known[0]!r}")
+            raise NotFound(
+                f"{checkpoint.path}: holds no {name!r}, "
+                f"only {', '.join(known)}; say name={known[0]!r}"
+            )
         return {name: model}
 
     reader = _WeightReader(wanted, rename or {}, strict, None if key is None else public_key(key))
@@ -101,11 +108,15 @@ def load_into(
 
 
 def begin_from(source: StartFrom, objects: Mapping[str, Any]) -> dict[str, Report]:
-    """Read the weights of `source`, of one checkpoint, into the models among `objects`; return reports by name."""
+    """Read the weights of `source`, of one checkpoint,
+    into the models among `objects`; return reports by name.
+    """
     models = {name: target for name, target in objects.items() if weights_for(target)}
     unknown = [name for name in source.names if name not in models]
     if unknown:
-        raise UsageError(f"start_from: no tracked model is called {unknown[0]!r}; there are: {', '.join(models)}")
+        raise UsageError(
+            f"start_from: no tracked model is called {unknown[0]!r}; there are: {', '.join(models)}"
+        )
 
     elsewhere = _from_elsewhere(source, models)
     if elsewhere:
@@ -113,7 +124,9 @@ def begin_from(source: StartFrom, objects: Mapping[str, Any]) -> dict[str, Repor
 
     def wanted(checkpoint: Checkpoint) -> dict[str, Any]:
         stored = checkpoint.parts()
-        names = source.names or [name for name in models if name in stored or name.partition("/")[0] in stored]
+        names = source.names or [
+            name for name in models if name in stored or name.partition("/")[0] in stored
+        ]
         if not names:
             has = f"holds none of {', '.join(models) or 'no models'}, only {', '.join(stored)}"
             raise Mismatch(f"{checkpoint.path}: {has}")
@@ -123,7 +136,9 @@ def begin_from(source: StartFrom, objects: Mapping[str, Any]) -> dict[str, Repor
 
 
 def _from_elsewhere(source: StartFrom, models: Mapping[str, Any]) -> dict[str, Report]:
-    """Read from a checkpoint of another library, if `source` is one that a model's framework knows."""
+    """Read from a checkpoint of another library,
+    if `source` is one that a model's framework knows.
+    """
     found: dict[str, Any] = {}
     for name in source.names or models:
         foreign = getattr(weights_for(models[name]), "foreign", None)
@@ -131,7 +146,8 @@ def _from_elsewhere(source: StartFrom, models: Mapping[str, Any]) -> dict[str, R
         if stored is not None:
             found[name] = stored
     reports = {
-        name: Report(*weights_for(models[name]).match(models[name], found[name], source.rename)) for name in found
+        name: Report(*weights_for(models[name]).match(models[name], found[name], source.rename))
+        for name in found
     }
     for report in reports.values():
         if source.strict and not report.complete:
@@ -142,15 +158,17 @@ def _from_elsewhere(source: StartFrom, models: Mapping[str, Any]) -> dict[str, R
 
 
 def at(path: str | os.PathLike[str], step: int | str | None = None) -> Checkpoint:
-    """The checkpoint that `path` refers to: itself, that of `step`, or the newest of its run whose layout is valid."""
+    """The checkpoint that `path` refers to: itself, that of `step`,
+    or the newest of its run whose layout is valid.
+    """
     return _read_from(path, step, _laid_out)
 
 
 class _WeightReader(msgspec.Struct):
     """Reads weights of one checkpoint into live models.
 
-    If it turns out damaged halfway, an older one replaces it. That one is checked completely first, and must contain
-    all that was overwritten: the models never end with parts of both.
+    If it turns out damaged halfway, an older one replaces it. That one is checked completely first,
+    and must contain all that was overwritten: the models never end with parts of both.
     """
 
     _models: Callable[[Checkpoint], Mapping[str, Any]]
@@ -159,14 +177,17 @@ class _WeightReader(msgspec.Struct):
     _key: Key | None = None
     _begun: dict[str, Report] = {}  # names that a damaged checkpoint may have overwritten
 
-    def read(self, path: str | os.PathLike[str], step: int | str | None = None) -> dict[str, Report]:
+    def read(
+        self, path: str | os.PathLike[str], step: int | str | None = None
+    ) -> dict[str, Report]:
         try:
             return _read_from(path, step, self._read)
         except Damaged as error:
             if not self._begun:
                 raise
             raise Damaged(
-                f"{error}; {', '.join(self._begun)} may hold a part of it: build anew what is to be used"
+                f"{error}; {', '.join(self._begun)} may hold a part of it: "
+                "build anew what is to be used"
             ) from error
 
     def _read(self, named: Checkpoint) -> dict[str, Report]:
@@ -192,7 +213,9 @@ class _WeightReader(msgspec.Struct):
         """Compare all models before anything is overwritten."""
         reports = {}
         for name, model in models.items():
-            report = reports[name] = Report(*weights_for(model).match(model, stored[name], self._rename))
+            report = reports[name] = Report(
+                *weights_for(model).match(model, stored[name], self._rename)
+            )
             if self._strict and not report.complete:
                 raise Mismatch(f"{checkpoint.path}: {report}; strict=False reads what fits")
         return reports
@@ -200,7 +223,10 @@ class _WeightReader(msgspec.Struct):
     def _require_substitute(self, checkpoint: Checkpoint, reports: Mapping[str, Report]) -> None:
         for name, begun in self._begun.items():
             if name not in reports or not {*begun.loaded} <= {*reports[name].loaded}:
-                raise Damaged(f"{checkpoint.path}: lacks something of {name}; it cannot make up for a damaged one")
+                raise Damaged(
+                    f"{checkpoint.path}: lacks something of {name}; "
+                    "it cannot make up for a damaged one"
+                )
         require_sound(checkpoint)
 
 
@@ -209,8 +235,12 @@ def _laid_out(checkpoint: Checkpoint) -> Checkpoint:
     return checkpoint
 
 
-def _read_from(path: str | os.PathLike[str], step: int | str | None, read: Callable[[Checkpoint], T]) -> T:
-    """Return the result of `read` for the checkpoint at `path`: itself, that of `step`, or the newest undamaged one."""
+def _read_from(
+    path: str | os.PathLike[str], step: int | str | None, read: Callable[[Checkpoint], T]
+) -> T:
+    """Return the result of `read` for the checkpoint at `path`: itself, that of `step`, or the
+    newest undamaged one.
+    """
     where = Path(path)
     if scan.exists(where / MANIFEST):
         return read(Checkpoint(where))
@@ -226,7 +256,8 @@ def _read_from(path: str | os.PathLike[str], step: int | str | None, read: Calla
 def moved(name: str, rename: Mapping[str, str]) -> str:
     """Return a leaf's name as the model here has it.
 
-    `rename`: prefix in the checkpoint -> prefix here, whole parts of a name; the longest that fits counts.
+    `rename`: prefix in the checkpoint -> prefix here, whole parts of a name; the longest that fits
+    counts.
     """
     for old in sorted(rename, key=len, reverse=True):
         stem = old.rstrip(".")

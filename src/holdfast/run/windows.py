@@ -1,7 +1,9 @@
-"""Windows: rank 0 announces one window ahead what all ranks do at a safe point, so ranks need not wait at each one.
+"""Windows: rank 0 announces one window ahead what all ranks do at a safe point, so ranks need not
+wait at each one.
 
-Every rank counts its safe points, and the counts agree. Some safe points are edges of windows. At an edge all ranks
-do what rank 0 announced at the edge before. So a rank waits only for one that is more than a window behind.
+Every rank counts its safe points, and the counts agree. Some safe points are edges of windows. At
+an edge all ranks do what rank 0 announced at the edge before. So a rank waits only for one that is
+more than a window behind.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import msgspec
 from ..ranks import Ranks
 
 WINDOW_S = 0.1  # duration of a window
-MOST_POINTS = 50  # per window: when steps become slower, an order still takes two windows of slow steps
+# per window: when steps become slower, an order still takes two windows of slow steps
+MOST_POINTS = 50
 SWEEP = 4096  # edges after which rank 0 deletes announcements that all ranks have read
 
 
@@ -39,9 +42,18 @@ class Windows:
     """
 
     def __init__(
-        self, ranks: Ranks, clock: Callable[[], float] = time.monotonic, *, most_points: int = MOST_POINTS
+        self,
+        ranks: Ranks,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        most_points: int = MOST_POINTS,
     ) -> None:
-        self._ranks, self._words, self._clock, self._most = ranks, ranks.beside("windows"), clock, most_points
+        self._ranks, self._words, self._clock, self._most = (
+            ranks,
+            ranks.beside("windows"),
+            clock,
+            most_points,
+        )
         self.point, self._last_edge, self._edge, self._edges = 0, 0, 1, 0
         self._said = NOTHING
         self._began_at, self._began_s, self._point_s = 0, clock(), WINDOW_S
@@ -87,7 +99,9 @@ class Windows:
 
     @property
     def ahead_s(self) -> float:
-        """Seconds, at the present pace, until an order can take effect that rank 0 has not announced yet."""
+        """Seconds, at the present pace,
+        until an order can take effect that rank 0 has not announced yet.
+        """
         return (self._edge - self.point + self._next_points()) * self._point_s
 
     def say(self, *, stop: str = "", save: bool = False, land: bool = False) -> None:
@@ -95,7 +109,9 @@ class Windows:
         self._announce(Order(self._next_points(), stop, save, land))
 
     def _next_points(self) -> int:
-        """Safe points that fit into WINDOW_S: at most twice, at least a quarter of the last number."""
+        """Safe points that fit into WINDOW_S: at most twice,
+        at least a quarter of the last number.
+        """
         wanted, last = int(WINDOW_S / max(self._point_s, 1e-9)), self._said.points
         return max(1, last // 4, min(wanted, 2 * last, self._most))
 

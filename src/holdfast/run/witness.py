@@ -1,7 +1,8 @@
-"""Witness: in a drilled run, notes at each safe point which batch was consumed and what the script's variables hold.
+"""Witness: in a drilled run, notes at each safe point which batch was consumed and what the
+script's variables hold.
 
-The drill compares these notes: a variable that differs only after a resume was not restored. Nothing is drawn, iterated
-or changed here, and a variable that cannot be read is noted as such.
+The drill compares these notes: a variable that differs only after a resume was not restored.
+Nothing is drawn, iterated or changed here, and a variable that cannot be read is noted as such.
 """
 
 from __future__ import annotations
@@ -35,13 +36,34 @@ _NEAR_S = 30 * 86400.0  # a number this near the present time is a time
 
 DRAWS = frozenset(
     [
-        *("random", "randint", "randrange", "rand", "randn", "randperm", "rand_like", "randn_like", "getrandbits"),
-        *("choice", "choices", "shuffle", "sample", "permutation", "multinomial", "bernoulli", "default_rng"),
+        *(
+            "random",
+            "randint",
+            "randrange",
+            "rand",
+            "randn",
+            "randperm",
+            "rand_like",
+            "randn_like",
+            "getrandbits",
+        ),
+        *(
+            "choice",
+            "choices",
+            "shuffle",
+            "sample",
+            "permutation",
+            "multinomial",
+            "bernoulli",
+            "default_rng",
+        ),
         *("normal", "uniform", "integers", "standard_normal", "gauss"),
         *("normal_", "uniform_", "random_", "bernoulli_", "exponential_"),
     ]
 )
-_CHANGES = frozenset(("append", "extend", "add", "pop", "update", "insert", "clear", "sort", "reverse", "remove"))
+_CHANGES = frozenset(
+    ("append", "extend", "add", "pop", "update", "insert", "clear", "sort", "reverse", "remove")
+)
 _DEEPEST = 4
 
 UNREAD = "?"  # means: no comparable digest
@@ -50,7 +72,8 @@ UNREAD = "?"  # means: no comparable digest
 class About(msgspec.Struct, frozen=True, omit_defaults=True):
     """What kind of variable it is."""
 
-    kind: str  # number | text | nothing | container | array | generator | stateful | object | iterator | other
+    # number | text | nothing | container | array | generator | stateful | object | iterator | other
+    kind: str
     type: str
     owner: str = ""  # the type of the object that has it as an attribute
     owner_saves: bool = False  # that object has a state_dict()
@@ -76,9 +99,12 @@ class Witness:
     def __init__(self, held: Mapping[str, Any]) -> None:
         self._held = {id(value): name for name, value in held.items()}
         fields = [(name, each) for name, each in held.items() if isinstance(each, Attributes)]
-        self._fields = {(id(each.target), field): name for name, each in fields for field in each.names}
+        self._fields = {
+            (id(each.target), field): name for name, each in fields for field in each.names
+        }
         self._in_loaders: set[int] = set()
-        self._members: dict[str, int] = {}  # ids of objects in containers that have attributes, by path
+        # ids of objects in containers that have attributes, by path
+        self._members: dict[str, int] = {}
         self._renewed: set[str] = set()
         self._batches: list[str] = []
         self._last: dict[str, str] = {}
@@ -91,7 +117,9 @@ class Witness:
         self._batches.append(_guarded(batch, LARGEST_BYTES)[0])
 
     def note(self, roots: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what changed since the last note, as an event's fields. `more`: values to note under our own names."""
+        """Return what changed since the last note, as an event's fields. `more`: values to note
+        under our own names.
+        """
         self.begun = True
         values, about = self._look(roots, more)
         gone = [path for path in self._last if path not in values]
@@ -112,9 +140,13 @@ class Witness:
         """Remember the generators that these loaders draw from."""
         for loader in loaders:
             found = within(Variable("loader", loader))
-            self._in_loaders |= {id(each.value) for each in found if _kind(each.value) == "generator"}
+            self._in_loaders |= {
+                id(each.value) for each in found if _kind(each.value) == "generator"
+            }
 
-    def _look(self, roots: Mapping[str, Any], more: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, About]]:
+    def _look(
+        self, roots: Mapping[str, Any], more: Mapping[str, Any]
+    ) -> tuple[dict[str, str], dict[str, About]]:
         values: dict[str, str] = {}
         about: dict[str, About] = {}
         left = 4 * LARGEST_BYTES
@@ -145,7 +177,8 @@ class Witness:
             in_loader=id(value) in self._in_loaders,
             clock=_is_time(value),
             role=_role(value),
-            frozen=is_object and bool(getattr(getattr(type(owner), "__dataclass_params__", None), "frozen", False)),
+            frozen=is_object
+            and bool(getattr(getattr(type(owner), "__dataclass_params__", None), "frozen", False)),
             renewed=is_object and self._is_renewed(variable.path.rpartition(".")[0], owner),
             installed=is_object and _is_installed(type(owner)),
             bag=_bag(value),
@@ -169,7 +202,9 @@ def _guarded(value: Any, largest: int) -> tuple[str, int]:
 def _comparison_text(value: Any, largest: int) -> tuple[str, int]:
     if type(value) in (bool, int, float, str, type(None)) and len(shown := repr(value)) <= _SHORT:
         return f"={shown}", 0
-    if hasattr(type(value), "__next__") or (isinstance(value, _CONTAINERS) and len(value) > MOST_MEMBERS):
+    if hasattr(type(value), "__next__") or (
+        isinstance(value, _CONTAINERS) and len(value) > MOST_MEMBERS
+    ):
         return UNREAD, 0
     own = is_generator(value) or has_own_state(value) or adapter_for(value) is not None
     return _digest_of(OBJECTS.capture(value) if own else value, largest)
@@ -180,7 +215,10 @@ def _digest_of(content: Any, largest: int = LARGEST_BYTES) -> tuple[str, int]:
     size = sum(block.data.nbytes for block in flat.leaves.values())
     if size > largest:
         return UNREAD, 0
-    parts = [format.json_bytes(flat.tree), *(format.digest(block.data).encode() for block in flat.leaves.values())]
+    parts = [
+        format.json_bytes(flat.tree),
+        *(format.digest(block.data).encode() for block in flat.leaves.values()),
+    ]
     return format.digest(memoryview(b"".join(parts)))[:16], size
 
 
@@ -214,7 +252,13 @@ def _role(value: Any) -> str:
     if hasattr(kind, "get_scale") or hasattr(kind, "unscale_"):
         return "scaler"
     attributes = getattr(value, "__dict__", {})
-    return "scheduler" if "optimizer" in attributes else "optimizer" if "param_groups" in attributes else ""
+    return (
+        "scheduler"
+        if "optimizer" in attributes
+        else "optimizer"
+        if "param_groups" in attributes
+        else ""
+    )
 
 
 def _is_installed(kind: type) -> bool:
@@ -227,7 +271,9 @@ def _is_time(value: Any) -> bool:
         return True
     if type(value) is not float or not math.isfinite(value) or value == 0:
         return False
-    return abs(value - time.time()) < _NEAR_S or 0 <= time.monotonic() - value < min(_NEAR_S, time.monotonic() / 2)
+    return abs(value - time.time()) < _NEAR_S or 0 <= time.monotonic() - value < min(
+        _NEAR_S, time.monotonic() / 2
+    )
 
 
 def _bag(value: Any) -> str:
@@ -237,11 +283,15 @@ def _bag(value: Any) -> str:
         return ""
     members = sorted(value)
     under = sorted(map(repr, value.values())) if isinstance(value, dict) else []
-    return format.digest(memoryview(repr((members, under)).encode("utf-8", "backslashreplace")))[:16]
+    return format.digest(memoryview(repr((members, under)).encode("utf-8", "backslashreplace")))[
+        :16
+    ]
 
 
 def describe_dataset(loader: Any) -> dict[str, list[str]]:
-    """Return the random functions that `loader` and its dataset call, and the attributes that reading changes."""
+    """Return the random functions that `loader` and its dataset call,
+    and the attributes that reading changes.
+    """
     draws: set[str] = set()
     changes: set[str] = set()
     with suppress(Exception):  # a script's objects may raise anything
@@ -253,10 +303,23 @@ def describe_dataset(loader: Any) -> dict[str, list[str]]:
 
 def _parts(loader: Any, depth: int) -> Iterator[Any]:
     """Yield the loader, and the script's objects inside it."""
-    if type(loader).__module__.partition(".")[0] not in ("torch", "torchdata", "holdfast", "builtins"):
+    if type(loader).__module__.partition(".")[0] not in (
+        "torch",
+        "torchdata",
+        "holdfast",
+        "builtins",
+    ):
         yield loader
     attributes = getattr(loader, "__dict__", {})
-    for name in ("dataset", "sampler", "batch_sampler", "transform", "transforms", "target_transform", "collate_fn"):
+    for name in (
+        "dataset",
+        "sampler",
+        "batch_sampler",
+        "transform",
+        "transforms",
+        "target_transform",
+        "collate_fn",
+    ):
         part = attributes.get(name)
         for each in part if isinstance(part, list | tuple) else [part]:
             if each is not None and depth and hasattr(each, "__dict__"):
@@ -266,14 +329,23 @@ def _parts(loader: Any, depth: int) -> Iterator[Any]:
 def _codes(kind: type) -> Iterator[CodeType]:
     """Yield the code of every method except the constructor."""
     for each in (value for parent in kind.__mro__ for value in vars(parent).items()):
-        name, function = each[0], getattr(each[1], "__func__", each[1])  # a static method wraps its function
-        if name != "__init__" and isinstance(function, FunctionType) and kind.__module__ == function.__module__:
+        # a static method wraps its function
+        name, function = each[0], getattr(each[1], "__func__", each[1])
+        if (
+            name != "__init__"
+            and isinstance(function, FunctionType)
+            and kind.__module__ == function.__module__
+        ):
             yield function.__code__
-            yield from (inner for inner in function.__code__.co_consts if isinstance(inner, CodeType))
+            yield from (
+                inner for inner in function.__code__.co_consts if isinstance(inner, CodeType)
+            )
 
 
 def _changed(code: CodeType) -> set[str]:
-    """Attributes that the code assigns or stores into (`self.cache[0] = ...`), and calls that change a container."""
+    """Attributes that the code assigns or stores into (`self.cache[0] = ...`), and calls that
+    change a container.
+    """
     found, before, attribute = set(_CHANGES.intersection(code.co_names)), "", ""
     for each in dis.get_instructions(code):
         if each.opname in ("STORE_ATTR", "DELETE_ATTR"):

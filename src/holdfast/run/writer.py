@@ -36,7 +36,8 @@ class SaveWriter:
         return not self.in_flight or self._ended.is_set()
 
     def submit(self, work: Callable[[BeforeEach], Any]) -> None:
-        """Begin `work`. It must call its argument before each request to the disk: after `abandon` that call raises.
+        """Begin `work`. It must call its argument before each request to the disk: after `abandon`
+        that call raises.
 
         Raises:
             RuntimeError: the system cannot start another thread.
@@ -46,7 +47,9 @@ class SaveWriter:
         self._ended, self._rested = Latch(), Latch()
         self._unwanted = False
         self._outcome = self._error = None
-        worker = self._beside = Worker(partial(copy_context().run, self._run, work), name="holdfast")
+        worker = self._beside = Worker(
+            partial(copy_context().run, self._run, work), name="holdfast"
+        )
         worker.start()
 
     def wait(self) -> Any:
@@ -66,11 +69,15 @@ class SaveWriter:
             try:
                 raise error
             finally:
-                del error  # a cycle would keep the error's frames, and a state in them, until the collector runs
+                # a cycle would keep the error's frames, and a state in them, until the collector
+                # runs
+                del error
         return self._outcome
 
     def rest(self) -> None:
-        """Return when the work has ended or has called `let_go`. The outcome must still be fetched."""
+        """Return when the work has ended or has called `let_go`.
+        The outcome must still be fetched.
+        """
         if self.in_flight:
             self._rested.wait()
 
@@ -79,7 +86,9 @@ class SaveWriter:
         self._rested.set()
 
     def abandon(self) -> None:
-        """End the work at its next request to the disk. Work that has made its last one completes."""
+        """End the work at its next request to the disk.
+        Work that has made its last one completes.
+        """
         self._unwanted = True
 
     def _run(self, work: Callable[[BeforeEach], Any]) -> None:

@@ -10,7 +10,9 @@ from importlib.util import find_spec
 from ..errors import UsageError
 
 if find_spec("stable_baselines3") is None:
-    raise UsageError("holdfast.stable_baselines3 needs Stable-Baselines3: pip install stable-baselines3")
+    raise UsageError(
+        "holdfast.stable_baselines3 needs Stable-Baselines3: pip install stable-baselines3"
+    )
 
 from .callback import Holdfast
 from .state import Resumable

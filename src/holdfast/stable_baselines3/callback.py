@@ -1,4 +1,6 @@
-"""Holdfast: the callback that makes `model.learn` of Stable-Baselines3 save, stop and resume between two rollouts."""
+"""Holdfast: the callback that makes `model.learn` of Stable-Baselines3 save, stop and resume
+between two rollouts.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +27,18 @@ EXCLUDED = "_excluded_save_params"
 
 
 class Holdfast(BaseCallback):  # type: ignore[misc]
-    """Saves a training to the run at `path`, stops it in time, and continues it bit for bit when it is started again.
+    """Saves a training to the run at `path`, stops it in time, and continues it bit for bit when it
+    is started again.
 
         model.learn(100_000, callback=Holdfast("runs/cartpole"))
 
-    A safe point is where a rollout begins, behind the update before it. `state` names further objects of yours that
-    change; the options are those of `Run`. Every call of `learn` needs a callback and a directory of its own.
+    A safe point is where a rollout begins, behind the update before it. `state` names further
+    objects of yours that change; the options are those of `Run`. Every call of `learn` needs a
+    callback and a directory of its own.
 
     Raises:
-        UsageError: an environment has a state that is unknown, or Stable-Baselines3 lacks what this wraps.
+        UsageError: an environment has a state that is unknown, or Stable-Baselines3 lacks what this
+            wraps.
     """
 
     def __init__(
@@ -61,7 +66,10 @@ class Holdfast(BaseCallback):  # type: ignore[misc]
 
     def _on_training_start(self) -> None:
         if self._begun is not None:
-            raise UsageError("this Holdfast was given to learn() before: each learn() needs its own, with its own path")
+            raise UsageError(
+                "this Holdfast was given to learn() before: "
+                "each learn() needs its own, with its own path"
+            )
         model, root = self.model, self.locals["callback"]
         only_one(callbacks_in(root), Holdfast)
         steps = self._rollouts(self.locals["total_timesteps"] - model.num_timesteps)
@@ -96,12 +104,17 @@ class Holdfast(BaseCallback):  # type: ignore[misc]
             raise
         training.leave()
 
-    # Replacements of the model's methods --------------------------------------------------------------
+    # Replacements of the model's methods
+    # --------------------------------------------------------------
 
     def _wrap(self, name: str, instead: Callable[..., Any]) -> None:
-        """Replace a method by `instead`, which gets the method as an argument; an error in either ends the run."""
+        """Replace a method by `instead`, which gets the method as an argument;
+        an error in either ends the run.
+        """
         training = self._training
-        training.replace(self.model, name, guarded(instead, getattr(self.model, name), training.leave))
+        training.replace(
+            self.model, name, guarded(instead, getattr(self.model, name), training.leave)
+        )
 
     def _collect(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         loop, off_policy = self._training.loop, isinstance(self.model, OffPolicyAlgorithm)
@@ -117,16 +130,24 @@ class Holdfast(BaseCallback):  # type: ignore[misc]
         return found
 
     def _train(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Log before the update of every nth rollout of the run: learn() itself counts rollouts since the start."""
+        """Log before the update of every nth rollout of the run:
+        learn() itself counts rollouts since the start.
+        """
         interval, rollout = self.locals["log_interval"], self._training.loop.step + 1
-        if not isinstance(self.model, OffPolicyAlgorithm) and interval is not None and rollout % interval == 0:
+        if (
+            not isinstance(self.model, OffPolicyAlgorithm)
+            and interval is not None
+            and rollout % interval == 0
+        ):
             self._dump(rollout)
         return original(*args, **kwargs)
 
     def _logging(self, dump: Callable[..., None]) -> Callable[..., None]:
         def logged(step: int = 0) -> None:
             known = self.model.logger.name_to_value
-            self._training.run.log(**{name: value for name, value in known.items() if _is_number(value)})
+            self._training.run.log(
+                **{name: value for name, value in known.items() if _is_number(value)}
+            )
             dump(step)
 
         return logged
@@ -138,7 +159,9 @@ class Holdfast(BaseCallback):  # type: ignore[misc]
             self._training.loop.step_done()
 
     def _rollouts(self, timesteps: int) -> int:
-        """Return how many rollouts learn() makes, or may make at most if their length is one of episodes."""
+        """Return how many rollouts learn() makes,
+        or may make at most if their length is one of episodes.
+        """
         model: Any = self.model
         size: int = getattr(model, "n_steps", 1)
         if isinstance(model, OffPolicyAlgorithm):
@@ -148,7 +171,9 @@ class Holdfast(BaseCallback):  # type: ignore[misc]
 
 
 def _and_ours(excluded: Callable[[], list[str]]) -> Callable[[], list[str]]:
-    """Exclude the replaced attributes from `model.save` during learn(): it pickles all other attributes."""
+    """Exclude the replaced attributes from `model.save` during learn():
+    it pickles all other attributes.
+    """
     return lambda: [*excluded(), *REPLACED, EXCLUDED]
 
 
@@ -157,9 +182,13 @@ def _is_number(value: Any) -> bool:
 
 
 def _tell_of_times(model: Any) -> None:
-    """Print what is lost of the episodes before this start: their wall-clock times, a monitor's file."""
+    """Print what is lost of the episodes before this start:
+    their wall-clock times, a monitor's file.
+    """
     for env in environments(model):
-        missing = len(env.episode_returns) - len(env.episode_times) if isinstance(env, Monitor) else 0
+        missing = (
+            len(env.episode_returns) - len(env.episode_times) if isinstance(env, Monitor) else 0
+        )
         if missing:
             env.episode_times[:0] = [math.nan] * missing
             if env.results_writer is not None:

@@ -1,4 +1,6 @@
-"""Containers and generators that cannot be saved as they are: they have a user's class, or contain objects."""
+"""Containers and generators that cannot be saved as they are:
+they have a user's class, or contain objects.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,11 @@ def is_plain(value: Any) -> bool:
 
 
 class Container:
-    """A list, deque, dict or set that cannot be saved as it is: its class is the user's own, or it holds objects.
+    """A list, deque, dict or set that cannot be saved as it is: its class is the user's own, or it
+    holds objects.
 
-    The objects restore themselves. Where all members are plain, there may be more or fewer of them than at the start.
+    The objects restore themselves. Where all members are plain, there may be more or fewer of them
+    than at the start.
     """
 
     def __init__(self, path: str, value: Any) -> None:
@@ -39,7 +43,10 @@ class Container:
 
     def state_dict(self) -> dict[str, Any]:
         members = members_of(self._value)
-        return {"places": _places(members), "plain": {key: each for key, each in members.items() if is_plain(each)}}
+        return {
+            "places": _places(members),
+            "plain": {key: each for key, each in members.items() if is_plain(each)},
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the container in place.
@@ -54,9 +61,12 @@ class Container:
                 plain if isinstance(value, dict) else plain.values()
             )
             return
-        if _places(here) != state["places"] or any(key in plain and not is_plain(here[key]) for key in here):
+        if _places(here) != state["places"] or any(
+            key in plain and not is_plain(here[key]) for key in here
+        ):
             raise Mismatch(
-                f"{self._path} holds other objects than in the checkpoint: give the object that has it state_dict() "
+                f"{self._path} holds other objects than in the checkpoint: "
+                "give the object that has it state_dict() "
                 "and load_state_dict()"
             )
         if isinstance(value, list | deque | dict):
@@ -65,8 +75,8 @@ class Container:
 
 
 class ObjectArray:
-    """An array of objects, such as the infos of SB3's HerReplayBuffer. Members that are not empty are saved by
-    position.
+    """An array of objects, such as the infos of SB3's HerReplayBuffer. Members that are not empty
+    are saved by position.
     """
 
     def __init__(self, path: str, value: Any) -> None:
@@ -78,12 +88,16 @@ class ObjectArray:
         Raises:
             UsageError: an object in the array cannot be saved.
         """
-        members = {place: each for place, each in enumerate(self._value.flat) if not _is_empty(each)}
+        members = {
+            place: each for place, each in enumerate(self._value.flat) if not _is_empty(each)
+        }
         for place, each in members.items():
             if not is_plain(each):
                 raise UsageError(
-                    f"{self._path} holds a {type(each).__qualname__} that cannot be saved ({each!r:.60}), at place "
-                    f"{place}: let the environment put numbers, text and arrays alone into its infos"
+                    f"{self._path} holds a {type(each).__qualname__} "
+                    f"that cannot be saved ({each!r:.60}), at place "
+                    f"{place}: let the environment put numbers, "
+                    "text and arrays alone into its infos"
                 )
         return {"shape": [*self._value.shape], "members": members}
 
@@ -94,7 +108,10 @@ class ObjectArray:
             Mismatch: the array has another shape.
         """
         if state["shape"] != [*self._value.shape]:
-            raise Mismatch(f"{self._path} has the shape {[*self._value.shape]}, in the checkpoint {state['shape']}")
+            raise Mismatch(
+                f"{self._path} has the shape {[*self._value.shape]}, "
+                f"in the checkpoint {state['shape']}"
+            )
         members = state["members"]
         for place, each in enumerate(self._value.flat):
             if place in members or not _is_empty(each):

@@ -1,7 +1,8 @@
-"""The state of a training with Stable-Baselines3: the algorithm, its buffers, callbacks and environments.
+"""The state of a training with Stable-Baselines3: the algorithm, its buffers, callbacks and
+environments.
 
-Few of these have a state_dict(). Their state is in their attributes: each object is tracked by its attributes that can
-be saved, and objects in its other attributes are tracked in the same way.
+Few of these have a state_dict(). Their state is in their attributes: each object is tracked by its
+attributes that can be saved, and objects in its other attributes are tracked in the same way.
 """
 
 from __future__ import annotations
@@ -28,23 +29,34 @@ from ..run.objects import OBJECTS, STEERED
 from ..run.tracked import digests
 from .containers import CODE, Container, Generator, ObjectArray, is_plain, members_of
 
-SET_BY_LEARN = {"_total_timesteps", "_num_timesteps_at_start", "start_time", "verbose", "env", "_logger", "n_envs"}
+SET_BY_LEARN = {
+    "_total_timesteps",
+    "_num_timesteps_at_start",
+    "start_time",
+    "verbose",
+    "env",
+    "_logger",
+    "n_envs",
+}
 SET_BY_LEARN |= {"rollout_buffer"}  # empty where a rollout begins
 DESCRIPTIONS = {"spec", "metadata", "_metadata", "_cached_spec", "render_mode", "_saved_kwargs"}
 DISPLAYS = {"screen", "clock", "surf", "window", "viewer", "pbar"}  # None until something is shown
-BY_CLASS: list[tuple[Any, set[str]]] = [  # attributes that are no state, or that belong to the process
+# attributes that are no state, or that belong to the process
+BY_CLASS: list[tuple[Any, set[str]]] = [
     (gymnasium.Env, DESCRIPTIONS),
     (Monitor | VecMonitor, {"t_start", "episode_times", "results_writer"}),
-    (DummyVecEnv, {"actions", "buf_obs", "buf_dones", "buf_rews", "buf_infos"}),  # set in each step, then read
+    # set in each step, then read
+    (DummyVecEnv, {"actions", "buf_obs", "buf_dones", "buf_rews", "buf_infos"}),
     (VecEnv, {*DESCRIPTIONS, "class_attributes"}),
-    (BaseCallback, {"model", "locals", "globals", "parent", "logger"}),  # references to the algorithm
+    # references to the algorithm
+    (BaseCallback, {"model", "locals", "globals", "parent", "logger"}),
 ]
 EPISODES = ("ep_info_buffer", "ep_success_buffer")
 
 
 def state_of(model: BaseAlgorithm, root: BaseCallback, own: BaseCallback) -> dict[str, Any]:
-    """Return the state that a run tracks between two rollouts: that of `model`, and of the callbacks in `root` except
-    `own`.
+    """Return the state that a run tracks between two rollouts: that of `model`, and of the
+    callbacks in `root` except `own`.
 
     Raises:
         UsageError: an environment, a buffer or a callback holds a state that is unknown.
@@ -54,17 +66,29 @@ def state_of(model: BaseAlgorithm, root: BaseCallback, own: BaseCallback) -> dic
     state |= {name.replace(".", "_"): attrgetter(name)(model) for name in [*modules, *tensors]}
     STEERED.update(each for each in state.values() if isinstance(each, torch.optim.Optimizer))
     walk = StateWalk()
-    state["model"] = [_Episodes(model), Fields(model, *_own_names(model, [*modules, *tensors], walk))]
+    state["model"] = [
+        _Episodes(model),
+        Fields(model, *_own_names(model, [*modules, *tensors], walk)),
+    ]
     state["logger"] = Fields(model.logger, "name_to_value", "name_to_count", "name_to_excluded")
     roots = {name: getattr(model, name) for name in ("action_space", "action_noise", "env")}
-    others = {f"callback {number}": each for number, each in enumerate(callbacks_in(root)) if each is not own}
-    return state | {"buffers": walk.found, "objects": Objects(roots | others, known=[model, *walk.visited])}
+    others = {
+        f"callback {number}": each
+        for number, each in enumerate(callbacks_in(root))
+        if each is not own
+    }
+    return state | {
+        "buffers": walk.found,
+        "objects": Objects(roots | others, known=[model, *walk.visited]),
+    }
 
 
 def _own_names(model: BaseAlgorithm, torch_names: Iterable[str], walk: StateWalk) -> list[str]:
     """Return the attributes that the algorithm itself changes, not those that a script gives it."""
     given = {name for kind in type(model).__mro__ for name in _parameters(kind)}
-    elsewhere = given | SET_BY_LEARN | {*EPISODES} | {name.partition(".")[0] for name in torch_names}
+    elsewhere = (
+        given | SET_BY_LEARN | {*EPISODES} | {name.partition(".")[0] for name in torch_names}
+    )
     plain = []
     for name, value in vars(model).items():
         if name in elsewhere or isinstance(value, torch.nn.Module):
@@ -97,36 +121,54 @@ class _Facts:
         """
         for name, here in self._facts.items():
             if state[name] != here:
-                raise Mismatch(f"{name}: {state[name]} in the checkpoint, {here} here; make the model as it was made")
+                raise Mismatch(
+                    f"{name}: {state[name]} in the checkpoint, "
+                    f"{here} here; make the model as it was made"
+                )
 
 
 class _Episodes:
-    """The last episodes without their times, which differ between any two runs: these come back as NaN."""
+    """The last episodes without their times,
+    which differ between any two runs: these come back as NaN.
+    """
 
     def __init__(self, model: BaseAlgorithm) -> None:
         self._model = model
 
     def state_dict(self) -> dict[str, Any]:
         infos, successes = (list(getattr(self._model, name) or ()) for name in EPISODES)
-        return {"infos": [{key: info[key] for key in info if key != "t"} for info in infos], "successes": successes}
+        return {
+            "infos": [{key: info[key] for key in info if key != "t"} for info in infos],
+            "successes": successes,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         most = self._model._stats_window_size  # noqa: SLF001
-        self._model.ep_info_buffer = deque(({**info, "t": np.nan} for info in state["infos"]), maxlen=most)
+        self._model.ep_info_buffer = deque(
+            ({**info, "t": np.nan} for info in state["infos"]), maxlen=most
+        )
         self._model.ep_success_buffer = deque(state["successes"], maxlen=most)
 
 
 class Objects:
-    """The state of environments and callbacks. It is found at each save, since many attributes are set only on use."""
+    """The state of environments and callbacks. It is found at each save,
+    since many attributes are set only on use.
+    """
 
     def __init__(self, roots: Mapping[str, Any], known: Iterable[Any] = ()) -> None:
         """`known`: objects whose state is held elsewhere."""
-        self._roots, self._known = {path: root for path, root in roots.items() if root is not None}, [*known]
-        self._first = {path: _looks(each) for path, each in self.walk().items()}  # refuses what a save would refuse
+        self._roots, self._known = (
+            {path: root for path, root in roots.items() if root is not None},
+            [*known],
+        )
+        # refuses what a save would refuse
+        self._first = {path: _looks(each) for path, each in self.walk().items()}
         self._restored: dict[str, set[str]] = {}
 
     def walk(self, stored: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-        """Return the objects by their paths. One without a random generator that has one in `stored` gets one."""
+        """Return the objects by their paths. One without a random generator that has one in
+        `stored` gets one.
+        """
         walk = StateWalk(self._known, stored)
         for path, root in self._roots.items():
             walk.visit(path, root)
@@ -136,14 +178,20 @@ class Objects:
         return {path: self._changed(path, each) for path, each in self.walk().items()}
 
     def _changed(self, path: str, each: Any) -> dict[str, Any]:
-        """Return an object's state; of a callback only the attributes that training changed: others, such as a folder,
-        are the script's.
+        """Return an object's state; of a callback only the attributes that training changed:
+        others, such as a folder, are the script's.
         """
         state: dict[str, Any] = each.state_dict()
         if not _is_callback(each):
             return state
-        first, now, restored = self._first.get(path, {}), _looks(each), self._restored.get(path, set())
-        return {name: state[name] for name in state if name in restored or first.get(name) != now[name]}
+        first, now, restored = (
+            self._first.get(path, {}),
+            _looks(each),
+            self._restored.get(path, set()),
+        )
+        return {
+            name: state[name] for name in state if name in restored or first.get(name) != now[name]
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the objects in place.
@@ -154,7 +202,10 @@ class Objects:
         found = self.walk(state)
         for path, stored in state.items():
             if path not in found:
-                raise Mismatch(f"{path}: in the checkpoint, not here; make the environments and callbacks as before")
+                raise Mismatch(
+                    f"{path}: in the checkpoint, not here; "
+                    "make the environments and callbacks as before"
+                )
             each = found[path]
             if _is_callback(each):
                 self._restored[path] = {*stored}
@@ -172,15 +223,21 @@ def _is_callback(each: Any) -> bool:
 
 
 def _looks(each: Any) -> dict[str, dict[str, str]]:
-    """Return, for each attribute of a callback, a text that differs for other values; for other objects nothing."""
+    """Return, for each attribute of a callback,
+    a text that differs for other values; for other objects nothing.
+    """
     state = each.state_dict() if _is_callback(each) else {}
     return {name: digests({name: value}).of for name, value in state.items()}
 
 
 class StateWalk:
-    """Finds the objects that make up a state, each once, by the path of attributes that leads to it."""
+    """Finds the objects that make up a state, each once,
+    by the path of attributes that leads to it.
+    """
 
-    def __init__(self, known: Iterable[Any] = (), stored: Mapping[str, Any] = MappingProxyType({})) -> None:
+    def __init__(
+        self, known: Iterable[Any] = (), stored: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
         self.found: dict[str, Any] = {}
         self._seen, self._stored = {id(each): each for each in known}, stored
 
@@ -199,7 +256,9 @@ class StateWalk:
         self._seen[id(value)] = value
         if isinstance(value, SubprocVecEnv):
             self.found[path] = _in_processes(path, value)
-        elif all(callable(getattr(type(value), name, None)) for name in ("state_dict", "load_state_dict")):
+        elif all(
+            callable(getattr(type(value), name, None)) for name in ("state_dict", "load_state_dict")
+        ):
             self.found[path] = value
         elif isinstance(value, gymnasium.Space):
             self._space(path, value)
@@ -210,7 +269,9 @@ class StateWalk:
         """Add an attribute that cannot be saved itself: the objects that it consists of."""
         if isinstance(value, CODE) or is_plain(value):
             return
-        if isinstance(value, list | tuple | deque | dict) or (isinstance(value, set) and is_plain([*value])):
+        if isinstance(value, list | tuple | deque | dict) or (
+            isinstance(value, set) and is_plain([*value])
+        ):
             self._container(path, value)
         elif OBJECTS.has(value):
             self.found[path] = Generator(value)
@@ -218,16 +279,22 @@ class StateWalk:
             self.found[path] = ObjectArray(path, value)
         elif isinstance(value, np.ndarray):
             raise UsageError(f"{path} is a {type(value).__qualname__}: keep a plain numpy.ndarray")
-        elif not hasattr(value, "__dict__") or type(value).__module__.partition(".")[0] in ("pandas", "threading"):
+        elif not hasattr(value, "__dict__") or type(value).__module__.partition(".")[0] in (
+            "pandas",
+            "threading",
+        ):
             raise UsageError(
-                f"{path} is a {type(value).__qualname__}, whose state is unknown: give the object that has it, or "
+                f"{path} is a {type(value).__qualname__}, "
+                "whose state is unknown: give the object that has it, or "
                 "a wrapper around the environment, state_dict() and load_state_dict()"
             )
         else:
             self.visit(path, value)
 
     def _container(self, path: str, value: Any) -> None:
-        """Add the members of a container, and which they are; of a kind of its own also its attributes."""
+        """Add the members of a container, and which they are;
+        of a kind of its own also its attributes.
+        """
         if id(value) in self._seen:
             return
         self._seen[id(value)] = value
@@ -240,15 +307,24 @@ class StateWalk:
 
     def _attributes(self, path: str, value: Any) -> None:
         passed = {name for kind, names in BY_CLASS if isinstance(value, kind) for name in names}
-        if isinstance(value, gymnasium.Env) and self._stored.get(path, {}).get("_np_random") is not None:
+        if (
+            isinstance(value, gymnasium.Env)
+            and self._stored.get(path, {}).get("_np_random") is not None
+        ):
             value.np_random  # noqa: B018  makes it
         plain = []
         for name, each in vars(value).items():
-            if name in passed or isinstance(each, BaseAlgorithm | Logger) or (name in DISPLAYS and each is None):
+            if (
+                name in passed
+                or isinstance(each, BaseAlgorithm | Logger)
+                or (name in DISPLAYS and each is None)
+            ):
                 continue
             if is_plain(each):
                 plain.append(name)
-            elif isinstance(each, VecEnv) or not (isinstance(value, BaseCallback) or name in DISPLAYS):
+            elif isinstance(each, VecEnv) or not (
+                isinstance(value, BaseCallback) or name in DISPLAYS
+            ):
                 self.member(f"{path}.{name}", each)
         if plain:
             self.found[path] = Fields(value, *plain)
@@ -264,7 +340,8 @@ class StateWalk:
 
 
 class Resumable(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Gives an environment that runs in a process of its own a state_dict() and a load_state_dict().
+    """Gives an environment that runs in a process of its own a state_dict() and a
+    load_state_dict().
 
     make_vec_env("CartPole-v1", 4, wrapper_class=Resumable, vec_env_cls=SubprocVecEnv)
     """
@@ -277,7 +354,9 @@ class Resumable(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class _Processes:
-    """Environments in processes of their own: their states come through the pipes of SubprocVecEnv."""
+    """Environments in processes of their own:
+    their states come through the pipes of SubprocVecEnv.
+    """
 
     def __init__(self, env: SubprocVecEnv) -> None:
         self._env = env
@@ -293,8 +372,10 @@ class _Processes:
 def _in_processes(path: str, env: SubprocVecEnv) -> _Processes:
     if not all(env.env_is_wrapped(Resumable)):
         raise UsageError(
-            f"{path}: the state of environments in processes of their own is not to be seen from here: "
-            "make_vec_env(..., wrapper_class=holdfast.stable_baselines3.Resumable, vec_env_cls=SubprocVecEnv)"
+            f"{path}: the state of environments in processes "
+            "of their own is not to be seen from here: "
+            "make_vec_env(..., wrapper_class=holdfast.stable_baselines3.Resumable, "
+            "vec_env_cls=SubprocVecEnv)"
         )
     return _Processes(env)
 

@@ -1,4 +1,6 @@
-"""Captured: a copy of a state in which objects that save themselves are replaced by their captured state."""
+"""Captured:
+a copy of a state in which objects that save themselves are replaced by their captured state.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,15 @@ from typing import Any, Protocol
 ATOMS = frozenset({str, int, float, bool, bytes, complex, type(None)})
 MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
 _LEVELS = 8  # levels of tuples and lists that are searched at once
-MUTABLE = frozenset({*MAPPINGS, list, deque, set, bytearray})  # containers that can be filled in place
+# containers that can be filled in place
+MUTABLE = frozenset({*MAPPINGS, list, deque, set, bytearray})
 
 
 def kept_factory() -> Any:
     """Placeholder for the factory of a defaultdict: a restore keeps the live one's factory."""
-    raise TypeError("the factory of this defaultdict is the script's own, and no part of the checkpoint")
+    raise TypeError(
+        "the factory of this defaultdict is the script's own, and no part of the checkpoint"
+    )
 
 
 class Own(Protocol):
@@ -31,7 +36,9 @@ class Own(Protocol):
 
 
 class Attributes:
-    """Named attributes of an object, or named values of a dict. In a state they replace the object."""
+    """Named attributes of an object, or named values of a dict.
+    In a state they replace the object.
+    """
 
     def __init__(self, target: Any, names: tuple[str, ...]) -> None:
         self.target, self.names = target, names
@@ -50,10 +57,12 @@ class Attributes:
 
 
 def captured(value: Any, own: Own, known: dict[int, tuple[Any, Any]] | None = None) -> Any:
-    """`value`, each object with its own way replaced by its capture; arrays and tensors by reference.
+    """`value`, each object with its own way replaced by its capture; arrays and tensors by
+    reference.
 
-    A container without such an object is returned itself. So is one that contains itself: `flatten` refuses it.
-    `known`: values captured before, by id, each with its capture; it keeps them alive, so that no id is used twice.
+    A container without such an object is returned itself. So is one that contains itself: `flatten`
+    refuses it. `known`: values captured before, by id, each with its capture; it keeps them alive,
+    so that no id is used twice.
     """
     known = {} if known is None else known
     if type(value) in ATOMS:
@@ -96,9 +105,11 @@ def is_plain(values: Iterable[Any]) -> bool:
 
 
 def is_loose(values: Iterable[Any]) -> bool:
-    """Whether it is plain, and no other code holds a member, one of a tuple or list in it, or an array's memory.
+    """Whether it is plain, and no other code holds a member, one of a tuple or list in it, or an
+    array's memory.
 
-    CPython's reference counts say so. Then it makes no difference whether members are filled or replaced.
+    CPython's reference counts say so. Then it makes no difference whether members are filled or
+    replaced.
     """
     return _COUNTS and all(_is_plain(block, loose=True) for block in _blocks(values))
 
@@ -151,12 +162,16 @@ def fields_of(record: Any) -> dict[str, Any]:
     """A dataclass's fields and other attributes, as far as they are set."""
     import dataclasses
 
-    names = dict.fromkeys([*(each.name for each in dataclasses.fields(record)), *getattr(record, "__dict__", ())])
+    names = dict.fromkeys(
+        [*(each.name for each in dataclasses.fields(record)), *getattr(record, "__dict__", ())]
+    )
     return {name: getattr(record, name) for name in names if hasattr(record, name)}
 
 
 def is_dataclass(kind: type) -> bool:
-    """As in `dataclasses`, whose import takes as long as all of `state`: only a state with a dataclass needs it."""
+    """As in `dataclasses`, whose import takes as long as all of `state`: only a state with a
+    dataclass needs it.
+    """
     return hasattr(kind, "__dataclass_fields__")
 
 

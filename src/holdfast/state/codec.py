@@ -1,21 +1,23 @@
 """Leaves: which parts of a state are bytes, and how they are restored.
 
-A leaf (a tensor, an array, long bytes) becomes a `Block`. Everything else becomes a `Node`: a tag and plainer values
-(`values` does it for Python's own types). The modules in `LEAVES` encode the leaves of frameworks; each is imported
-when the first such object comes. They have the same functions:
+A leaf (a tensor, an array, long bytes) becomes a `Block`. Everything else becomes a `Node`: a tag
+and plainer values (`values` does it for Python's own types). The modules in `LEAVES` encode the
+leaves of frameworks; each is imported when the first such object comes. They have the same
+functions:
 
     node(value) -> Node | None           None: it is a leaf. UsageError: it cannot be saved, and why
     value(tag, content) -> value         the inverse of `node`
     shares(leaves) -> list[Share]        blocks, and which leaves lie in which of them
     blank(stored) -> Blank               a leaf in the making, in fresh memory
-    mapped(stored, data) -> leaf | None  over its bytes as they are; None: they would have to be moved
-    unfit(live) -> str                   why this value cannot take a leaf's bytes in place; empty: it can
-    differing(live, stored) -> lines     in what a live leaf and a stored one, read or not, do not agree
-    fill(pairs) -> None                  live leaves take the bytes of stored ones, read or not
-    span(live) -> (start, stop)          the addresses between which a live leaf lies
-    lives(live) -> call                  whether anybody still holds its memory, when the caller does not any more
-    forms(rows), identities(rows), stacked(rows), unstacked(array)  see `rows`; a module without them has no columns
-    refill(live, stored) -> bool         a live generator goes on as the stored one; False: they are of two kinds
+    mapped(stored, data) -> leaf | None  over its bytes as they are; None: they would have to be
+    moved unfit(live) -> str                   why this value cannot take a leaf's bytes in place;
+    empty: it can differing(live, stored) -> lines     in what a live leaf and a stored one, read or
+    not, do not agree fill(pairs) -> None                  live leaves take the bytes of stored
+    ones, read or not span(live) -> (start, stop)          the addresses between which a live leaf
+    lies lives(live) -> call                  whether anybody still holds its memory, when the
+    caller does not any more forms(rows), identities(rows), stacked(rows), unstacked(array)  see
+    `rows`; a module without them has no columns refill(live, stored) -> bool         a live
+    generator goes on as the stored one; False: they are of two kinds
 
 A module of which no value is fit to be filled in place needs no `fill`, `span` or `lives`.
 """
@@ -44,10 +46,22 @@ if sys.byteorder != "little":
 T = TypeVar("T")
 
 # exceptions that a value from a file can cause in the code that decodes it
-UNSOUND = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, struct.error)
+UNSOUND = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
 
 # package -> our module for its leaves. A file can only choose among these names.
-LEAVES = {"numpy": "holdfast.state.numpy_leaves", "torch": "holdfast.torch.leaves", "jax": "holdfast.jax.leaves"}
+LEAVES = {
+    "numpy": "holdfast.state.numpy_leaves",
+    "torch": "holdfast.torch.leaves",
+    "jax": "holdfast.jax.leaves",
+}
 
 # tag of a node -> framework that owns it
 TAGS = {
@@ -122,17 +136,20 @@ SAFETENSORS: Mapping[str, str] = {
 }
 
 
-# gc=False: a leaf's bytes do not refer back to what holds them, so Python's collector need not visit each leaf
+# gc=False: a leaf's bytes do not refer back to what holds them, so Python's collector need not
+# visit each leaf
 class Block(msgspec.Struct, frozen=True, gc=False):
     """One leaf: little-endian, C order."""
 
     kind: str  # "torch", "numpy", "jax", "bytes": the decoder
     dtype: str
     shape: tuple[int, ...]
-    data: Data  # bytes of host memory (format "B", ndim 1), or distant ones; it keeps the memory's owner alive
+    # bytes of host memory (format "B", ndim 1), or distant ones; it keeps the memory's owner alive
+    data: Data
     attrs: Mapping[str, Any]
     fixed: bool = False  # nothing can change that memory: a snapshot need not copy it
-    weight: bool = False  # a parameter, or a moment of an optimizer: a save looks whether it is finite
+    # a parameter, or a moment of an optimizer: a save looks whether it is finite
+    weight: bool = False
 
 
 class LeafReader(Protocol):
@@ -151,18 +168,24 @@ class LeafReader(Protocol):
         """Return its bytes, with the digest checked."""
 
     def read_into(self, target: memoryview) -> None:
-        """Read its bytes straight into `target`, `size_bytes` of writable memory, and check the digest."""
+        """Read its bytes straight into `target`,
+        `size_bytes` of writable memory, and check the digest.
+        """
 
 
 class Node(NamedTuple):
-    """The representation of a value in the tree: a tag, and simpler values that are flattened in turn."""
+    """The representation of a value in the tree: a tag,
+    and simpler values that are flattened in turn.
+    """
 
     tag: str
     content: Any
 
 
 class Share(msgspec.Struct, frozen=True, gc=False):
-    """One block and the leaves (by their index) inside it: whole (None), or as a view of its bytes."""
+    """One block and the leaves (by their index) inside it:
+    whole (None), or as a view of its bytes.
+    """
 
     block: Block
     places: Mapping[int, Mapping[str, Any] | None]
@@ -187,8 +210,8 @@ REGISTERED: dict[str, Registered] = {}
 def register(kind: type[T], encode: Callable[[T], Any], decode: Callable[[Any], T]) -> None:
     """Save values of exactly `kind` as the result of `encode`; restore them with `decode`.
 
-    `encode` may return anything that can be saved. The type's name goes into the file; it is looked up among the
-    registered ones and never imported.
+    `encode` may return anything that can be saved. The type's name goes into the file; it is looked
+    up among the registered ones and never imported.
     """
     if not isinstance(kind, type):
         raise UsageError(f"register takes a type, not {kind!r}")
@@ -200,7 +223,9 @@ def type_name(kind: type) -> str:
 
 
 def encode_leaf(value: Any) -> Block:
-    """Return the bytes of one tensor, array or bytes object; they share its memory where its layout allows."""
+    """Return the bytes of one tensor, array or bytes object;
+    they share its memory where its layout allows.
+    """
     if isinstance(value, bytes):
         return Block("bytes", "uint8", (len(value),), memoryview(value), {}, fixed=True)
     name = framework(type(value))
@@ -223,7 +248,9 @@ def decode_leaf(stored: LeafReader) -> Any:
 def decode_leaves(stored: Sequence[LeafReader]) -> list[Any]:
     """Like `decode_leaf` for many leaves, all read in one call."""
     blanks = [blank(each) for each in stored]
-    read_all([(leaf, made.data) for leaf, made in zip(stored, blanks, strict=True) if made.data.nbytes])
+    read_all(
+        [(leaf, made.data) for leaf, made in zip(stored, blanks, strict=True) if made.data.nbytes]
+    )
     blanks.reverse()  # reversed, so that each is freed once its leaf exists: some are a copy of it
     return [blanks.pop().value() for _ in stored]
 
@@ -243,12 +270,16 @@ def blank(stored: LeafReader) -> Blank:
 
 
 def mapped_leaf(stored: LeafReader, data: memoryview) -> Any:
-    """Build the leaf over `data`, the bytes of its file; None when their layout does not allow it."""
+    """Build the leaf over `data`, the bytes of its file;
+    None when their layout does not allow it.
+    """
     return None if stored.kind == "bytes" else _adapter_of(stored).mapped(stored, data)
 
 
 def read_all(wanted: Sequence[tuple[LeafReader, Data]]) -> None:
-    """Read each leaf into its memory: in one call where their source allows it, otherwise one after another."""
+    """Read each leaf into its memory:
+    in one call where their source allows it, otherwise one after another.
+    """
     together = getattr(wanted[0][0], "read_all", None) if wanted else None
     if together is not None:
         together(wanted)
@@ -262,9 +293,11 @@ def read_all(wanted: Sequence[tuple[LeafReader, Data]]) -> None:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """No garbage collection in this block: it creates a million objects and no cycle, and each collection visits all.
+    """No garbage collection in this block: it creates a million objects and no cycle, and each
+    collection visits all.
 
-    On another thread than the main one nothing is changed: what the loop says meanwhile of the collector counts.
+    On another thread than the main one nothing is changed: what the loop says meanwhile of the
+    collector counts.
     """
     was_on = gc.isenabled() and threading.current_thread() is threading.main_thread()
     if was_on:
@@ -292,7 +325,9 @@ def _adapter_of(stored: LeafReader) -> Any:
 
 
 def checked_size(stored: LeafReader, itemsize: int) -> None:
-    """Raise Damaged unless shape and length agree. Call it before memory is allocated for a shape from a file."""
+    """Raise Damaged unless shape and length agree.
+    Call it before memory is allocated for a shape from a file.
+    """
     shape, size = stored.shape, stored.size_bytes
     # an empty leaf's bytes do not limit its other dimensions
     largest = size or itemsize * math.prod(max(extent, 1) for extent in shape)
@@ -315,7 +350,9 @@ def is_leaf(value: Any) -> bool:
 
 
 def framework(kind: type) -> str | None:
-    """Return the framework of values of `kind`: that of the nearest base from a package in `LEAVES`."""
+    """Return the framework of values of `kind`:
+    that of the nearest base from a package in `LEAVES`.
+    """
     for base in kind.__mro__:
         root = base.__module__.partition(".")[0]
         if root in LEAVES:

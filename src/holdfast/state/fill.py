@@ -1,11 +1,12 @@
 """Fill: copy stored values into live ones, in place wherever type and position are the same.
 
-There is one plan for the whole state. A live value of the same type (arrays and tensors: also dtype and shape) at the
-same place is filled; any other is replaced in its container. One live object in two places stays one if the stored
-contents agree. A stored leaf that stood in two places becomes one object again.
+There is one plan for the whole state. A live value of the same type (arrays and tensors: also dtype
+and shape) at the same place is filled; any other is replaced in its container. One live object in
+two places stays one if the stored contents agree. A stored leaf that stood in two places becomes
+one object again.
 
-`Fill.plan` changes nothing. It notes in `misfits` what does not fit, and returns a call that puts the value in its
-place. Between the two, `Fill.read` reads the bytes of all leaves.
+`Fill.plan` changes nothing. It notes in `misfits` what does not fit, and returns a call that puts
+the value in its place. Between the two, `Fill.read` reads the bytes of all leaves.
 """
 
 from __future__ import annotations
@@ -42,20 +43,26 @@ NOTHING: Any = object()  # stands for a missing live value
 class Fill:
     """One restore of any number of live values from one checkpoint."""
 
-    def __init__(self, own: Own | None = None, places: Places | None = None, *, compare: bool = False) -> None:
+    def __init__(
+        self, own: Own | None = None, places: Places | None = None, *, compare: bool = False
+    ) -> None:
         self.misfits: list[str] = []
         self._own: Any = own  # None: no object restores itself
         self._places = places  # knows which members are replaced although they could be filled
         self._compare = compare  # whether objects that restore themselves report their differences
-        self._filled: dict[int, tuple[Any, Any]] = {}  # id of a live object -> the object, and its new content
-        self._homes: dict[Any, Any] = {}  # identity of a stored leaf -> the live leaf that receives it
+        # id of a live object -> the object, and its new content
+        self._filled: dict[int, tuple[Any, Any]] = {}
+        # identity of a stored leaf -> the live leaf that receives it
+        self._homes: dict[Any, Any] = {}
         self._pairs: dict[str, list[tuple[Any, Any]]] = {}  # live leaf and stored one, by framework
         self._packed: list[Callable[[], None]] = []  # make the rows of sequences
         self._fresh: dict[str, Any] = {}  # stored leaves that become new objects
         self._made: dict[str, Any] = {}
 
     def top(self, path: str, live: Any, stored: Any) -> Act:
-        """Return the plan for a value that cannot be replaced: it is filled in place, or does not fit."""
+        """Return the plan for a value that cannot be replaced:
+        it is filled in place, or does not fit.
+        """
         if self._is_own(live):
             return self.plan(path, live, stored)
         if type(stored) is Packed and not self._takes_rows(path, live, stored):
@@ -65,7 +72,8 @@ class Fill:
         if type(stored) is Packed:
             return self._rows(path, live, stored)
         put = self.plan(path, live, stored)
-        if id(live) not in self._filled:  # the checkpoint had one object here, and the live state has two
+        # the checkpoint had one object here, and the live state has two
+        if id(live) not in self._filled:
             self._take(live, stored)
         return put
 
@@ -100,7 +108,8 @@ class Fill:
         """Read the bytes of all planned leaves, into live memory or into new objects.
 
         Raises:
-            Damaged: a leaf's bytes do not have their digest; live values may hold a part of the state.
+            Damaged: a leaf's bytes do not have their digest; live values may hold a part of the
+                state.
             Mismatch: live leaves share memory, and held different numbers when they were saved.
         """
         for name, wanted in self._pairs.items():
@@ -147,9 +156,15 @@ class Fill:
         return self._places is not None and self._places.is_anew(path, live)
 
     def _takes_rows(self, path: str, live: Any, stored: Packed) -> bool:
-        """Whether no member of a live sequence is to be filled: then the rows need not be made yet."""
+        """Whether no member of a live sequence is to be filled:
+        then the rows need not be made yet.
+        """
         if type(live) is not stored.kind or self._is_anew(path, live):
-            return not self._has_own(live) and not isinstance(live, Attributes) and not self._holds(live)
+            return (
+                not self._has_own(live)
+                and not isinstance(live, Attributes)
+                and not self._holds(live)
+            )
         here: Any = live
         return id(live) not in self._filled and (not here or is_loose(here))
 
@@ -159,8 +174,12 @@ class Fill:
     def _rows(self, path: str, live: Any, stored: Packed) -> Act:
         most = getattr(live, "maxlen", None)
         if most is not None and stored.count > most:
-            self.misfits.append(f"{path}: {stored.count} items in the checkpoint, a deque with maxlen={most} here")
-        fills = type(live) is stored.kind and stored.kind is not tuple and not self._is_anew(path, live)
+            self.misfits.append(
+                f"{path}: {stored.count} items in the checkpoint, a deque with maxlen={most} here"
+            )
+        fills = (
+            type(live) is stored.kind and stored.kind is not tuple and not self._is_anew(path, live)
+        )
         if fills:
             self._filled[id(live)] = live, stored
         made: list[Any] = []
@@ -176,7 +195,9 @@ class Fill:
         return act
 
     def _has_other(self, live: Any, stored: Any) -> bool:
-        """Whether the live value also appears elsewhere, and is filled with different content there."""
+        """Whether the live value also appears elsewhere,
+        and is filled with different content there.
+        """
         return id(live) in self._filled and not alike(self._filled[id(live)][1], stored)
 
     def _require_one(self, path: str, live: Any, stored: Any) -> None:
@@ -185,9 +206,19 @@ class Fill:
 
     def _attributes(self, path: str, live: Attributes, stored: Any) -> Act:
         here, there = live.values(), stored if type(stored) is dict else {}
-        self.misfits += [f"{path}/{name}: not in the checkpoint" for name in here if name not in there]
-        self.misfits += [f"{path}/{name}: in the checkpoint, but not named here" for name in there if name not in here]
-        acts = {name: self.plan(f"{path}/{name}", here[name], there[name]) for name in here if name in there}
+        self.misfits += [
+            f"{path}/{name}: not in the checkpoint" for name in here if name not in there
+        ]
+        self.misfits += [
+            f"{path}/{name}: in the checkpoint, but not named here"
+            for name in there
+            if name not in here
+        ]
+        acts = {
+            name: self.plan(f"{path}/{name}", here[name], there[name])
+            for name in here
+            if name in there
+        }
 
         def act() -> Any:
             for name, put in acts.items():
@@ -229,18 +260,39 @@ class Fill:
             self._filled[id(live)] = live, stored
         return planner(self, path, live, stored)
 
-    def members(self, path: str, live: Mapping[Any, Any], stored: Mapping[Any, Any]) -> dict[Any, Act]:
-        """Return a plan for each stored member. Objects that restore themselves are neither added nor removed."""
-        own = [key for key, member in live.items() if type(member) not in ATOMS and self._is_own(member)]
+    def members(
+        self, path: str, live: Mapping[Any, Any], stored: Mapping[Any, Any]
+    ) -> dict[Any, Act]:
+        """Return a plan for each stored member.
+        Objects that restore themselves are neither added nor removed.
+        """
+        own = [
+            key
+            for key, member in live.items()
+            if type(member) not in ATOMS and self._is_own(member)
+        ]
         if own:
-            self.misfits += [f"{_at(path, key)}: not in the checkpoint" for key in own if key not in stored]
-            come = [f"{_at(path, key)}: in the checkpoint, but not tracked here" for key in stored if key not in live]
+            self.misfits += [
+                f"{_at(path, key)}: not in the checkpoint" for key in own if key not in stored
+            ]
+            come = [
+                f"{_at(path, key)}: in the checkpoint, but not tracked here"
+                for key in stored
+                if key not in live
+            ]
             self.misfits += come
-        return {key: self.plan(_at(path, key), live.get(key, NOTHING), member) for key, member in stored.items()}
+        return {
+            key: self.plan(_at(path, key), live.get(key, NOTHING), member)
+            for key, member in stored.items()
+        }
 
-    def items(self, path: str, live: Iterable[Any], stored: Iterable[Any]) -> Callable[[], list[Any]]:
+    def items(
+        self, path: str, live: Iterable[Any], stored: Iterable[Any]
+    ) -> Callable[[], list[Any]]:
         """The same as above for a sequence."""
-        if ATOMS.issuperset(map(type, stored)) and (live is stored or ATOMS.issuperset(map(type, live))):
+        if ATOMS.issuperset(map(type, stored)) and (
+            live is stored or ATOMS.issuperset(map(type, live))
+        ):
             return lambda: list(stored)
         acts = self.members(path, dict(enumerate(live)), dict(enumerate(stored)))
         return lambda: [put() for put in acts.values()]
@@ -260,7 +312,9 @@ def _list(fill: Fill, path: str, live: Any, stored: Any) -> Act:
     """Also for a deque, which keeps its bound."""
     most = getattr(live, "maxlen", None)
     if most is not None and len(stored) > most:
-        fill.misfits.append(f"{path}: {len(stored)} items in the checkpoint, a deque with maxlen={most} here")
+        fill.misfits.append(
+            f"{path}: {len(stored)} items in the checkpoint, a deque with maxlen={most} here"
+        )
     values = fill.items(path, live, stored)
 
     def act() -> Any:
@@ -274,14 +328,17 @@ def _list(fill: Fill, path: str, live: Any, stored: Any) -> Act:
 
 def _mapping(fill: Fill, path: str, live: dict[Any, Any], stored: dict[Any, Any]) -> Act:
     if live is stored and getattr(stored, "default_factory", None) is kept_factory:
-        fill.misfits.append(f"{path}: a defaultdict in the checkpoint without its factory, and none here")
+        fill.misfits.append(
+            f"{path}: a defaultdict in the checkpoint without its factory, and none here"
+        )
     acts = fill.members(path, live, stored)
     attributes = fill.members(f"{path}/", {}, dict(getattr(stored, "__dict__", {})))
 
     def act() -> Any:
         found = {key: put() for key, put in acts.items()}
         live.clear()
-        update = dict.update if type(live) is Counter else type(live).update  # Counter's own would add
+        # Counter's own would add
+        update = dict.update if type(live) is Counter else type(live).update
         update(live, found)
         if type(live) is OrderedDict:
             named = {name: put() for name, put in attributes.items()}
@@ -316,7 +373,9 @@ def _tuple(fill: Fill, path: str, live: tuple[Any, ...], stored: tuple[Any, ...]
 
     def act() -> Any:
         found = values()
-        if len(found) == len(live) and all(new is old for new, old in zip(found, live, strict=True)):
+        if len(found) == len(live) and all(
+            new is old for new, old in zip(found, live, strict=True)
+        ):
             return live
         return tuple.__new__(type(stored), found)
 
@@ -328,7 +387,8 @@ def _record(fill: Fill, path: str, live: Any, stored: Any) -> Act:
 
     def act() -> Any:
         for name, put in acts.items():
-            object.__setattr__(live, name, put())  # as when one is restored: no method of the class is called
+            # as when one is restored: no method of the class is called
+            object.__setattr__(live, name, put())
         return live
 
     return act
@@ -341,7 +401,9 @@ def _generator(_: Fill, __: str, live: Any, stored: Any) -> Act:
         if type(live) is random.Random:
             live.setstate(stored.getstate())
             return live
-        return live if codec.adapter(str(codec.framework(type(live)))).refill(live, stored) else stored
+        return (
+            live if codec.adapter(str(codec.framework(type(live)))).refill(live, stored) else stored
+        )
 
     return act
 
@@ -364,7 +426,11 @@ def _uncommon(kind: type, live: Any, stored: Any) -> _Planner | None:
         return _tuple
     if is_dataclass(kind):
         frozen = kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
-        return _record if live is stored or not frozen else lambda fill, path, _, new: _record(fill, path, new, new)
+        return (
+            _record
+            if live is stored or not frozen
+            else lambda fill, path, _, new: _record(fill, path, new, new)
+        )
     return _generator if codec.framework(kind) is not None else None
 
 
@@ -374,7 +440,9 @@ def _top_differences(path: str, live: Any, stored: Any) -> Iterator[str]:
     if name is not None and (codec.is_stored(stored) or codec.is_leaf(stored)):
         yield from (f"{path}: {line}" for line in codec.adapter(name).differing(live, stored))
     elif type(live) is not _kind(stored):
-        there = f"a {stored.kind} leaf" if codec.is_stored(stored) else f"a {_kind(stored).__name__}"
+        there = (
+            f"a {stored.kind} leaf" if codec.is_stored(stored) else f"a {_kind(stored).__name__}"
+        )
         yield f"{path}: {there} in the checkpoint, a {type(live).__name__} here"
 
 
@@ -387,7 +455,8 @@ def _require_same(live: Any, stored: Any) -> None:
     if not same(codec.encode_leaf(live).data, codec.encode_leaf(wanted).data):
         where = repr(stored.key) if codec.is_stored(stored) else f"of shape {tuple(stored.shape)}"
         raise Mismatch(
-            f"the leaf {where} shares memory with another one here, and did not when it was saved: copy it, or make it "
+            f"the leaf {where} shares memory with another one here, "
+            "and did not when it was saved: copy it, or make it "
             "as it was made then"
         )
 

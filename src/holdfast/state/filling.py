@@ -1,7 +1,8 @@
-"""Filling: how much of a memory is copied, from its first byte. Copying threads report it; writing threads wait for it.
+"""Filling: how much of a memory is copied, from its first byte. Copying threads report it; writing
+threads wait for it.
 
-The last byte counts as copied only when `end` says that the copy is whole. So a copy that an exception has cut short
-never looks whole, whatever its threads still do.
+The last byte counts as copied only when `end` says that the copy is whole. So a copy that an
+exception has cut short never looks whole, whatever its threads still do.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from ..threads import Condition
 
 
 class Filling:
-    """Memory of `size` bytes, filled in portions that begin at `starts`, by several threads at a time."""
+    """Memory of `size` bytes, filled in portions that begin at `starts`,
+    by several threads at a time.
+    """
 
     def __init__(self, size: int, starts: Sequence[int]) -> None:
         self.size = size
@@ -20,7 +23,8 @@ class Filling:
         self._starts = [*starts, size]
         self._filled = [False] * len(starts)
         self._front = 0  # all portions before this one are filled; perhaps more
-        self._ends: list[bool] = []  # whether the copy was complete, at each call of `end`: the first call counts
+        # whether the copy was complete, at each call of `end`: the first call counts
+        self._ends: list[bool] = []
 
     def fill(self, number: int) -> None:
         """Report that portion `number` is copied."""
@@ -34,7 +38,9 @@ class Filling:
 
     def wait(self, place: int) -> bool:
         """Wait until everything before `place` is copied; False: it never will be."""
-        self._moved.wait_for(lambda: bool(self._ends) or (place < self.size and place <= self._there()))
+        self._moved.wait_for(
+            lambda: bool(self._ends) or (place < self.size and place <= self._there())
+        )
         return not self._ends or self._ends[0]
 
     def _there(self) -> int:

@@ -1,8 +1,8 @@
 """Finite: whether floating numbers, as they lie in memory, are all finite.
 
-In most formats all numbers with the largest exponent are infinite or NaN. Read as integers of the same width they are
-the greatest of all: as signed ones those with a plus, as unsigned ones those with a minus. Two maxima find them,
-without a copy and without a false alarm.
+In most formats all numbers with the largest exponent are infinite or NaN. Read as integers of the
+same width they are the greatest of all: as signed ones those with a plus, as unsigned ones those
+with a minus. Two maxima find them, without a copy and without a false alarm.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _FIRST: Mapping[str, tuple[int, int]] = {
     "float8_e3m4": (1, 0x70),
     "float8_e4m3fn": (1, 0x7F),  # has no infinity
 }
-_MINUS_ZERO = ("float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e4m3b11fnuz")  # its bits are their one NaN
+# its bits are their one NaN
+_MINUS_ZERO = ("float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e4m3b11fnuz")
 
 
 def can_look() -> bool:
@@ -41,7 +42,9 @@ def is_floating(dtype: str) -> bool:
 
 
 def is_finite(data: memoryview, dtype: str) -> bool:
-    """Whether all numbers of a floating `dtype` in `data`, whole ones, are finite. Other threads run meanwhile."""
+    """Whether all numbers of a floating `dtype` in `data`,
+    whole ones, are finite. Other threads run meanwhile.
+    """
     import numpy as np  # the core does not need it
 
     if dtype in _MINUS_ZERO:

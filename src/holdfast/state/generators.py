@@ -1,4 +1,6 @@
-"""Generators: copies the states of random generators that a program tracks, and copies them back."""
+"""Generators: copies the states of random generators that a program tracks,
+and copies them back.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from typing import Any
 from ..legible import of_key
 from . import codec
 
-_KINDS = {"random.Random", "numpy.Generator", "numpy.RandomState", "numpy.SeedSequence", "torch.Generator"}
+_KINDS = {
+    "random.Random",
+    "numpy.Generator",
+    "numpy.RandomState",
+    "numpy.SeedSequence",
+    "torch.Generator",
+}
 _LONGEST = 1000  # items of a list that is searched
 _DEEPEST = 8
 

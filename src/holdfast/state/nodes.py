@@ -1,4 +1,5 @@
-"""Nodes: read the tree of a manifest directly. This builds no values, and needs no types or frameworks.
+"""Nodes: read the tree of a manifest directly. This builds no values, and needs no types or
+frameworks.
 
 Malformed nodes raise Damaged, except in `leaf_keys` and `named`, which skip them. A tree
 may be large, and a stranger's: nothing here takes more than a few steps for each of its nodes.
@@ -19,7 +20,8 @@ from .values import MAKERS
 
 NAMED = ("enum", "flag", "dataclass", "namedtuple", "custom")  # content: [type's name, value]
 LEAVES = ("leaf", "view")
-MAX_DEPTH = 100  # of containers within each other; up to 4 JSON levels each, and Python's own stack ends at 1,000
+# of containers within each other; up to 4 JSON levels each, and Python's own stack ends at 1,000
+MAX_DEPTH = 100
 
 
 def leaf_keys(tree: Any) -> set[str]:
@@ -49,7 +51,9 @@ def _tags(tree: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _inside(tag: str, content: Any) -> Iterable[Any]:
-    """Yield nodes under a tag. The names of a dict's members and of fields are the user's, not tags."""
+    """Yield nodes under a tag.
+    The names of a dict's members and of fields are the user's, not tags.
+    """
     if tag in ("ordered_with", "dataclass") and type(content) is list and len(content) == 2:
         return [content[0], *_inside("dict", content[1])]
     return content.values() if tag == "dict" and type(content) is dict else [content]
@@ -67,7 +71,9 @@ is_safe = re.compile(r"[A-Za-z0-9_.-]+").fullmatch
 
 
 def unused(key: str, taken: Mapping[str, Any]) -> str:
-    """Return `key`, with a number if it is taken: 1 and "1" are quoted alike. "~" is never in a quoted key."""
+    """Return `key`, with a number if it is taken:
+    1 and "1" are quoted alike. "~" is never in a quoted key.
+    """
     number, chosen = 1, key
     while chosen in taken:
         number += 1
@@ -85,11 +91,17 @@ class Opened(NamedTuple):
     @property
     def containers(self) -> list[tuple[str, Any]]:
         """The members that may have members of their own; the others are plain."""
-        return [(part, node) for part, node in (self.members or {}).items() if type(node) in (list, dict)]
+        return [
+            (part, node)
+            for part, node in (self.members or {}).items()
+            if type(node) in (list, dict)
+        ]
 
 
 class _Indexed(Mapping[str, Any]):
-    """Nodes of an array by their index as text. The names of millions are made when they are asked for."""
+    """Nodes of an array by their index as text.
+    The names of millions are made when they are asked for.
+    """
 
     def __init__(self, nodes: list[Any]) -> None:
         if type(nodes) is not list:
@@ -148,7 +160,10 @@ def _opened(tag: str, content: Any, depth: int) -> Opened:
     if tag in ("defaultdict", "defaultdict_of"):
         return _keyed(f"defaultdict({_short(content[0])})", content[1], depth)
     if tag == "deque":
-        return Opened(tag if content[0] is None else f"deque(maxlen={_short(content[0])})", _Indexed(content[1]))
+        return Opened(
+            tag if content[0] is None else f"deque(maxlen={_short(content[0])})",
+            _Indexed(content[1]),
+        )
     if tag in NAMED:
         name, inner = content
         members = (
@@ -163,7 +178,9 @@ def _opened(tag: str, content: Any, depth: int) -> Opened:
 
 
 def _packed_members(parts: list[Any]) -> dict[str, Any]:
-    """The columns of packed rows, each under the name that its leaf has, and the rows that are not packed."""
+    """The columns of packed rows, each under the name that its leaf has,
+    and the rows that are not packed.
+    """
     members: dict[str, Any] = {}
     start = 0
     for rows, content in parts:
@@ -199,7 +216,9 @@ def _columns(name: str, column: Any, depth: int = 0) -> dict[str, Any]:
         inner = [(f"{name}-{at}", each) for at, each in enumerate(content[1])]
     else:
         return {name: content}
-    found = {key: node for part, each in inner for key, node in _columns(part, each, depth + 1).items()}
+    found = {
+        key: node for part, each in inner for key, node in _columns(part, each, depth + 1).items()
+    }
     if tag == "kinds":
         found[f"{name}.kind"] = content[0]
     if tag in ("list", "tuples") and type(content[0]) is dict:
@@ -245,7 +264,9 @@ def _keyed(kind: str, pairs: list[Any], depth: int) -> Opened:
     keys: dict[str, Any] = {}
     for key, node in pairs:
         text = value(key)
-        part = unused(quoted(text if isinstance(text, str) else spelled(key, depth=depth + 1)), members)
+        part = unused(
+            quoted(text if isinstance(text, str) else spelled(key, depth=depth + 1)), members
+        )
         members[part] = node
         if not isinstance(text, str):
             keys[part] = key
@@ -311,7 +332,8 @@ def _literal(simple: Any, most: int | None) -> str:
 
 
 def number(value: int) -> int | str:
-    """Return `value`; if Python spells no decimal number of that length, the text of its hexadecimal digits.
+    """Return `value`; if Python spells no decimal number of that length, the text of its
+    hexadecimal digits.
 
     Source: Python's integer string conversion length limitation, 4,300 digits if nobody changes it.
     """
@@ -336,7 +358,8 @@ def _too_deep() -> Damaged:
 
 
 def plain(node: Any, depth: int = 0) -> Any:
-    """Return the node for JSON: mappings and lists unchanged; an unavailable type becomes an object that names it.
+    """Return the node for JSON: mappings and lists unchanged; an unavailable type becomes an object
+    that names it.
 
     Numbers are as `number` returns them.
     """
@@ -347,7 +370,10 @@ def plain(node: Any, depth: int = 0) -> Any:
     if members is None:
         return {kind: tagged(node)[1]}
     if kind in ("list", "tuple", "set"):
-        return [plain(member, depth + 1) if type(member) in (list, dict) else member for member in members.values()]
+        return [
+            plain(member, depth + 1) if type(member) in (list, dict) else member
+            for member in members.values()
+        ]
     inner = {part: plain(member, depth + 1) for part, member in members.items()}
     return inner if kind in ("dict", "ordered") else {kind: inner}
 
@@ -362,7 +388,8 @@ def at(node: Any, *parts: str) -> Any:
 class Ends(NamedTuple):
     """The ends of a node's paths."""
 
-    leaves: list[tuple[tuple[str, ...], Any]]  # leaves and views, each with its path; parts are quoted as in leaf keys
+    # leaves and views, each with its path; parts are quoted as in leaf keys
+    leaves: list[tuple[tuple[str, ...], Any]]
     values: int  # how many others there are
 
 
@@ -384,13 +411,17 @@ def ends(node: Any) -> Ends:
 
 
 def described(node: Any, most: int | None) -> Iterator[tuple[str, str]]:
-    """Yield names and values of the members of `node`, each as one line of at most that many characters."""
+    """Yield names and values of the members of `node`,
+    each as one line of at most that many characters.
+    """
     for part, member in (opened(node).members or {}).items():
         yield part, spelled(member, most, 1)
 
 
 def values(node: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield paths and nodes of everything in `node` that is neither a leaf nor a container of others."""
+    """Yield paths and nodes of everything in `node` that is neither a leaf nor a container of
+    others.
+    """
     if tagged(node)[0] in LEAVES:
         return
     found = opened(node, depth)

@@ -12,14 +12,34 @@ import numpy as np
 
 from ..errors import Damaged, UsageError
 from ..pages import Data, Distant, slabs
-from .codec import ITEMSIZE, UNSOUND, Blank, Block, LeafReader, Node, Share, checked_size, is_stored, read_all
+from .codec import (
+    ITEMSIZE,
+    UNSOUND,
+    Blank,
+    Block,
+    LeafReader,
+    Node,
+    Share,
+    checked_size,
+    is_stored,
+    read_all,
+)
 
-# NumPy's own dtypes by name; others by its spelling, or by their name in ml_dtypes (bfloat16, float8_e5m2, int4, ...)
-PLAIN = frozenset(name for name in ITEMSIZE if name in np.sctypeDict and np.dtype(name).isbuiltin == 1)
+# NumPy's own dtypes by name; others by its spelling, or by their name in ml_dtypes (bfloat16,
+# float8_e5m2, int4, ...)
+PLAIN = frozenset(
+    name for name in ITEMSIZE if name in np.sctypeDict and np.dtype(name).isbuiltin == 1
+)
 _MOST_WORDS = 2**16  # of a seed sequence's pool; NumPy's own choice is 4
 BIT_GENERATORS: Mapping[str, Any] = {
     kind.__name__: kind
-    for kind in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
+    for kind in (
+        np.random.PCG64,
+        np.random.PCG64DXSM,
+        np.random.MT19937,
+        np.random.Philox,
+        np.random.SFC64,
+    )
 }
 
 
@@ -28,7 +48,8 @@ def node(value: Any) -> Node | None:
         dtype_json(value.dtype)
         return None
     if isinstance(value, np.generic):
-        data = value.tobytes()[: value.dtype.itemsize]  # tobytes() of an empty string has one letter too many
+        # tobytes() of an empty string has one letter too many
+        data = value.tobytes()[: value.dtype.itemsize]
         return Node("numpy_scalar", [dtype_json(value.dtype), data.hex()])
     if isinstance(value, np.dtype):
         return Node("numpy.dtype", dtype_json(value))
@@ -73,8 +94,14 @@ def unfit(live: Any) -> str:
         return "it is no plain array"
     if not live.flags.writeable:
         return "it is read-only: numpy.array(it) is a copy that can be written"
-    twice = any(step == 0 and extent > 1 for step, extent in zip(live.strides, live.shape, strict=True))
-    return "several of its items are one in memory: numpy.array(it) has a place for each" if twice else ""
+    twice = any(
+        step == 0 and extent > 1 for step, extent in zip(live.strides, live.shape, strict=True)
+    )
+    return (
+        "several of its items are one in memory: numpy.array(it) has a place for each"
+        if twice
+        else ""
+    )
 
 
 def differing(live: Any, stored: Any) -> list[str]:
@@ -85,14 +112,20 @@ def differing(live: Any, stored: Any) -> list[str]:
     if there is None:
         return ["no array in the checkpoint, one here"]
     shapes = [] if there[2] == here[2] else [f"shape {there[2]} in the checkpoint, {here[2]} here"]
-    return shapes + ([] if there[:2] == here[:2] else [f"dtype {there[0]} in the checkpoint, {here[0]} here"])
+    return shapes + (
+        [] if there[:2] == here[:2] else [f"dtype {there[0]} in the checkpoint, {here[0]} here"]
+    )
 
 
 def _facts(array: Any) -> tuple[Any, ...] | None:
     """The facts in which two arrays, read or not, must agree."""
     if not is_stored(array):
         return (*_named(array.dtype), array.shape) if type(array) is np.ndarray else None
-    named = (array.dtype, array.attrs.get("dtype")) if array.kind == "numpy" else (f"{array.kind} leaf", None)
+    named = (
+        (array.dtype, array.attrs.get("dtype"))
+        if array.kind == "numpy"
+        else (f"{array.kind} leaf", None)
+    )
     return (*named, tuple(array.shape))
 
 
@@ -113,11 +146,15 @@ def span(live: Any) -> tuple[int, int]:
 
 
 def forms(rows: list[Any]) -> list[Any] | None:
-    """What has to be equal in arrays, or NumPy's numbers, that are stacked; None if some cannot be."""
+    """What has to be equal in arrays, or NumPy's numbers,
+    that are stacked; None if some cannot be.
+    """
     if isinstance(rows[0], np.generic):
         found: list[Any] = [each.dtype for each in rows]
         return found if all(map(_is_plain, set(found))) else None
-    if type(rows[0]) is not np.ndarray or not all(each.size and each.ndim and each.flags.c_contiguous for each in rows):
+    if type(rows[0]) is not np.ndarray or not all(
+        each.size and each.ndim and each.flags.c_contiguous for each in rows
+    ):
         return None
     found = [(each.dtype, each.shape) for each in rows]
     return found if all(_is_plain(dtype) for dtype, _ in set(found)) else None
@@ -169,11 +206,18 @@ def refill(live: Any, stored: Any) -> bool:
 
 
 def refill_bits(live: Any, state: Any, seed: Any) -> None:
-    """Bring a bit generator into this state. `seed`: the sequence that spawns its children; None: it spawned none."""
+    """Bring a bit generator into this state. `seed`:
+    the sequence that spawns its children; None: it spawned none.
+    """
     live.state = state
     here = _seed(live)
     if here is not None and (seed is not None or here.n_children_spawned):
-        _refill_seed(here, np.random.SeedSequence(here.entropy, spawn_key=here.spawn_key) if seed is None else seed)
+        _refill_seed(
+            here,
+            np.random.SeedSequence(here.entropy, spawn_key=here.spawn_key)
+            if seed is None
+            else seed,
+        )
 
 
 def _refill_seed(live: Any, stored: Any) -> None:
@@ -195,7 +239,8 @@ class _Scattered:
     """The items of an array that is not in C order."""
 
     def __init__(self, array: Any) -> None:
-        self._array = array.view(np.dtype((np.void, array.itemsize)))  # fields are copied with what lies between them
+        # fields are copied with what lies between them
+        self._array = array.view(np.dtype((np.void, array.itemsize)))
         self.itemsize: int = array.itemsize
 
     def gather(self, start: int, target: memoryview) -> None:
@@ -233,7 +278,10 @@ def _array(stored: LeafReader, data: memoryview | None = None) -> Any:
 
 def blank(stored: LeafReader) -> Blank:
     array = _array(stored)
-    return Blank(_memory(array), lambda: _in_fortran_order(array) if stored.attrs.get("order") == "F" else array)
+    return Blank(
+        _memory(array),
+        lambda: _in_fortran_order(array) if stored.attrs.get("order") == "F" else array,
+    )
 
 
 def _in_fortran_order(array: Any) -> Any:
@@ -257,10 +305,12 @@ def _memory(array: Any) -> memoryview:
 
 
 def dtype_json(dtype: Any) -> Any:
-    """A dtype with its byte order, as JSON: NumPy's short spelling, or the fields with their offsets.
+    """A dtype with its byte order, as JSON: NumPy's short spelling, or the fields with their
+    offsets.
 
     Raises:
-        UsageError: its values are not bytes (object, StringDType), or another library's than ml_dtypes'.
+        UsageError: its values are not bytes (object, StringDType), or another library's than
+            ml_dtypes'.
     """
     if dtype.subdtype is not None:
         return {"item": dtype_json(dtype.subdtype[0]), "shape": list(dtype.subdtype[1])}
@@ -290,7 +340,8 @@ def dtype_of(described: Any) -> Any:
     if isinstance(described, str):
         if described in PLAIN:
             return np.dtype(described)
-        if described[:1] in "<>|" and described[1:2] in "biufcmMSUV":  # np.dtype would warn of old names
+        # np.dtype would warn of old names
+        if described[:1] in "<>|" and described[1:2] in "biufcmMSUV":
             dtype = np.dtype(described)
             if dtype.str == described:
                 return dtype
@@ -303,7 +354,11 @@ def dtype_of(described: Any) -> Any:
         return np.dtype((dtype_of(described["item"]), tuple(described["shape"])))
     columns = zip(*described["fields"], strict=True) if described["fields"] else ((), (), (), ())
     names, formats, offsets, titles = columns
-    fields: dict[str, Any] = {"names": names, "formats": [dtype_of(each) for each in formats], "offsets": offsets}
+    fields: dict[str, Any] = {
+        "names": names,
+        "formats": [dtype_of(each) for each in formats],
+        "offsets": offsets,
+    }
     if any(title is not None for title in titles):
         fields["titles"] = titles
     fields["itemsize"] = described["size_bytes"]
@@ -341,7 +396,9 @@ def _name(bits: Any) -> str:
 
 
 def _entropy(entropy: Any) -> Any:
-    return entropy if entropy is None or isinstance(entropy, int) else [int(word) for word in entropy]
+    return (
+        entropy if entropy is None or isinstance(entropy, int) else [int(word) for word in entropy]
+    )
 
 
 def _seed(bits: Any) -> Any:
@@ -359,7 +416,9 @@ def _generator(content: Any) -> Any:
 
 
 def try_bits(state: Any) -> None:
-    """Give a new bit generator the state, if it is one of NumPy's. An error means that the state is none of its."""
+    """Give a new bit generator the state, if it is one of NumPy's.
+    An error means that the state is none of its.
+    """
     kind = BIT_GENERATORS.get(state["bit_generator"])
     if kind is not None:
         _require_whole(state)
@@ -371,14 +430,19 @@ def _require_whole(state: Any) -> None:
     for value in state.values():
         if isinstance(value, dict):
             _require_whole(value)
-        elif not isinstance(value, int | str | np.integer) and getattr(value, "dtype", np.dtype("f4")).kind not in "iu":
+        elif (
+            not isinstance(value, int | str | np.integer)
+            and getattr(value, "dtype", np.dtype("f4")).kind not in "iu"
+        ):
             raise TypeError(f"{type(value).__name__} is no whole number")
 
 
 def _legacy_state(generator: Any) -> Any:
     state = generator.get_state(legacy=False)
     if state["bit_generator"] != "MT19937":  # set_state accepts no other
-        raise UsageError(f"it draws from {state['bit_generator']}: numpy.random.Generator can be saved with that")
+        raise UsageError(
+            f"it draws from {state['bit_generator']}: numpy.random.Generator can be saved with that"
+        )
     return state
 
 
@@ -390,9 +454,12 @@ def _random_state(state: Any) -> Any:
 
 def _seed_sequence(content: Any) -> Any:
     entropy, spawn_key, pool_size, children = content
-    if not 4 <= pool_size <= _MOST_WORDS or not 0 <= children < 2**32:  # it reserves memory for the pool
+    # it reserves memory for the pool
+    if not 4 <= pool_size <= _MOST_WORDS or not 0 <= children < 2**32:
         raise ValueError(f"a pool of {pool_size} words, and {children} children")
-    return np.random.SeedSequence(entropy, spawn_key=spawn_key, pool_size=pool_size, n_children_spawned=children)
+    return np.random.SeedSequence(
+        entropy, spawn_key=spawn_key, pool_size=pool_size, n_children_spawned=children
+    )
 
 
 _VALUES = {

@@ -1,7 +1,9 @@
-"""Places: the objects that stood in a state when the run began, and the places that hold another object by now.
+"""Places: the objects that stood in a state when the run began, and the places that hold another
+object by now.
 
-A restore in place writes into the object that the script has put there. When the loop has bound a place to another
-object, and other names still hold the first one (`x = start`), its content must not change: the value is set anew.
+A restore in place writes into the object that the script has put there. When the loop has bound a
+place to another object, and other names still hold the first one (`x = start`), its content must
+not change: the value is set anew.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from .captured import ATOMS, MAPPINGS, MUTABLE, Attributes, Own, fields_of, is_d
 _LONGEST = 10_000  # a container with more members is not searched
 _DEEPEST = 8
 
-Members = dict[str, tuple[Any, Callable[[], object]]]  # by name, each with a call that sets new memory in its place
+# by name, each with a call that sets new memory in its place
+Members = dict[str, tuple[Any, Callable[[], object]]]
 
 
 class _First:
@@ -39,14 +42,17 @@ class _First:
         return id(value) == self._identity if self._refer is None else self._refer() is value
 
     def lives(self) -> bool:
-        """Whether it, or its memory, is still referenced elsewhere after its place was bound to another object."""
+        """Whether it, or its memory,
+        is still referenced elsewhere after its place was bound to another object.
+        """
         if self._refer is None:
             return self._is_shared
         return self._refer() is not None if self._memory is None else bool(self._memory())
 
 
 class Places:
-    """The places of one attempt. `roots`: the state's values by name; they themselves are filled, and never set.
+    """The places of one attempt. `roots`: the state's values by name; they themselves are filled,
+    and never set.
 
     `given`: values that one more mapping of ours holds, by their places.
     """
@@ -63,7 +69,8 @@ class Places:
         self._first: dict[str, _First] = {}
         defaults, present = set(self._defaults()), list(self._present())
         for (path, value), count in zip(present, _counted(present), strict=True):
-            ours = 1 - (path in defaults) + (2 if given.get(path) is value else 0)  # the caller's mapping, and `given`
+            # the caller's mapping, and `given`
+            ours = 1 - (path in defaults) + (2 if given.get(path) is value else 0)
             self._first[path] = _First(value, shared=count > _ALONE + ours)
 
         self._factories = [path for path, value in present if type(value) is defaultdict]
@@ -75,8 +82,8 @@ class Places:
         self.bound_anew = frozenset(bound_anew)
 
     def left(self) -> list[str]:
-        """Return the places that hold another object than at the beginning, while the first one is still referenced
-        elsewhere.
+        """Return the places that hold another object than at the beginning, while the first one is
+        still referenced elsewhere.
         """
         if not self._first:
             return []
@@ -86,19 +93,29 @@ class Places:
         return sorted(path for path in left if self._first[path].lives())
 
     def is_anew(self, path: str, live: Any) -> bool:
-        """Whether the restore sets this place anew. An object that a restore has set there is filled the next time."""
-        return path in self.bound_anew and (path not in self._first or self._first[path].stands(live))
+        """Whether the restore sets this place anew. An object that a restore has set there is
+        filled the next time.
+        """
+        return path in self.bound_anew and (
+            path not in self._first or self._first[path].stands(live)
+        )
 
     def factories(self) -> list[defaultdict[Any, Any]]:
-        """The defaultdicts in places that began with one, innermost first: there a resume finds the factory."""
+        """The defaultdicts in places that began with one,
+        innermost first: there a resume finds the factory.
+        """
         names = {name for name, root in self._roots().items() if type(root) is defaultdict}
         found = [root for name, root in self._roots().items() if name in names]
         if self._factories:
-            found += [value for path, value in self._present(self._around) if path in self._factories]
+            found += [
+                value for path, value in self._present(self._around) if path in self._factories
+            ]
         return [value for value in reversed(found) if type(value) is defaultdict]
 
     def part(self, path: str, live: Any) -> None:
-        """Give the members of an object with a state of its own new memory, where they are set anew."""
+        """Give the members of an object with a state of its own new memory,
+        where they are set anew.
+        """
         for name, (member, part) in self._members_of(live).items() if self.bound_anew else ():
             if self.is_anew(f"{path}/{name}", member):
                 part()
@@ -111,11 +128,15 @@ class Places:
                 yield from (f"{path}/{name}" for name in root.names if name not in here)
 
     def _present(self, around: Collection[str] | None = None) -> Iterator[tuple[str, Any]]:
-        """Yield the members that can be filled, by their places; only in the containers `around`, if given."""
+        """Yield the members that can be filled, by their places;
+        only in the containers `around`, if given.
+        """
         for name, root in self._roots().items():
             yield from self._inside(name, root, _DEEPEST, around)
 
-    def _inside(self, path: str, value: Any, depth: int, around: Collection[str] | None) -> Iterator[tuple[str, Any]]:
+    def _inside(
+        self, path: str, value: Any, depth: int, around: Collection[str] | None
+    ) -> Iterator[tuple[str, Any]]:
         if not depth or (path and around is not None and path not in around):
             return
         for key, member in self._members(value):

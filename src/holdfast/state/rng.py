@@ -20,7 +20,8 @@ class GeneratorSource(NamedTuple):
     capture: Callable[[], Any]  # a state that can be flattened
     restore: Callable[[Any], list[str]]  # returns the skipped parts, and why
     seed: Callable[[int], None]
-    check: Callable[[Any], object] = lambda _: None  # raises one of UNSOUND if a state is not valid for them
+    # raises one of UNSOUND if a state is not valid for them
+    check: Callable[[Any], object] = lambda _: None
 
 
 def _capture_numpy() -> dict[str, Any]:
@@ -76,7 +77,9 @@ def _check_python(state: Any) -> None:
 
 
 SOURCES: dict[str, GeneratorSource] = {
-    "python": GeneratorSource(lambda: random_state(random.getstate()), _restore_python, random.seed, _check_python),
+    "python": GeneratorSource(
+        lambda: random_state(random.getstate()), _restore_python, random.seed, _check_python
+    ),
     "numpy": GeneratorSource(_capture_numpy, _restore_numpy, _seed_numpy, _check_numpy),
 }
 _ELSEWHERE = {"torch": "holdfast.torch.rng"}  # package -> our module with its SOURCE
@@ -86,7 +89,8 @@ _ELSEWHERE = {"torch": "holdfast.torch.rng"}  # package -> our module with its S
 def extended(sources: Mapping[str, GeneratorSource]) -> Iterator[None]:
     """Within this block, capture and restore the generators of these packages as well.
 
-    A trainer's adapter uses it: an imported package alone does not show that the program draws from it.
+    A trainer's adapter uses it: an imported package alone does not show that the program draws from
+    it.
     """
     before = {name: SOURCES[name] for name in sources if name in SOURCES}
     SOURCES.update(sources)
@@ -147,7 +151,9 @@ def _missing(name: str) -> str:
     """Why this process cannot restore that package's generators; empty if it can."""
     if name not in SOURCES and name not in _ELSEWHERE:
         return "this Holdfast does not know its generators"
-    return "it is not installed" if name != "python" and importlib.util.find_spec(name) is None else ""
+    return (
+        "it is not installed" if name != "python" and importlib.util.find_spec(name) is None else ""
+    )
 
 
 def seed(number: int) -> None:
@@ -158,7 +164,9 @@ def seed(number: int) -> None:
 
 @contextmanager
 def scope(number: int) -> Iterator[None]:
-    """Run a block under generators seeded from `number`; afterwards they continue where they were."""
+    """Run a block under generators seeded from `number`;
+    afterwards they continue where they were.
+    """
     sources = _in_use()
     before = {name: source.capture() for name, source in sources.items()}
     try:

@@ -1,4 +1,5 @@
-"""Rows: a long sequence of small values of one shape, as a few columns. A replay memory, a history, a population.
+"""Rows: a long sequence of small values of one shape, as a few columns. A replay memory, a history,
+a population.
 
 A column is a node with one key:
 
@@ -10,11 +11,12 @@ A column is a node with one key:
     {"namedtuple": [name, [column, ...]]}
     {"custom": [name, column]}     what the function returned that the user registered
     {"dict": {key: column}}        dicts with these keys, in this order
-    {"list"|"tuples": [length, column]}  of any length (a number, or a leaf of numbers), one after another in a column
-    {"kinds": [leaf, [column, ...]]}     for each row, which of the columns has it
-    {"nodes": [node, ...]}         text and numbers for which the above have no place
+    {"list"|"tuples": [length, column]}  of any length (a number, or a leaf of numbers), one after
+    another in a column {"kinds": [leaf, [column, ...]]}     for each row, which of the columns has
+    it {"nodes": [node, ...]}         text and numbers for which the above have no place
 
-Rows that share memory with other values have no columns: `pack` refuses them, and a view stays a separate leaf.
+Rows that share memory with other values have no columns: `pack` refuses them, and a view stays a
+separate leaf.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from .nodes import quoted
 
 LEAST_ROWS = 256
 _MOST_BYTES = 16 << 10  # of an array in a row; a larger one is a leaf of its own
-_PART_BYTES = 4 << 20  # of rows that are written together: what is appended touches the last part only
+# of rows that are written together: what is appended touches the last part only
+_PART_BYTES = 4 << 20
 _MOST_ROWS = 1 << 16
 _MOST_VALUES = 1 << 22  # in a column
 _MOST_KINDS, _MOST_FIELDS, _DEEPEST = 16, 64, 8
@@ -76,7 +79,11 @@ def _size(level: Any) -> int:
     size = 0
     for _ in range(_DEEPEST):
         size += sum(each.nbytes if is_array(type(each)) else 8 for each in level)
-        level = list(chain.from_iterable(_inside(each) for each in level if type(each) in (list, tuple, dict)))
+        level = list(
+            chain.from_iterable(
+                _inside(each) for each in level if type(each) in (list, tuple, dict)
+            )
+        )
     return size
 
 
@@ -85,7 +92,9 @@ def _inside(value: Any) -> Any:
 
 
 class Packer:
-    """Makes columns of rows. `leaf` and `walk` make nodes; `arrays` are those in the columns so far, by identity."""
+    """Makes columns of rows. `leaf` and `walk` make nodes; `arrays` are those in the columns so
+    far, by identity.
+    """
 
     def __init__(self, leaf: Leaf, walk: Callable[[Any], Any]) -> None:
         self._leaf, self._walk = leaf, walk
@@ -145,7 +154,10 @@ class Packer:
         if not all(type(key) is str and is_text(key) for key in keys):
             raise _Unfit
         self._in_dicts = True
-        fields = {key: self.pack([row[key] for row in rows], f"{name}.{quoted(key)}", depth + 1) for key in keys}
+        fields = {
+            key: self.pack([row[key] for row in rows], f"{name}.{quoted(key)}", depth + 1)
+            for key in keys
+        }
         return {"dict": fields}
 
     def _tuples(self, rows: list[Any], kind: Any, name: str, depth: int) -> dict[str, Any]:
@@ -166,22 +178,35 @@ class Packer:
             self.pack(list(column), f"{name}.{quoted(field)}", depth + 1)
             for field, column in zip(fields, zip(*rows, strict=True), strict=True)
         ]
-        return {"tuple": columns} if kind is tuple else {"namedtuple": [codec.type_name(kind), columns]}
+        return (
+            {"tuple": columns}
+            if kind is tuple
+            else {"namedtuple": [codec.type_name(kind), columns]}
+        )
 
     def _arrays(self, rows: list[Any], kind: type, name: str, depth: int) -> dict[str, Any]:
         framework = codec.framework(kind)
         if framework is None:
             raise _Unfit
-        forms = codec.adapter(framework).forms(rows) if hasattr(codec.adapter(framework), "forms") else None
+        forms = (
+            codec.adapter(framework).forms(rows)
+            if hasattr(codec.adapter(framework), "forms")
+            else None
+        )
         if forms is None:
             raise _Unfit
         if forms.count(forms[0]) != len(forms):
             return self._mixed(rows, forms, name, depth)
         if is_array(kind):
-            if framework == "torch" and self._in_dicts:  # a module's state, perhaps, which its adapter reads
+            # a module's state, perhaps, which its adapter reads
+            if framework == "torch" and self._in_dicts:
                 raise _Unfit
             ids = dict(zip(codec.adapter(framework).identities(rows), rows, strict=True))
-            if len(ids) != len(rows) or rows[0].nbytes > _MOST_BYTES or not self.arrays.keys().isdisjoint(ids):
+            if (
+                len(ids) != len(rows)
+                or rows[0].nbytes > _MOST_BYTES
+                or not self.arrays.keys().isdisjoint(ids)
+            ):
                 raise _Unfit
             self.arrays |= ids
             return self._leaf(codec.adapter(framework).stacked(rows), framework, name)  # type: ignore[no-any-return]
@@ -195,7 +220,9 @@ class Packer:
         groups: list[list[Any]] = [[] for _ in kinds]
         for code, row in zip(codes, rows, strict=True):
             groups[code].append(row)
-        columns = [self.pack(group, f"{name}-{number}", depth + 1) for number, group in enumerate(groups)]
+        columns = [
+            self.pack(group, f"{name}-{number}", depth + 1) for number, group in enumerate(groups)
+        ]
         return {"kinds": [self._leaf(_array(codes, "u1"), "numpy", f"{name}.kind"), columns]}
 
 
@@ -209,9 +236,13 @@ def packed(rows: list[Any], name: str, packer: Packer) -> dict[str, Any] | None:
 
 
 class Packed:
-    """A stored sequence whose rows are made when they are wanted: `kind` is list, tuple or deque."""
+    """A stored sequence whose rows are made when they are wanted:
+    `kind` is list, tuple or deque.
+    """
 
-    def __init__(self, kind: type, most: int | None, count: int, make: Callable[[], list[Any]]) -> None:
+    def __init__(
+        self, kind: type, most: int | None, count: int, make: Callable[[], list[Any]]
+    ) -> None:
         self.kind, self.most, self.count = kind, most, count
         self.rows = make
 
@@ -228,7 +259,10 @@ class Unpacker:
     """Makes rows of columns. `leaf` returns the array under a key, `read` the value of a node."""
 
     def __init__(
-        self, leaf: Callable[[Any], Any], read: Callable[[Any], Any], named: Callable[[str, Any], Any]
+        self,
+        leaf: Callable[[Any], Any],
+        read: Callable[[Any], Any],
+        named: Callable[[str, Any], Any],
     ) -> None:
         self._leaf, self._read, self._named = leaf, read, named
 
@@ -291,13 +325,20 @@ class Unpacker:
 
     def _dicts(self, content: Any, count: int) -> list[Any]:
         _require(type(content) is dict)
-        return [dict(zip(content, row, strict=True)) for row in self._fields([*content.values()], count)]
+        return [
+            dict(zip(content, row, strict=True)) for row in self._fields([*content.values()], count)
+        ]
 
     def _mixed(self, content: Any, count: int) -> list[Any]:
         node, columns = _pair(content)
         codes = self._column(node, count).tolist()
-        _require(type(columns) is list and all(type(code) is int and 0 <= code < len(columns) for code in codes))
-        found = [iter(self.rows(column, codes.count(number))) for number, column in enumerate(columns)]
+        _require(
+            type(columns) is list
+            and all(type(code) is int and 0 <= code < len(columns) for code in codes)
+        )
+        found = [
+            iter(self.rows(column, codes.count(number))) for number, column in enumerate(columns)
+        ]
         return [next(found[code]) for code in codes]
 
     def _nodes(self, content: Any, _: int) -> list[Any]:

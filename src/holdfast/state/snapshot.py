@@ -1,6 +1,8 @@
-"""Snapshot: a copy of a state in host memory that only this module writes. The memory is kept from save to save.
+"""Snapshot: a copy of a state in host memory that only this module writes. The memory is kept from
+save to save.
 
-First touch of memory costs more than the copy itself, so the arena is touched once, reused, and released on request.
+First touch of memory costs more than the copy itself, so the arena is touched once, reused, and
+released on request.
 """
 
 from __future__ import annotations
@@ -21,13 +23,15 @@ from ..threads import Latch, WorkerGroup, map_in_threads
 from .codec import Block
 from .filling import Filling
 
-Pin = Callable[[memoryview], Wait | None]  # makes copies into memory faster; returns a function that undoes it, or None
+# makes copies into memory faster; returns a function that undoes it, or None
+Pin = Callable[[memoryview], Wait | None]
 
 SPARE_BYTES = 256 << 20  # left free for other users when an arena is made
 COPY_THREADS = 2
 BORROWED_BYTES = 1 << 20
 _THREADS_PAY_BYTES = 32 << 20
-_EACH_PAYS_BYTES = 1 << 20  # mean size of leaves; copies of smaller ones and a writer compete for the interpreter
+# mean size of leaves; copies of smaller ones and a writer compete for the interpreter
+_EACH_PAYS_BYTES = 1 << 20
 PORTION_BYTES = 4 << 20  # a thread takes this much at a time, and then reports that it is copied
 _TOUCH_BYTES = 16 << 20  # interval of the checks whether the memory is needed now
 
@@ -40,7 +44,9 @@ class Image(NamedTuple):
 
     def size(self, blocks: Mapping[str, Block]) -> int:
         """Number of its bytes that are copied."""
-        return len(self.lead) + sum(blocks[key].data.nbytes for key in self.keys if not is_borrowed(blocks[key]))
+        return len(self.lead) + sum(
+            blocks[key].data.nbytes for key in self.keys if not is_borrowed(blocks[key])
+        )
 
 
 def pin_of(blocks: Iterable[Block]) -> Pin | None:
@@ -54,7 +60,8 @@ class Arena:
 
     def __init__(self) -> None:
         self._memory = memoryview(b"")
-        self._pinned: Pin | None = None  # the last pin called for this memory, even if it pinned nothing
+        # the last pin called for this memory, even if it pinned nothing
+        self._pinned: Pin | None = None
         self._unpin: Wait | None = None
         self._warming = WorkerGroup()
         self._abandoned = False  # threads that are no longer waited for may be writing into it
@@ -70,8 +77,8 @@ class Arena:
         return self._warming.at_work
 
     def room(self, size: int, pin: Pin | None = None) -> memoryview:
-        """Return at least `size` bytes, aligned to pages, pinned if there is a `pin`. An earlier snapshot's content is
-        lost.
+        """Return at least `size` bytes, aligned to pages, pinned if there is a `pin`. An earlier
+        snapshot's content is lost.
 
         Raises:
             MemoryError: the machine has less to spare.
@@ -85,7 +92,9 @@ class Arena:
 
     @contextmanager
     def crew(self) -> Iterator[WorkerGroup]:
-        """Within this block, threads copy into its memory. If Ctrl-C ends the wait for them, they keep the memory."""
+        """Within this block, threads copy into its memory.
+        If Ctrl-C ends the wait for them, they keep the memory.
+        """
         crew, self._abandoned = WorkerGroup(), True
         try:
             yield crew
@@ -118,9 +127,12 @@ class Arena:
             return
         self.release()
         if size + SPARE_BYTES > available_bytes():
-            raise MemoryError(f"a snapshot needs {size:,} bytes, and {available_bytes():,} are free")
+            raise MemoryError(
+                f"a snapshot needs {size:,} bytes, and {available_bytes():,} are free"
+            )
         try:
-            self._memory = pages(size + size // 128)  # a state grows a little: a new key, a longer list
+            # a state grows a little: a new key, a longer list
+            self._memory = pages(size + size // 128)
         except OSError as error:  # a limit of the process's own
             raise MemoryError(f"a snapshot needs {size:,} bytes: {error.strerror}") from error
 
@@ -150,11 +162,14 @@ class _Copy(NamedTuple):
 
 
 class Snapshot:
-    """Images of files in an arena, and the leaves' blocks as they lie there once `copy` has returned."""
+    """Images of files in an arena,
+    and the leaves' blocks as they lie there once `copy` has returned.
+    """
 
     def __init__(self, arena: Arena, images: Sequence[Image], blocks: Mapping[str, Block]) -> None:
         self.blocks: dict[str, Block] = dict(blocks)
-        self.images: list[memoryview | None] = []  # None: some of its leaves are not copied, and lie elsewhere
+        # None: some of its leaves are not copied, and lie elsewhere
+        self.images: list[memoryview | None] = []
         self.copied = Latch()  # set when the copy has ended or was abandoned
         self.copied_s = 0.0  # when the copy ended
         self._arena = arena
@@ -168,12 +183,16 @@ class Snapshot:
             start += rounded(size)
         self._total = sum(each.source.nbytes for each in copies)
         here = all(isinstance(each.source, memoryview) for each in copies)
-        self.is_long = here and self._total >= max(_THREADS_PAY_BYTES, _EACH_PAYS_BYTES * len(copies))
+        self.is_long = here and self._total >= max(
+            _THREADS_PAY_BYTES, _EACH_PAYS_BYTES * len(copies)
+        )
         self._portions = list(_portions(copies))
         self._filling = Filling(end, [portion[0].start for portion in self._portions])
 
     def _laid_out(self, image: Image, whole: memoryview, start: int) -> Iterator[_Copy]:
-        self.images.append(None if any(is_borrowed(self.blocks[key]) for key in image.keys) else whole)
+        self.images.append(
+            None if any(is_borrowed(self.blocks[key]) for key in image.keys) else whole
+        )
         self._starts.append(start)
         whole[: len(image.lead)] = image.lead
         at = len(image.lead)
@@ -187,14 +206,21 @@ class Snapshot:
             at += block.data.nbytes
 
     def copy(self) -> None:
-        """Copy the leaves, unless they are copied already. If this raises, the snapshot cannot be used."""
+        """Copy the leaves, unless they are copied already.
+        If this raises, the snapshot cannot be used.
+        """
         if self.copied_s:
             return
         portions, self._portions = self._portions, []
         done = False
         try:
             with self._arena.crew() as crew:
-                _copy_all(portions, COPY_THREADS if self._total >= _THREADS_PAY_BYTES else 1, crew, self._filling)
+                _copy_all(
+                    portions,
+                    COPY_THREADS if self._total >= _THREADS_PAY_BYTES else 1,
+                    crew,
+                    self._filling,
+                )
             self.copied_s, done = time.monotonic(), True
         finally:
             self._end(whole=done)
@@ -204,7 +230,9 @@ class Snapshot:
         self._end(whole=False)
 
     def wait(self, index: int, size: int) -> bool:
-        """Wait until the first `size` bytes of an image are copied; False: the copy was abandoned."""
+        """Wait until the first `size` bytes of an image are copied;
+        False: the copy was abandoned.
+        """
         return self._filling.wait(self._starts[index] + size)
 
     def wait_for_all(self) -> bool:
@@ -217,7 +245,9 @@ class Snapshot:
 
 
 def is_borrowed(block: Block) -> bool:
-    """Whether a snapshot uses a leaf's own memory: it cannot change, and copying costs more than one more write."""
+    """Whether a snapshot uses a leaf's own memory:
+    it cannot change, and copying costs more than one more write.
+    """
     return block.fixed and block.data.nbytes >= BORROWED_BYTES
 
 
@@ -242,7 +272,9 @@ def _divided(whole: _Copy) -> Iterator[_Copy]:
         yield _Copy(whole.target[part], whole.source[part], whole.start + start)
 
 
-def _copy_all(portions: Iterable[Sequence[_Copy]], count: int, crew: WorkerGroup, filling: Filling) -> None:
+def _copy_all(
+    portions: Iterable[Sequence[_Copy]], count: int, crew: WorkerGroup, filling: Filling
+) -> None:
     todo = deque(enumerate(portions))
     if count == 1:
         _copy_some(todo, crew, filling)
@@ -250,7 +282,9 @@ def _copy_all(portions: Iterable[Sequence[_Copy]], count: int, crew: WorkerGroup
         map_in_threads(lambda _: _copy_some(todo, crew, filling), range(count), count, crew)
 
 
-def _copy_some(todo: deque[tuple[int, Sequence[_Copy]]], crew: WorkerGroup, filling: Filling) -> None:
+def _copy_some(
+    todo: deque[tuple[int, Sequence[_Copy]]], crew: WorkerGroup, filling: Filling
+) -> None:
     """Take portions until none is left. Start all copies, and wait for them."""
     waits: dict[Wait, None] = {}  # without duplicates: all copies from one device have the same
     try:
@@ -271,12 +305,18 @@ def _copy_some(todo: deque[tuple[int, Sequence[_Copy]]], crew: WorkerGroup, fill
 
 
 def available_bytes() -> int:
-    """Return how much memory this process may still take: the kernel's estimate, within its control groups' limits.
+    """Return how much memory this process may still take: the kernel's estimate, within its control
+    groups' limits.
 
-    Source: proc(5), /proc/meminfo and /proc/self/cgroup; Linux's cgroup-v2.rst and cgroup-v1/memory.rst.
+    Source: proc(5), /proc/meminfo and /proc/self/cgroup; Linux's cgroup-v2.rst and
+    cgroup-v1/memory.rst.
     """
-    found = [int(text) << 10 for text in re.findall(r"MemAvailable:\s+(\d+)", _read("/proc/meminfo"))]
-    for controllers, path in re.findall(r"^\d+:([^:]*):(.*)$", _read("/proc/self/cgroup"), re.MULTILINE):
+    found = [
+        int(text) << 10 for text in re.findall(r"MemAvailable:\s+(\d+)", _read("/proc/meminfo"))
+    ]
+    for controllers, path in re.findall(
+        r"^\d+:([^:]*):(.*)$", _read("/proc/self/cgroup"), re.MULTILINE
+    ):
         if controllers == "":
             found += _within("/sys/fs/cgroup", path, "memory.max", "memory.current", "file")
         elif "memory" in controllers.split(","):
@@ -286,7 +326,9 @@ def available_bytes() -> int:
 
 
 def _within(mount: str, path: str, limit: str, used: str, cache: str) -> Iterator[int]:
-    """Return what the control group at `path`, and each above it, still allows; page cache can be reclaimed."""
+    """Return what the control group at `path`, and each above it,
+    still allows; page cache can be reclaimed.
+    """
     for place in (Path(path), *Path(path).parents):
         group = Path(mount) / place.relative_to("/")
         most, now = _read(group / limit).strip(), _read(group / used).strip()

@@ -1,7 +1,8 @@
-"""Sound: checks that stored content has the form that its reader expects; otherwise the checkpoint is damaged.
+"""Sound: checks that stored content has the form that its reader expects; otherwise the checkpoint
+is damaged.
 
-A digest shows that nothing changed since the save, but not who saved. So each reader checks the stored content alone,
-before the first live byte is overwritten.
+A digest shows that nothing changed since the save, but not who saved. So each reader checks the
+stored content alone, before the first live byte is overwritten.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ def sound(what: str) -> Iterator[None]:
 
 
 def said(error: Exception) -> str:
-    """Return the beginning of its text, even if it contains a number with more digits than Python prints."""
+    """Return the beginning of its text,
+    even if it contains a number with more digits than Python prints.
+    """
     try:
         return str(error)[:200]
     except ValueError:
@@ -67,5 +70,7 @@ def is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple | set | frozenset):
         return all(map(is_plain, value))
     return (
-        not is_stored(value) and getattr(value, "shape", ()) == () and (not isinstance(value, int) or is_number(value))
+        not is_stored(value)
+        and getattr(value, "shape", ()) == ()
+        and (not isinstance(value, int) or is_number(value))
     )

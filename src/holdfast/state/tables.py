@@ -1,12 +1,13 @@
 """Tables: the order of a set of numbers, which its hash table keeps, and a set with the same table.
 
-Iteration over a set, and `pop()`, follow the order of its table. That order depends on what was added and removed
-before. The hashes of numbers, and of tuples of numbers, are the same in each process. So a program that takes elements
-from such a set is repeatable, and a resume must restore the table.
+Iteration over a set, and `pop()`, follow the order of its table. That order depends on what was
+added and removed before. The hashes of numbers, and of tuples of numbers, are the same in each
+process. So a program that takes elements from such a set is repeatable, and a resume must restore
+the table.
 
-The table is read where CPython has it (Objects/setobject.c: PySetObject), and built by ordinary calls: `rebuilt` puts
-stand-ins where something was removed, and removes them. The result is read and compared. Where that is not possible
-(another interpreter), a set has the order of a new one.
+The table is read where CPython has it (Objects/setobject.c: PySetObject), and built by ordinary
+calls: `rebuilt` puts stand-ins where something was removed, and removes them. The result is read
+and compared. Where that is not possible (another interpreter), a set has the order of a new one.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def table_of(members: set[Any]) -> Table | None:
 
 
 def has(made: set[Any], members: list[Any], table: Table) -> bool:
-    """Whether a set has this table, with these members in its order; of two that collide either may come first."""
+    """Whether a set has this table, with these members in its order;
+    of two that collide either may come first.
+    """
     return table_of(made) == table and list(made) == members
 
 
@@ -51,7 +54,9 @@ def is_steady(members: Iterable[Any]) -> bool:
     if kinds <= {int, bool}:
         return True
     return kinds <= {int, bool, float, tuple} and all(
-        is_steady(each) if type(each) is tuple else not isinstance(each, float) or not math.isnan(each)
+        is_steady(each)
+        if type(each) is tuple
+        else not isinstance(each, float) or not math.isnan(each)
         for each in members  # the hash of NaN is its address
     )
 
@@ -62,7 +67,9 @@ def refill(target: set[Any], stored: set[Any]) -> None:
 
 
 def rebuilt(members: list[Any], table: Table) -> set[Any]:
-    """Return a set of these members, which are in the table's order; with that table if it is possible."""
+    """Return a set of these members, which are in the table's order;
+    with that table if it is possible.
+    """
     made: set[Any] = set()
     _fill(made, members, table)
     return made
@@ -71,7 +78,12 @@ def rebuilt(members: list[Any], table: Table) -> set[Any]:
 def _fill(target: set[Any], members: list[Any], table: Table | None) -> None:
     target.clear()  # equal members may still differ, as 1 and True do
     target.update(members)
-    if table is None or table_of(target) is None or not is_steady(members) or has(target, members, table):
+    if (
+        table is None
+        or table_of(target) is None
+        or not is_steady(members)
+        or has(target, members, table)
+    ):
         return
     if not _rebuild(target, members, table):
         target.clear()
@@ -89,7 +101,9 @@ class _StandIn:
 
 
 class _Stop:
-    """Ends an update from a dict when it is compared with an equal hash: by then the set has room for all keys."""
+    """Ends an update from a dict when it is compared with an equal hash:
+    by then the set has room for all keys.
+    """
 
     def __init__(self, first: Any) -> None:
         self._hash, self.is_armed = hash(first), False
@@ -108,22 +122,35 @@ class _StoppedError(Exception):
 
 
 def _rebuild(target: set[Any], members: list[Any], table: Table) -> bool:
-    """Fill `target` with the members, given in the table's order. Return whether it has that table now."""
+    """Fill `target` with the members, given in the table's order.
+    Return whether it has that table now.
+    """
     size = len(table.slots)
     full = [slot for slot, what in enumerate(table.slots) if what == FULL]
     removed = [_StandIn(slot) for slot, what in enumerate(table.slots) if what == REMOVED]
     if len(full) != len(members) or size < _LEAST or size & (size - 1):
         return False
     _point(target, table.finger if table.finger <= _FARTHEST * size else table.finger % size)
-    displaced = {slot: each for slot, each in zip(full, members, strict=True) if hash(each) & (size - 1) != slot}
+    displaced = {
+        slot: each
+        for slot, each in zip(full, members, strict=True)
+        if hash(each) & (size - 1) != slot
+    }
     home = [each for slot, each in zip(full, members, strict=True) if slot not in displaced]
     _enlarge(target, [*removed, *home], size)
     target.update(removed, home)
-    _add_displaced(target, displaced, {slot for slot, what in enumerate(table.slots) if what} - displaced.keys(), size)
+    _add_displaced(
+        target,
+        displaced,
+        {slot for slot, what in enumerate(table.slots) if what} - displaced.keys(),
+        size,
+    )
     for each in removed:  # not all at once: that would make the table anew
         target.discard(each)
     made = _read(target)
-    at_finger = made is not None and made.slots == table.slots and (made.finger - table.finger) % size == 0
+    at_finger = (
+        made is not None and made.slots == table.slots and (made.finger - table.finger) % size == 0
+    )
     return at_finger and list(target) == members
 
 
@@ -144,7 +171,8 @@ def _enlarge(target: set[Any], members: list[Any], size: int) -> None:
     """Give an empty set a table of that size, with the first of these members in it."""
     if size > _LEAST and members:
         stop = _Stop(members[0])
-        others = dict.fromkeys(map(complex, repeat(0), range(1, size // 2 - 2)))  # no number of theirs equals a member
+        # no number of theirs equals a member
+        others = dict.fromkeys(map(complex, repeat(0), range(1, size // 2 - 2)))
         keys = {members[0]: None, stop: None, **others}
         stop.is_armed = True
         with suppress(_StoppedError):
@@ -152,14 +180,17 @@ def _enlarge(target: set[Any], members: list[Any], size: int) -> None:
 
 
 def _add_displaced(target: set[Any], displaced: dict[int, Any], taken: set[int], size: int) -> None:
-    """Add the members that do not lie where their search begins: each when all slots before its own are taken.
+    """Add the members that do not lie where their search begins: each when all slots before its own
+    are taken.
 
-    Members that were added to removed slots may wait for each other. A stand-in then holds one slot until the others
-    are added.
+    Members that were added to removed slots may wait for each other. A stand-in then holds one slot
+    until the others are added.
     """
     held: list[tuple[_StandIn, Any]] = []
     while displaced:
-        ready = [slot for slot, each in displaced.items() if _is_next(hash(each), slot, taken, size - 1)]
+        ready = [
+            slot for slot, each in displaced.items() if _is_next(hash(each), slot, taken, size - 1)
+        ]
         for slot in ready:
             target.add(displaced.pop(slot))
             taken.add(slot)

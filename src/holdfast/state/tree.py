@@ -1,8 +1,10 @@
-"""The tree: converts a state to JSON and leaves, and back. Nothing in a file is executed or imported.
+"""The tree: converts a state to JSON and leaves, and back. Nothing in a file is executed or
+imported.
 
-In the tree null, booleans, short integers, finite floats and strings stand for themselves and an array is a list.
-Everything else is an object with exactly one key, its tag. Mappings are always wrapped, so that no key of a user's is
-ever taken for a tag. Containers that a state holds in two places come back as two; leaves come back as one.
+In the tree null, booleans, short integers, finite floats and strings stand for themselves and an
+array is a list. Everything else is an object with exactly one key, its tag. Mappings are always
+wrapped, so that no key of a user's is ever taken for a tag. Containers that a state holds in two
+places come back as two; leaves come back as one.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ class Flat(NamedTuple):
 def flatten(state: Any, weights: Collection[int] = (), *, first: bool = False) -> Flat:
     """Flatten `state`; blocks share memory with its tensors and arrays where their layout allows.
 
-    `weights`: ids of leaves in it that are parameters, or moments of optimizers. `first`: as version 1 has it, for
-    digests that older checkpoints hold.
+    `weights`: ids of leaves in it that are parameters, or moments of optimizers. `first`: as
+    version 1 has it, for digests that older checkpoints hold.
 
     Raises:
         UsageError: something in it cannot be saved; the message names its place.
@@ -76,7 +78,9 @@ def _walked(
 
 
 def types_in(state: Any) -> set[type]:
-    """Return the user's types in `state`: enums, dataclasses, named tuples. Restoring it needs them in `types=`."""
+    """Return the user's types in `state`: enums, dataclasses, named tuples. Restoring it needs
+    them in `types=`.
+    """
     with enough_stack():
         return _walked(state, skips_plain=True)[0].types
 
@@ -96,7 +100,8 @@ def _part(step: Any) -> str:
     return quoted(step if type(step) is str else step.part if type(step) is _Step else of_key(step))
 
 
-# keys whose spelling does not follow from their value: a set has no order, and an object may show its address
+# keys whose spelling does not follow from their value: a set has no order, and an object may show
+# its address
 _UNSTEADY = ('{"frozenset":', '{"custom":', '{"dataclass":')
 
 
@@ -134,10 +139,16 @@ class _RepeatedError(Exception):
 
 class _Flattener:
     def __init__(
-        self, weights: Collection[int] = (), *, packs: bool = False, first: bool = False, skips_plain: bool = False
+        self,
+        weights: Collection[int] = (),
+        *,
+        packs: bool = False,
+        first: bool = False,
+        skips_plain: bool = False,
     ) -> None:
         self._packs, self.first = packs, first
-        self._skips_plain = skips_plain  # whether rows in which no type of the user's can be are left out
+        # whether rows in which no type of the user's can be are left out
+        self._skips_plain = skips_plain
         self._packed: dict[Any, Any] = {}  # arrays in columns, by identity
         self._columns: dict[int, Any] = {}  # and the columns, which nothing changes
         self.types: set[type] = set()
@@ -161,7 +172,9 @@ class _Flattener:
         if place in within:
             raise UsageError(f"cannot save {self._place(step)}: it contains itself")
         if len(within) >= MAX_DEPTH:
-            raise UsageError(f"cannot save {self._place(step)}: it lies more than {MAX_DEPTH} containers deep")
+            raise UsageError(
+                f"cannot save {self._place(step)}: it lies more than {MAX_DEPTH} containers deep"
+            )
         within[place] = step
         outer = self._key
         if step is not _NO_STEP:
@@ -173,8 +186,12 @@ class _Flattener:
         return node
 
     def _walker(self, kind: type) -> _Walker:
-        """Return the function that flattens values of `kind`: determined once for each kind in a state."""
-        walker = self._walkers[kind] = _registered(kind) or _WALKERS.get(kind) or self._uncommon(kind)
+        """Return the function that flattens values of `kind`:
+        determined once for each kind in a state.
+        """
+        walker = self._walkers[kind] = (
+            _registered(kind) or _WALKERS.get(kind) or self._uncommon(kind)
+        )
         return walker
 
     def _uncommon(self, kind: type) -> _Walker:
@@ -183,10 +200,16 @@ class _Flattener:
                 self.types.add(kind)
                 return walker
         framework = codec.framework(kind)
-        return _Flattener.refuse if framework is None else _asking(codec.adapter(framework).node, framework)
+        return (
+            _Flattener.refuse
+            if framework is None
+            else _asking(codec.adapter(framework).node, framework)
+        )
 
     def leaf(self, value: Any, kind: str) -> dict[str, Any]:
-        """Return the node for a leaf, filled in when it is known which leaves share their memory."""
+        """Return the node for a leaf,
+        filled in when it is known which leaves share their memory.
+        """
         if self.hashing:
             self.refuse(value, "it stands in a set or in a mapping's key")
         node = self._nodes.get(id(value))
@@ -237,10 +260,15 @@ class _Flattener:
         return node
 
     def pairs(self, mapping: Any) -> list[Any]:
-        return [[node := self.hashed(key, key), self.walk(value, _step(key, node))] for key, value in mapping.items()]
+        return [
+            [node := self.hashed(key, key), self.walk(value, _step(key, node))]
+            for key, value in mapping.items()
+        ]
 
     def items(self, values: Collection[Any]) -> Any:
-        """Return the nodes of a sequence; of long rows that hold arrays their columns, part by part."""
+        """Return the nodes of a sequence;
+        of long rows that hold arrays their columns, part by part.
+        """
         if (
             self._packs and len(values) >= rows.LEAST_ROWS and not self.hashing
             and rows.may_pay(values) and not self._weights_in(values)
@@ -253,10 +281,16 @@ class _Flattener:
         return [self.walk(value, index) for index, value in enumerate(values)]
 
     def require_apart(self) -> None:
-        """Require that no packed array stands elsewhere too, or shares its memory with another one."""
+        """Require that no packed array stands elsewhere too,
+        or shares its memory with another one.
+        """
         for kind, found in self._found.items() if self._packed else ():
-            identities = getattr(codec.adapter(kind), "identities", None) if kind in codec.LEAVES else None
-            if identities is not None and not self._packed.keys().isdisjoint(identities(found.values)):
+            identities = (
+                getattr(codec.adapter(kind), "identities", None) if kind in codec.LEAVES else None
+            )
+            if identities is not None and not self._packed.keys().isdisjoint(
+                identities(found.values)
+            ):
                 raise _RepeatedError
 
     def _weights_in(self, values: Iterable[Any]) -> bool:
@@ -278,12 +312,22 @@ class _Flattener:
             if column is None:
                 if not found:  # the others are probably like the first ones
                     return None
-                found.append([None, [self.walk(value, start + at) for at, value in enumerate(values[start:stop])]])
+                found.append(
+                    [
+                        None,
+                        [
+                            self.walk(value, start + at)
+                            for at, value in enumerate(values[start:stop])
+                        ],
+                    ]
+                )
                 continue
             for array, kind, name, node in made:
                 self._add(array, kind, f"{self._key}/{name}" if self._key else name, node)
                 self._columns[id(array)] = array
-            if not arrays.keys().isdisjoint(packer.arrays) or not self._packed.keys().isdisjoint(packer.arrays):
+            if not arrays.keys().isdisjoint(packer.arrays) or not self._packed.keys().isdisjoint(
+                packer.arrays
+            ):
                 raise _RepeatedError
             arrays |= packer.arrays
             self.types |= packer.types
@@ -296,12 +340,17 @@ class _Flattener:
         return sorted(nodes, key=msgspec.json.encode)
 
     def set_of(self, values: set[Any]) -> Any:
-        """Return the members in the order of their JSON; of numbers also the table, unless a new set has it."""
+        """Return the members in the order of their JSON;
+        of numbers also the table, unless a new set has it.
+        """
         table = tables.table_of(values) if not self.first and tables.is_steady(values) else None
         if table is None:
             return {"set": self.members(values)}
         nodes = [self.hashed(value, index) for index, value in enumerate(values)]
-        ordered = sorted(zip(map(msgspec.json.encode, nodes), nodes, values, strict=True), key=lambda each: each[0])
+        ordered = sorted(
+            zip(map(msgspec.json.encode, nodes), nodes, values, strict=True),
+            key=lambda each: each[0],
+        )
         if tables.has({value for _, _, value in ordered}, list(values), table):
             return {"set": [node for _, node, _ in ordered]}
         return {"set_table": [nodes, table.finger, self.walk(table.slots)]}
@@ -310,7 +359,9 @@ class _Flattener:
         fields = {}
         for name, value in values.items():
             if not is_text(name):
-                raise UsageError(f"cannot save {self._place()}: its member {name!r} has a name that is no text")
+                raise UsageError(
+                    f"cannot save {self._place()}: its member {name!r} has a name that is no text"
+                )
             fields[name] = self.walk(value, _Step(name, f".{name}"))
         return fields
 
@@ -324,8 +375,15 @@ class _Flattener:
         if not why and hasattr(value, "state_dict"):
             why = "save its state_dict()"
         if not why and callable(value) and hasattr(value, "__code__"):
-            why = "it is code, and no state: leave it out, or hold a pytree of JAX in holdfast.jax.Tree"
-        advice = why or f"register a pair of functions for it: holdfast.register({kind.__qualname__}, encode, decode)"
+            why = (
+                "it is code, and no state: leave it out, "
+                "or hold a pytree of JAX in holdfast.jax.Tree"
+            )
+        advice = (
+            why
+            or "register a pair of functions for it: "
+            f"holdfast.register({kind.__qualname__}, encode, decode)"
+        )
         raise UsageError(f"cannot save {self._place()} ({article} {name}): {advice}")
 
 
@@ -361,7 +419,11 @@ def _asking(ask: Callable[[Any], Node | None], framework: str = "") -> _Walker:
             node = ask(value)
         except UsageError as error:
             flattener.refuse(value, str(error))
-        return flattener.leaf(value, framework) if node is None else {node.tag: flattener.walk(node.content)}
+        return (
+            flattener.leaf(value, framework)
+            if node is None
+            else {node.tag: flattener.walk(node.content)}
+        )
 
     return walk
 
@@ -391,14 +453,18 @@ def _walk_defaultdict(flattener: _Flattener, value: defaultdict[Any, Any]) -> An
     kind = factory.__qualname__ if isinstance(factory, type) else "Factory"
     return flattener.refuse(
         value,
-        f"its factory {factory!r} is none of {', '.join(FACTORIES)}, and a resume would have to make it anew. Register "
-        f"a class: holdfast.register({kind}, encode, decode); or let the run begin with this defaultdict, in the state "
+        f"its factory {factory!r} is none of {', '.join(FACTORIES)}, "
+        "and a resume would have to make it anew. Register "
+        f"a class: holdfast.register({kind}, encode, decode); "
+        "or let the run begin with this defaultdict, in the state "
         "or in vars=",
     )
 
 
 def _walk_str(flattener: _Flattener, value: str) -> Any:
-    """Long text is a leaf, so that the manifest stays small. In keys and sets, which have no leaf, it stays itself."""
+    """Long text is a leaf, so that the manifest stays small.
+    In keys and sets, which have no leaf, it stays itself.
+    """
     if len(value) > LONG_TEXT and not flattener.hashing and not flattener.first:
         return {"long_str": flattener.leaf(value.encode("utf-8", "surrogatepass"), "bytes")}
     return value if is_text(value) else _walk_odd_str(flattener, value)
@@ -430,7 +496,11 @@ _WALKERS: dict[type, _Walker] = {
 
 def _walk_enum(_: _Flattener, value: enum.Enum) -> Any:
     name = codec.type_name(type(value))
-    return {"flag": [name, value.value]} if isinstance(value, enum.Flag) else {"enum": [name, value.name]}
+    return (
+        {"flag": [name, value.value]}
+        if isinstance(value, enum.Flag)
+        else {"enum": [name, value.name]}
+    )
 
 
 def _walk_dataclass(flattener: _Flattener, value: Any) -> Any:
@@ -446,7 +516,10 @@ def _walk_named_tuple(flattener: _Flattener, value: Any) -> Any:
     kind = type(value)
     if len(kind._fields) != len(value) or getattr(value, "__dict__", None):
         flattener.refuse(value)
-    nodes = [flattener.walk(each, _Step(name, f".{name}")) for name, each in zip(kind._fields, value, strict=True)]
+    nodes = [
+        flattener.walk(each, _Step(name, f".{name}"))
+        for name, each in zip(kind._fields, value, strict=True)
+    ]
     return {"namedtuple": [codec.type_name(kind), nodes]}
 
 

@@ -24,10 +24,13 @@ from .sound import said
 from .values import MAKERS
 
 INLINE_BYTES = 1024  # longer bytes are a leaf
-LONG_TEXT = 4096  # letters; longer text is a leaf: its entry in the manifest, of 300 bytes, is small beside it
+# letters; longer text is a leaf: its entry in the manifest, of 300 bytes, is small beside it
+LONG_TEXT = 4096
 
 _PLAIN = frozenset({type(None), bool, int, float, str})  # they stand for themselves
-FACTORIES: dict[str, type] = {kind.__name__: kind for kind in (list, dict, set, int, float, str, bool, tuple)}
+FACTORIES: dict[str, type] = {
+    kind.__name__: kind for kind in (list, dict, set, int, float, str, bool, tuple)
+}
 
 
 class Placeholder(msgspec.Struct, frozen=True):
@@ -41,11 +44,15 @@ class Placeholder(msgspec.Struct, frozen=True):
         return hash((self.kind, self.name))
 
 
-def unflatten(tree: Any, leaves: Callable[[str], Any], types: Iterable[type] = (), placeholders: bool = False) -> Any:
-    """Build a state; `leaves` is called once for each key and may return a handle instead of the leaf.
+def unflatten(
+    tree: Any, leaves: Callable[[str], Any], types: Iterable[type] = (), placeholders: bool = False
+) -> Any:
+    """Build a state; `leaves` is called once for each key and may return a handle instead of the
+    leaf.
 
-    Types that the tree names are looked up among `types` and the registered ones. With `placeholders`, what belongs to
-    no type at hand or to a framework becomes a `Placeholder`, and no framework is imported.
+    Types that the tree names are looked up among `types` and the registered ones. With
+    `placeholders`, what belongs to no type at hand or to a framework becomes a `Placeholder`, and
+    no framework is imported.
 
     Raises:
         UsageError: it names types that are not at hand.
@@ -65,11 +72,14 @@ def enough_stack() -> Iterator[None]:
     try:
         yield
     except RecursionError as error:
-        raise UsageError("Python's stack is too short for this state here: see sys.setrecursionlimit") from error
+        raise UsageError(
+            "Python's stack is too short for this state here: see sys.setrecursionlimit"
+        ) from error
 
 
 def _find(types: Sequence[type], tag: str, name: str) -> Any:
-    """Return the type called `name`, or None. A script's types are found even if the script ran as another module.
+    """Return the type called `name`, or None. A script's types are found even if the script ran as
+    another module.
 
     For values that a user's function encoded, its registration in place of the type.
     """
@@ -88,25 +98,36 @@ def _same_in_main(kind: type, name: str) -> bool:
 
 def _require(types: Sequence[type], tree: Any) -> None:
     """Require every missing type before anything is read."""
-    missing = sorted({(name, tag == "custom") for tag, name in named(tree) if _find(types, tag, name) is None})
+    missing = sorted(
+        {(name, tag == "custom") for tag, name in named(tree) if _find(types, tag, name) is None}
+    )
     short = [name.rpartition(".")[2] for name, custom in missing if not custom]
-    advice = [f"holdfast.register({name.rpartition('.')[2]}, encode, decode)" for name, custom in missing if custom]
+    advice = [
+        f"holdfast.register({name.rpartition('.')[2]}, encode, decode)"
+        for name, custom in missing
+        if custom
+    ]
     if short:
         advice.append(f"types=[{', '.join(short)}]")
     if missing:
         names = dict.fromkeys(name for name, _ in missing)
-        raise UsageError(f"the checkpoint holds values of {', '.join(names)}: pass {' and '.join(advice)}")
+        raise UsageError(
+            f"the checkpoint holds values of {', '.join(names)}: pass {' and '.join(advice)}"
+        )
 
 
 class _Unflattener:
-    def __init__(self, leaves: Callable[[str], Any], types: Sequence[type], placeholders: bool) -> None:
+    def __init__(
+        self, leaves: Callable[[str], Any], types: Sequence[type], placeholders: bool
+    ) -> None:
         self.types = types
         self.placeholders = placeholders
         self._leaves = leaves
         self._read: dict[str, Any] = {}
         self._decoded: dict[str, Any] = {}
         self._depth = 0  # after an exception decoding stops, so wrong counters are harmless
-        self._whole = 0  # number of enclosing values that are made from their leaves, not from handles
+        # number of enclosing values that are made from their leaves, not from handles
+        self._whole = 0
         self._unread = 0  # number of handles and placeholders that were given out
 
     def read(self, node: Any) -> Any:
@@ -134,13 +155,16 @@ class _Unflattener:
             raise Damaged(f"the tree holds the unknown tag {_shown(tag)}")
         value = self.whole(type(self).read, content)
         if self.placeholders and (
-            tag in codec.TAGS or any(map(codec.is_stored, value if type(value) is list else [value]))
+            tag in codec.TAGS
+            or any(map(codec.is_stored, value if type(value) is list else [value]))
         ):
             return self._placeholder(tag, "", value)  # it needs a framework or a leaf's bytes
         return _made(tag, value)
 
     def whole(self, read: Callable[[_Unflattener, Any], Any], content: Any) -> Any:
-        """Return the result of `read`, with leaves instead of handles, unless placeholders are requested."""
+        """Return the result of `read`, with leaves instead of handles,
+        unless placeholders are requested.
+        """
         self._whole += not self.placeholders
         value = read(self, content)
         self._whole -= not self.placeholders
@@ -155,7 +179,9 @@ class _Unflattener:
             try:
                 found = self._read[key] = self._leaves(key)
             except LookupError as error:
-                raise Damaged(f"the tree refers to the leaf {_shown(key)}, which does not exist") from error
+                raise Damaged(
+                    f"the tree refers to the leaf {_shown(key)}, which does not exist"
+                ) from error
         if not self._whole or not codec.is_stored(found):
             self._unread += hasattr(found, "read_into")  # its size may lie with another rank
             return found
@@ -167,7 +193,11 @@ class _Unflattener:
         if type(content) is not dict or "leaf" not in content:
             raise Damaged(f"the tree's view is {_shown(content)}")
         described = {**content, "leaf": self.whole(type(self).leaf, content["leaf"])}
-        return self._placeholder("view", content["leaf"], described) if self.placeholders else _made("view", described)
+        return (
+            self._placeholder("view", content["leaf"], described)
+            if self.placeholders
+            else _made("view", described)
+        )
 
     def _placeholder(self, kind: str, name: str, content: Any) -> Placeholder:
         self._unread += 1
@@ -180,7 +210,9 @@ class _Unflattener:
         """Return a list, a tuple or a deque. Of packed rows, whose leaves are handles, `Packed`."""
         if type(content) is not dict:
             values = self.items(content)
-            return deque(values, most) if kind is deque else values if kind is list else kind(values)
+            return (
+                deque(values, most) if kind is deque else values if kind is list else kind(values)
+            )
         if content.keys() != {"packed"}:
             raise Damaged(f"the tree holds {_shown(content)} in place of an array")
         parts = _list(content["packed"])
@@ -189,7 +221,9 @@ class _Unflattener:
         keys = sorted(leaf_keys(content))
         counts = [_count(part) for part in parts]
         found = [self.leaf(key) for key in keys]
-        made = Packed(kind, most, sum(counts), partial(self._rows, parts, dict(zip(keys, found, strict=True))))
+        made = Packed(
+            kind, most, sum(counts), partial(self._rows, parts, dict(zip(keys, found, strict=True)))
+        )
         return made if any(map(codec.is_stored, found)) else made.whole()
 
     def _rows(self, parts: list[Any], leaves: dict[str, Any]) -> list[Any]:
@@ -230,7 +264,10 @@ class _Unflattener:
             return made
 
     def pairs(self, content: Any) -> dict[Any, Any]:
-        found = [(self.hashed(key), self.read(node)) for key, node in (_list(pair, 2) for pair in _list(content))]
+        found = [
+            (self.hashed(key), self.read(node))
+            for key, node in (_list(pair, 2) for pair in _list(content))
+        ]
         with _sound_keys("mapping", (key for key, _ in found)):
             made = dict(found)
             if len(made) != len(found):
@@ -247,9 +284,11 @@ class _Unflattener:
         if type(name) is not str:
             raise Damaged(f"the tree calls a type {_shown(name)}")
         read, unread = _CONTENTS.get(tag, _Unflattener.read), self._unread
-        value = self.whole(read, inner) if tag == "custom" else read(self, inner)  # a user's function receives leaves
+        # a user's function receives leaves
+        value = self.whole(read, inner) if tag == "custom" else read(self, inner)
         found = _find(self.types, tag, name)
-        if found is None or (tag == "custom" and self._unread > unread):  # `_require` has reported missing types
+        # `_require` has reported missing types
+        if found is None or (tag == "custom" and self._unread > unread):
             return self._placeholder(tag, name, value)
         return _custom(found, value) if tag == "custom" else _restored(tag, found, value)
 
@@ -272,7 +311,8 @@ def _restored(tag: str, kind: Any, value: Any) -> Any:
     """Build a value of the class that was saved.
 
     Raises:
-        Mismatch: the class has changed since then. That is no damage: nothing is moved, and the old code resumes.
+        Mismatch: the class has changed since then. That is no damage: nothing is moved, and the old
+            code resumes.
     """
     base, content = _KINDS[tag]
     if not issubclass(kind, base) or (tag == "dataclass" and not is_dataclass(kind)):
@@ -292,7 +332,10 @@ _KINDS: dict[str, tuple[type, type]] = {  # the base of the class, and the kind 
 
 def _changed(kind: type, how: str) -> Mismatch:
     name = codec.type_name(kind)
-    return Mismatch(f"{name} {how}: the code has changed, the checkpoint is whole. Resume with the class as it was")
+    return Mismatch(
+        f"{name} {how}: the code has changed, "
+        "the checkpoint is whole. Resume with the class as it was"
+    )
 
 
 def _article(tag: str) -> str:
@@ -319,12 +362,16 @@ def _restored_flag(kind: Any, number: int) -> Any:
 def _restored_named_tuple(kind: Any, values: list[Any]) -> Any:
     fields = getattr(kind, "_fields", ())
     if len(values) != len(fields):
-        raise _changed(kind, f"had {len(values)} fields when it was saved, and now has {', '.join(fields)}")
+        raise _changed(
+            kind, f"had {len(values)} fields when it was saved, and now has {', '.join(fields)}"
+        )
     return tuple.__new__(kind, values)
 
 
 def _restored_dataclass(kind: Any, values: dict[str, Any]) -> Any:
-    """Return the restored instance without calling its __init__; newer fields get their defaults."""
+    """Return the restored instance without calling its __init__;
+    newer fields get their defaults.
+    """
     import dataclasses
 
     fields = {field.name: field for field in dataclasses.fields(kind)}
@@ -338,7 +385,9 @@ def _restored_dataclass(kind: Any, values: dict[str, Any]) -> Any:
         elif field.init:
             raise _changed(kind, f"has the new field {field.name} without a default")
     if newer and gone:
-        raise _changed(kind, f"had {', '.join(gone)[:200]} when it was saved, and has {newer[0].name} instead")
+        raise _changed(
+            kind, f"had {', '.join(gone)[:200]} when it was saved, and has {newer[0].name} instead"
+        )
     with _sound("dataclass"):
         made = object.__new__(kind)
         for name, value in values.items():
@@ -372,7 +421,9 @@ def _sound(tag: str) -> Iterator[None]:
     except (HoldfastError, RecursionError):
         raise
     except codec.UNSOUND as error:
-        raise Damaged(f"the tree's {tag} is unsound: {type(error).__name__}: {said(error)}") from error
+        raise Damaged(
+            f"the tree's {tag} is unsound: {type(error).__name__}: {said(error)}"
+        ) from error
 
 
 @contextmanager
@@ -385,12 +436,19 @@ def _sound_keys(tag: str, keys: Iterable[Any]) -> Iterator[None]:
         users = next((each for each in map(type, keys) if _is_users(each)), None)
         if users is None:
             raise
-        raise _changed(users, f"does not fit as a key of a {tag} any more ({error.__cause__})") from error
+        raise _changed(
+            users, f"does not fit as a key of a {tag} any more ({error.__cause__})"
+        ) from error
 
 
 def _is_users(kind: type) -> bool:
     registered = codec.REGISTERED.get(codec.type_name(kind))
-    return registered is not None or issubclass(kind, enum.Enum) or is_dataclass(kind) or is_named_tuple(kind)
+    return (
+        registered is not None
+        or issubclass(kind, enum.Enum)
+        or is_dataclass(kind)
+        or is_named_tuple(kind)
+    )
 
 
 def _list(content: Any, length: int | None = None) -> list[Any]:
@@ -438,14 +496,19 @@ def _read_defaultdict(reader: _Unflattener, content: Any) -> defaultdict[Any, An
 
 
 def _read_defaultdict_of(reader: _Unflattener, content: Any) -> defaultdict[Any, Any]:
-    """Return a defaultdict with a registered class as its factory, or with a placeholder for the live one's factory."""
+    """Return a defaultdict with a registered class as its factory, or with a placeholder for the
+    live one's factory.
+    """
     name, pairs = _list(content, 2)
     if not isinstance(name, str | None):
         raise Damaged(f"the tree's defaultdict makes {_shown(name)}")
     found = None if name is None else _find(reader.types, "custom", name)
     if name is not None and found is None and not reader.placeholders:
         kind = name.rpartition(".")[2]
-        raise UsageError(f"the checkpoint holds a defaultdict of {name}: holdfast.register({kind}, encode, decode)")
+        raise UsageError(
+            f"the checkpoint holds a defaultdict of {name}: "
+            f"holdfast.register({kind}, encode, decode)"
+        )
     return defaultdict(kept_factory if found is None else found.kind, reader.pairs(pairs))
 
 

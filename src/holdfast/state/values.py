@@ -47,7 +47,9 @@ def _zone(zone: dt.tzinfo | None) -> Any:
 
     if type(zone) is zoneinfo.ZoneInfo and zone.key is not None:
         return ["zone", zone.key]
-    raise UsageError(f"its time zone {zone!r} is neither a dt.timezone nor a zoneinfo.ZoneInfo with a key")
+    raise UsageError(
+        f"its time zone {zone!r} is neither a dt.timezone nor a zoneinfo.ZoneInfo with a key"
+    )
 
 
 def _made_zone(content: Any) -> dt.tzinfo | None:
@@ -65,12 +67,16 @@ def _made_zone(content: Any) -> dt.tzinfo | None:
     except OSError as error:  # a directory of zones
         raise ValueError(f"no such time zone: {content!r}") from error
     except zoneinfo.ZoneInfoNotFoundError as error:
-        raise UsageError(f"this machine does not know the time zone {arguments[0]!r}: pip install tzdata") from error
+        raise UsageError(
+            f"this machine does not know the time zone {arguments[0]!r}: pip install tzdata"
+        ) from error
 
 
 def _time_node(tag: str, fields: str) -> Callable[[Any], Node]:
     names = fields.split()
-    return lambda moment: Node(tag, [*(getattr(moment, name) for name in names), moment.fold, _zone(moment.tzinfo)])
+    return lambda moment: Node(
+        tag, [*(getattr(moment, name) for name in names), moment.fold, _zone(moment.tzinfo)]
+    )
 
 
 def _moment(kind: Callable[..., T]) -> Callable[[Any], T]:
@@ -105,7 +111,8 @@ def _pure_path(content: Any) -> pathlib.PurePath:
 
 _FLAVOURS = {"posix": pathlib.PurePosixPath, "windows": pathlib.PureWindowsPath}
 
-NODES: Mapping[type, Callable[[Any], Node]] = {  # of the first three: values for which JSON has no spelling
+# of the first three: values for which JSON has no spelling
+NODES: Mapping[type, Callable[[Any], Node]] = {
     int: lambda value: Node("int", hex(value)),
     float: lambda value: Node("float", struct.pack(">d", value).hex()),
     str: lambda value: Node("str", value.encode("utf-8", "surrogatepass").hex()),

@@ -1,8 +1,9 @@
 """Attempt: one process's right to write into a run, and how it loses that right.
 
-Attempt n owns the directory `attempts/<n>/`. Every change that it makes to the run starts there: a checkpoint is built
-in it and renamed out; a pruned or quarantined one is renamed into it first. The next attempt fences this one by
-removing that directory. From then on every such rename fails, however late the old process resumes.
+Attempt n owns the directory `attempts/<n>/`. Every change that it makes to the run starts there: a
+checkpoint is built in it and renamed out; a pruned or quarantined one is renamed into it first. The
+next attempt fences this one by removing that directory. From then on every such rename fails,
+however late the old process resumes.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ from . import places
 from .format import MANIFEST, parse_name, run_of
 from .refusal import refused
 
-_over: set[tuple[Path, int]] = set()  # attempts that this process has ended, even if it could not record that
+# attempts that this process has ended, even if it could not record that
+_over: set[tuple[Path, int]] = set()
 
 _MOST_BYTES = 16 << 20  # of run.json, or of the first lines of a manifest
-JOIN_S = 10.0  # how long a process waits to see another one's file; longer than network file systems cache a directory
+# how long a process waits to see another one's file; longer than network file systems cache a
+# directory
+JOIN_S = 10.0
 
 
 class Attempt:
@@ -36,7 +40,8 @@ class Attempt:
         self.root, self.number, self.run = root, number, run
         self.room = root / "attempts" / str(number)
         self.journal = self.room / f"attempt-{number}.jsonl"
-        self.earlier: list[Log] = []  # the journals of the attempts before it, oldest first; its claim lists them
+        # the journals of the attempts before it, oldest first; its claim lists them
+        self.earlier: list[Log] = []
         self._waiting: list[Event] = []
         self._turn = threading.Lock()  # the thread of a save also writes to the journal
         self._pid = os.getpid()
@@ -74,7 +79,9 @@ class Attempt:
         self.flush(sync=True)
 
     def leave(self) -> None:
-        """Note that this process does nothing more for the attempt, even if its closing line could not be written."""
+        """Note that this process does nothing more for the attempt,
+        even if its closing line could not be written.
+        """
         _over.add((self.root, self.number))
 
     @contextmanager
@@ -82,11 +89,13 @@ class Attempt:
         """Translate OS errors into Holdfast's exceptions.
 
         Raises:
-            UsageError: a forked child would act for its parent, which is alive; or the attempt's directory is a link.
+            UsageError: a forked child would act for its parent, which is alive; or the attempt's
+                directory is a link.
         """
         if self.inherited:
             raise UsageError(
-                f"{self.root}: attempt {self.number} is process {self._pid}'s; its forked children only read"
+                f"{self.root}: attempt {self.number} is process "
+                f"{self._pid}'s; its forked children only read"
             )
         try:
             places.refuse_link(self.room.parent)
@@ -94,13 +103,17 @@ class Attempt:
             yield
         except OSError as error:
             raise self._meaning(what, error) from error
-        except NotFound:  # a checkpoint that this attempt needs is gone: perhaps a later attempt removed it
+        except (
+            NotFound
+        ):  # a checkpoint that this attempt needs is gone: perhaps a later attempt removed it
             self.require()
             raise
 
     @property
     def fenced(self) -> bool:
-        """Whether a later attempt has fenced this one, or has begun to: it takes the journal out of the room first."""
+        """Whether a later attempt has fenced this one, or has begun to: it takes the journal out
+        of the room first.
+        """
         try:
             os.lstat(self.journal)
         except (FileNotFoundError, NotADirectoryError):
@@ -121,19 +134,27 @@ class Attempt:
             raise self._meaning("go on", gone)
 
     def _superseded(self) -> Superseded:
-        return Superseded(f"{self.root}: attempt {self.number} was superseded by a later one; it writes nothing more")
+        return Superseded(
+            f"{self.root}: attempt {self.number} was "
+            "superseded by a later one; it writes nothing more"
+        )
 
     def _meaning(self, what: str, error: OSError) -> StoreError:
         with suppress(OSError):  # what cannot be looked at is not known to be gone
             if error.errno in (errno.ENOENT, errno.ESTALE) and not scan.is_dir(self.room.parent):
-                return DiskError(f"{self.root}: cannot {what}: the run's directory is gone; put it back, or mount it")
+                return DiskError(
+                    f"{self.root}: cannot {what}: "
+                    "the run's directory is gone; put it back, or mount it"
+                )
             if error.errno in (errno.ENOENT, errno.ESTALE) and self.fenced:
                 return self._superseded()
         return refused(self.root, what, error)
 
 
 class Joined(Attempt):
-    """The attempt on another rank than 0: the same directory and the same fence. Only rank 0 writes its journal."""
+    """The attempt on another rank than 0: the same directory and the same fence. Only rank 0
+    writes its journal.
+    """
 
     def record(self, event: str, /, **facts: Any) -> None:
         del event, facts  # no event is kept, so the other methods have nothing to write
@@ -152,13 +173,21 @@ def join(root: Path, number: int, run: str) -> Attempt:
     """
     attempt = Joined(root, number, run)
     with suppress(FileNotFoundError):
-        appear(attempt.room, lambda room: scan.is_dir(room) if (found := read_run(root)) == run else bool(found))
+        appear(
+            attempt.room,
+            lambda room: scan.is_dir(room) if (found := read_run(root)) == run else bool(found),
+        )
         if read_run(root) == run:
             places.require(root)
             return attempt
-    what = "another run's directory" if read_run(root) not in ("", run) else f"not there, or without attempt {number}"
+    what = (
+        "another run's directory"
+        if read_run(root) not in ("", run)
+        else f"not there, or without attempt {number}"
+    )
     raise UsageError(
-        f"{root} on {owner.me().get('host')} is {what}: every rank must see one and the same directory, on a file "
+        f"{root} on {owner.me().get('host')} is {what}: "
+        "every rank must see one and the same directory, on a file "
         "system that all of them share"
     )
 
@@ -192,21 +221,26 @@ def read_run(root: Path) -> str:
         return ""
     except disk.NotPlain:
         data = b""
-    return run_of(data, path, "move it away: the next start writes it again from the newest checkpoint")
+    return run_of(
+        data, path, "move it away: the next start writes it again from the newest checkpoint"
+    )
 
 
-# -- the three moves that an attempt makes in the run ---------------------------------------------------------------
+# -- the three moves that an attempt makes in the run
+# ---------------------------------------------------------------
 
 
 def publish(attempt: Attempt, partial: Path, name: str) -> Path:
-    """Commit: rename the complete directory `partial`; then the checkpoint exists. This syncs its names first.
+    """Commit: rename the complete directory `partial`; then the checkpoint exists. This syncs its
+    names first.
 
     Raises:
         UsageError: a checkpoint with that name exists.
         Superseded: this attempt no longer owns the run.
     """
     target = places.checkpoints(attempt.root) / name
-    disk.sync_dir(partial)  # sync all names before the rename, because the rename may reach the disk first
+    # sync all names before the rename, because the rename may reach the disk first
+    disk.sync_dir(partial)
     try:
         disk.rename_new(partial, target)
     except OSError as error:
@@ -216,7 +250,9 @@ def publish(attempt: Attempt, partial: Path, name: str) -> Path:
                 raise
             attempt.require()
             if is_checkpoint(target):
-                raise UsageError(f"{target} is already committed; checkpoints are immutable") from error
+                raise UsageError(
+                    f"{target} is already committed; checkpoints are immutable"
+                ) from error
             # a directory without a manifest would block this step permanently
             set_aside(attempt, target, "no-manifest")
             disk.rename_new(partial, target)
@@ -235,7 +271,9 @@ def _mine(target: Path, attempt: Attempt) -> bool:
 
 
 def discard(attempt: Attempt, path: Path) -> None:
-    """Delete a checkpoint. It is renamed first, so that no manifest without its shards is ever seen."""
+    """Delete a checkpoint. It is renamed first,
+    so that no manifest without its shards is ever seen.
+    """
     doomed = attempt.room / f"deleting-{path.name}"
     disk.remove_tree(doomed)
     disk.rename_new(path, doomed)
@@ -244,7 +282,9 @@ def discard(attempt: Attempt, path: Path) -> None:
 
 
 def clean_up(path: Path) -> None:
-    """Remove files that are no longer needed. Any that remain are deleted when the attempt is fenced."""
+    """Remove files that are no longer needed.
+    Any that remain are deleted when the attempt is fenced.
+    """
     try:
         disk.remove_tree(path)
     except OSError:
@@ -260,10 +300,13 @@ def clean_up_room(attempt: Attempt) -> None:
 
 
 def set_aside(attempt: Attempt, path: Path, why: str) -> Path:
-    """Move a checkpoint out of `checkpoints` without deleting it. `why` becomes part of its name."""
+    """Move a checkpoint out of `checkpoints` without deleting it.
+    `why` becomes part of its name.
+    """
     passing = attempt.room / f"quarantine-{path.name}-{why}"
     disk.rename_new(path, passing)
-    disk.sync_dir(attempt.room)  # sync the new name before the old one is removed, so that a crash never loses both
+    # sync the new name before the old one is removed, so that a crash never loses both
+    disk.sync_dir(attempt.room)
     disk.sync_dir(path.parent)
     return to_quarantine(attempt.root, passing)
 
@@ -283,7 +326,9 @@ def to_quarantine(root: Path, passing: Path) -> Path:
 
 
 def point(attempt: Attempt, link: str, name: str) -> None:
-    """Point the relative link `checkpoints/<link>` at a checkpoint. It is for users; readers ignore it."""
+    """Point the relative link `checkpoints/<link>` at a checkpoint.
+    It is for users; readers ignore it.
+    """
     draft = attempt.room / f"link-{link}"
     disk.remove_tree(draft)
     disk.symlink(name, draft)
@@ -291,7 +336,9 @@ def point(attempt: Attempt, link: str, name: str) -> None:
 
 
 def unpoint(attempt: Attempt, link: str) -> None:
-    """Remove a dangling link through the attempt's own directory, so that a fenced process cannot do it."""
+    """Remove a dangling link through the attempt's own directory,
+    so that a fenced process cannot do it.
+    """
     draft, path = attempt.room / f"link-{link}", attempt.root / "checkpoints" / link
     if scan.is_symlink(path):
         disk.remove_tree(draft)

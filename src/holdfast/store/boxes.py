@@ -39,14 +39,19 @@ def common(a: Box, b: Box) -> Box | None:
 def within(outer: Box, inner: Box) -> tuple[slice, ...]:
     """Return the index of `inner` in an array that holds `outer`."""
     starts = (at - start for at, start in zip(inner.at, outer.at, strict=True))
-    return tuple(slice(start, start + extent) for start, extent in zip(starts, inner.shape, strict=True))
+    return tuple(
+        slice(start, start + extent) for start, extent in zip(starts, inner.shape, strict=True)
+    )
 
 
 def stretches(whole: Sequence[int], box: Box, itemsize: int) -> Iterator[Stretch]:
-    """Yield the byte ranges of `box`, in C order, with their places in a leaf of shape `whole`; as few as possible."""
+    """Yield the byte ranges of `box`, in C order,
+    with their places in a leaf of shape `whole`; as few as possible.
+    """
     if box.volume == 0:
         return
-    last = len(whole)  # from this dimension on, each is covered whole, or all dimensions before it have one item
+    # from this dimension on, each is covered whole, or all dimensions before it have one item
+    last = len(whole)
     while last and box.shape[last - 1] == whole[last - 1]:
         last -= 1
     size = itemsize * math.prod(box.shape[max(0, last - 1) :])
@@ -54,7 +59,9 @@ def stretches(whole: Sequence[int], box: Box, itemsize: int) -> Iterator[Stretch
     begin = sum(at * step for at, step in zip(box.at, steps, strict=True))
     offset = 0
     for index in itertools.product(*map(range, box.shape[: max(0, last - 1)])):
-        yield Stretch(begin + sum(at * step for at, step in zip(index, steps, strict=False)), offset, size)
+        yield Stretch(
+            begin + sum(at * step for at, step in zip(index, steps, strict=False)), offset, size
+        )
         offset += size
 
 
@@ -62,7 +69,10 @@ def is_tiled(whole: Sequence[int], boxes: Sequence[Box]) -> bool:
     """Whether every item of `whole` is in exactly one of `boxes`."""
     inside = all(
         len(box.at) == len(box.shape) == len(whole)
-        and all(0 <= at <= at + extent <= most for at, extent, most in zip(box.at, box.shape, whole, strict=True))
+        and all(
+            0 <= at <= at + extent <= most
+            for at, extent, most in zip(box.at, box.shape, whole, strict=True)
+        )
         for box in boxes
     )
     if not inside or sum(box.volume for box in boxes) != math.prod(whole):

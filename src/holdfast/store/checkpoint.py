@@ -26,14 +26,18 @@ __all__ = ["Checkpoint", "Piece", "Problem", "StoredLeaf", "StoredPieces"]
 
 
 class Checkpoint:
-    """A checkpoint at `path`. Reading it needs no other file of its run, so a copy of the directory is enough.
+    """A checkpoint at `path`. Reading it needs no other file of its run, so a copy of the directory
+    is enough.
 
-    If several ranks wrote it, this is rank 0's view, with divided leaves whole. `as_rank` returns another rank's view.
+    If several ranks wrote it, this is rank 0's view, with divided leaves whole. `as_rank` returns
+    another rank's view.
     """
 
     assurance = "ok"  # the word to print if `problems` finds none: every digest is right
 
-    def __init__(self, path: str | os.PathLike[str], *, rank: int | None = None, key: Key | None = None) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, rank: int | None = None, key: Key | None = None
+    ) -> None:
         self.path, self._rank = Path(path), rank  # the view of this rank
         self.key = key  # the manifest must be signed by it
         self._root: Manifest | None = None
@@ -49,8 +53,8 @@ class Checkpoint:
     def manifest(self) -> Manifest:
         """The manifest of the checkpoint, after a check of its own digest.
 
-        If several ranks wrote it, it has the leaves and files of all parts, each under a key of its own. A rank's view
-        has those of its own part.
+        If several ranks wrote it, it has the leaves and files of all parts, each under a key of its
+        own. A rank's view has those of its own part.
 
         Raises:
             NotFound: the checkpoint was removed.
@@ -65,7 +69,9 @@ class Checkpoint:
 
     @property
     def signer(self) -> str | None:
-        """The key that signed the manifest, as its first line says; None: no key did. Reads what a restore reads."""
+        """The key that signed the manifest, as its first line says;
+        None: no key did. Reads what a restore reads.
+        """
         return self._whole_root().signer
 
     def _whole_root(self) -> Manifest:
@@ -87,10 +93,12 @@ class Checkpoint:
         return self._parts
 
     def as_rank(self, rank: int) -> Checkpoint:
-        """Return the checkpoint as that rank saved it: its own values where they differ, and rank 0's elsewhere.
+        """Return the checkpoint as that rank saved it: its own values where they differ, and rank
+        0's elsewhere.
 
-        A rank beyond those that wrote it gets rank 0's view. `check_layout` and `problems` then check only what this
-        rank wrote. Other parts are read, and checked, only for the leaves that are read.
+        A rank beyond those that wrote it gets rank 0's view. `check_layout` and `problems` then
+        check only what this rank wrote. Other parts are read, and checked, only for the leaves that
+        are read.
         """
         parts = self._its_parts()
         if parts is None:
@@ -122,7 +130,8 @@ class Checkpoint:
 
     @property
     def head(self) -> Head:
-        """The manifest without its leaves. This is quick: the leaves are decoded and checked only by `manifest`.
+        """The manifest without its leaves. This is quick: the leaves are decoded and checked only
+        by `manifest`.
 
         Raises:
             NotFound, Damaged: as `manifest`.
@@ -153,12 +162,16 @@ class Checkpoint:
 
     @property
     def document(self) -> dict[str, Any]:
-        """Who saved it, and with what: host, command, git commit, library versions, hyperparameters, model."""
+        """Who saved it, and with what: host, command, git commit, library versions,
+        hyperparameters, model.
+        """
         return self.head.document
 
     @property
     def not_exact_from(self) -> int | None:
-        """The step from which on its run trained other samples than an uninterrupted one; None: it did not."""
+        """The step from which on its run trained other samples than an uninterrupted one;
+        None: it did not.
+        """
         found = self.document.get(NOT_EXACT_FROM)
         return found if type(found) is int and found >= 0 else None
 
@@ -168,7 +181,9 @@ class Checkpoint:
         return "model"
 
     def models(self) -> list[str]:
-        """Return the names of the models that a run tracked; of a state that was saved without a run, none."""
+        """Return the names of the models that a run tracked;
+        of a state that was saved without a run, none.
+        """
         found = self.document.get("model")
         return [*found] if isinstance(found, dict) else []
 
@@ -183,14 +198,20 @@ class Checkpoint:
         if parts is not None:
             found = parts.leaf(key, self._rank or 0)
             if found is None:
-                raise Damaged(f"{self.path / MANIFEST}: the tree names leaf {key!r}, which is in no part")
+                raise Damaged(
+                    f"{self.path / MANIFEST}: the tree names leaf {key!r}, which is in no part"
+                )
             return found
         if key in self._pieces():
-            return divided.stored(key, self._pieces()[key].values(), self.manifest.leaves, self.path)
+            return divided.stored(
+                key, self._pieces()[key].values(), self.manifest.leaves, self.path
+            )
         try:
             entry = self.manifest.leaves[key]
         except KeyError:
-            raise Damaged(f"{self.path / MANIFEST}: the tree names leaf {key!r}, which is not there") from None
+            raise Damaged(
+                f"{self.path / MANIFEST}: the tree names leaf {key!r}, which is not there"
+            ) from None
         return StoredLeaf(self.path, key, entry)
 
     def _pieces(self) -> dict[str, dict[int, str]]:
@@ -200,8 +221,14 @@ class Checkpoint:
         return self._divided
 
     def leaves(self) -> dict[str, Stored]:
-        """Return handles on all leaves of the state, by key. Leaves that several ranks hold in pieces are whole."""
-        known = divided.leaves(self.manifest.leaves) if self._its_parts() is None else sorted(leaf_keys(self.tree))
+        """Return handles on all leaves of the state, by key. Leaves that several ranks hold in
+        pieces are whole.
+        """
+        known = (
+            divided.leaves(self.manifest.leaves)
+            if self._its_parts() is None
+            else sorted(leaf_keys(self.tree))
+        )
         return {key: self.leaf(key) for key in known}
 
     def parts(self) -> list[str]:
@@ -209,7 +236,9 @@ class Checkpoint:
         return list(top(self.tree) or ())
 
     @codec.uncollected()
-    def handles(self, part: str | None = None, *, types: Iterable[type] = (), placeholders: bool = False) -> Any:
+    def handles(
+        self, part: str | None = None, *, types: Iterable[type] = (), placeholders: bool = False
+    ) -> Any:
         """Return the state, or its member `part`, with a `StoredLeaf` in the place of every leaf.
 
         This reads no shard.
@@ -227,13 +256,15 @@ class Checkpoint:
     ) -> Any:
         """Return the state, or its member `part`, in fresh memory. Every byte is checked.
 
-        With `mmap`, leaves are private memory maps of the files. Bytes are read when they are used, and writing to a
-        leaf changes no file. Only the layout and the headers are checked; `verify` checks the bytes.
+        With `mmap`, leaves are private memory maps of the files. Bytes are read when they are used,
+        and writing to a leaf changes no file. Only the layout and the headers are checked; `verify`
+        checks the bytes.
 
         Raises:
             NotFound: it was removed, perhaps during the read.
-            Damaged: a byte differs from what was committed, also after a second read from the medium.
-            UsageError: the state holds the user's own types, and they are neither in `types` nor registered.
+            Damaged: a byte differs from what was committed, also after a second read from the
+            medium. UsageError: the state holds the user's own types, and they are neither in
+            `types` nor registered.
         """
         self.check_layout()
         if part is None and not mmap:
@@ -257,16 +288,23 @@ class Checkpoint:
     def _leaves(self, keys: Iterable[str], *, mmap: bool) -> dict[str, Any]:
         """Read the leaves with these `keys` together; with `mmap`, map those that can be mapped."""
         whole = {} if self._its_parts() is not None or self._pieces() else self.manifest.leaves
-        stored = {key: StoredLeaf(self.path, key, whole[key]) if key in whole else self.leaf(key) for key in keys}
+        stored = {
+            key: StoredLeaf(self.path, key, whole[key]) if key in whole else self.leaf(key)
+            for key in keys
+        }
         found = _mapped(stored.values()) if mmap else {}
         rest = [leaf for key, leaf in stored.items() if key not in found]
-        return found | dict(zip((leaf.key for leaf in rest), codec.decode_leaves(rest), strict=True))
+        return found | dict(
+            zip((leaf.key for leaf in rest), codec.decode_leaves(rest), strict=True)
+        )
 
     def _node(self, part: str | None) -> Any:
         if part is None:
             return self.tree
         if part not in self.parts():
-            raise NotFound(f"{self.path}: holds no {part!r}, only {', '.join(self.parts()) or 'files'}")
+            raise NotFound(
+                f"{self.path}: holds no {part!r}, only {', '.join(self.parts()) or 'files'}"
+            )
         return self.tree["dict"][part]
 
     def facts(self, *, pinned: bool = False) -> CheckpointFacts:
@@ -285,7 +323,8 @@ class Checkpoint:
         )
 
     def check_layout(self) -> None:
-        """Compare the directory with the manifest: file names, sizes, the kinds of leaves, and every shard's header.
+        """Compare the directory with the manifest: file names, sizes, the kinds of leaves, and
+        every shard's header.
 
         Together with the leaves' own digests this covers every byte.
         """
@@ -297,14 +336,18 @@ class Checkpoint:
             codec.require_known(key, leaf.kind)
 
     def check_unread(self) -> None:
-        """Check bytes that no leaf uses: old pieces in a file that have been replaced by newer ones.
+        """Check bytes that no leaf uses: old pieces in a file that have been replaced by newer
+        ones.
 
         Raises:
             Damaged: they differ from what was committed.
         """
         entries = self.manifest.leaves if self._its_parts() is None else {}
         for leaf in reading.damaged(divided.older(entries, self.path), cold=False):
-            raise Damaged(f"{leaf.path}: bytes {leaf.offset}..{leaf.offset + leaf.size_bytes} changed since commit")
+            raise Damaged(
+                f"{leaf.path}: "
+                f"bytes {leaf.offset}..{leaf.offset + leaf.size_bytes} changed since commit"
+            )
 
     def problems(
         self,
@@ -314,10 +357,11 @@ class Checkpoint:
         before_each: Hook = nothing,
         known: Listed | None = None,
     ) -> Iterator[Problem]:
-        """Read every byte; yield the places that differ from what was committed. With `cold`, read from the medium.
+        """Read every byte; yield the places that differ from what was committed. With `cold`, read
+        from the medium.
 
-        `only`: names of the files to read. `before_each` is called before each piece of a shard; what it raises ends
-        this. `known`: the manifest's content, which is then not read.
+        `only`: names of the files to read. `before_each` is called before each piece of a shard;
+        what it raises ends this. `known`: the manifest's content, which is then not read.
 
         Raises:
             Unreadable: this user may not read a file, so that nothing is known about it.
@@ -328,9 +372,13 @@ class Checkpoint:
             else:
                 yield from problems.of_files(self.path, known, only, before_each, cold=cold)
         except PermissionError as error:
-            raise Unreadable(f"{error.filename or self.path}: cannot be read: {error.strerror}") from error
+            raise Unreadable(
+                f"{error.filename or self.path}: cannot be read: {error.strerror}"
+            ) from error
 
-    def _problems(self, only: Collection[str] | None, before_each: Hook, *, cold: bool) -> Iterator[Problem]:
+    def _problems(
+        self, only: Collection[str] | None, before_each: Hook, *, cold: bool
+    ) -> Iterator[Problem]:
         seen = self
         if cold:
             source.forget(self.path / MANIFEST)
@@ -357,7 +405,8 @@ class Checkpoint:
         yield from problems.of_files(self.path, manifest, only, before_each, cold=cold)
 
     def manifest_problems(self, files: Mapping[str, File]) -> Iterator[Problem]:
-        """Read the manifest from the medium, and this rank's part; check their digests, and decode no leaf.
+        """Read the manifest from the medium, and this rank's part; check their digests, and decode
+        no leaf.
 
         `files`: those that one process has committed.
 
@@ -379,7 +428,9 @@ class Checkpoint:
         except Damaged as error:
             yield problems.of_whole(path, error)
         except PermissionError as error:
-            raise Unreadable(f"{error.filename or self.path}: cannot be read: {error.strerror}") from error
+            raise Unreadable(
+                f"{error.filename or self.path}: cannot be read: {error.strerror}"
+            ) from error
 
 
 def _mapped(stored: Iterable[Stored]) -> dict[str, Any]:
@@ -392,7 +443,11 @@ def _mapped(stored: Iterable[Stored]) -> dict[str, Any]:
         if leaf.path not in maps:
             maps[leaf.path] = source.mapped(leaf.path)
         data = maps[leaf.path]
-        value = None if data is None else codec.mapped_leaf(leaf, data[leaf.offset : leaf.offset + leaf.size_bytes])
+        value = (
+            None
+            if data is None
+            else codec.mapped_leaf(leaf, data[leaf.offset : leaf.offset + leaf.size_bytes])
+        )
         if value is not None:
             found[leaf.key] = value
     return found

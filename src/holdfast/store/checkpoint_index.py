@@ -1,4 +1,6 @@
-"""CheckpointIndex: the checkpoints and pins in a run's directory, for any process. This module writes nothing."""
+"""CheckpointIndex: the checkpoints and pins in a run's directory,
+for any process. This module writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ _MOST_LOOKS = 100  # at a store whose owner saves and prunes meanwhile
 
 
 class _ManifestFacts(NamedTuple):
-    """Facts from one manifest. A checkpoint is never changed, so they hold while the file is the same one."""
+    """Facts from one manifest. A checkpoint is never changed,
+    so they hold while the file is the same one.
+    """
 
     inode: int
     mtime_ns: int
@@ -35,7 +39,9 @@ class _ManifestFacts(NamedTuple):
 
 
 class CheckpointIndex:
-    """The checkpoints below `root`. Each manifest is decoded once, however often its facts are requested."""
+    """The checkpoints below `root`. Each manifest is decoded once,
+    however often its facts are requested.
+    """
 
     def __init__(self, root: Path, key: Key | None = None) -> None:
         self.root, self.key = root, key  # with a key, every manifest must be signed by it
@@ -67,19 +73,27 @@ class CheckpointIndex:
         Raises:
             NotFound: there is none.
         """
-        folder = self.root / "checkpoints"  # older ones are looked at only if the last name is no checkpoint
-        last = [name for name in islice(_newest_first(folder), 1) if is_committed(folder, name)] or self.names()[-1:]
+        # older ones are looked at only if the last name is no checkpoint
+        folder = self.root / "checkpoints"
+        last = [
+            name for name in islice(_newest_first(folder), 1) if is_committed(folder, name)
+        ] or self.names()[-1:]
         if not last:
             raise NotFound(f"{self.root}: no committed checkpoint")
         return self.checkpoint(last[0])
 
     def newest_first(self) -> Iterator[Checkpoint]:
-        """The existing checkpoints, the newest first, for the run's owner: nobody else removes any meanwhile.
+        """The existing checkpoints, the newest first, for the run's owner: nobody else removes any
+        meanwhile.
 
         One that cannot be read is among them: its reader gets the error.
         """
         folder = self.root / "checkpoints"
-        return (self.checkpoint(name) for name in _newest_first(folder) if may_be_committed(folder, name))
+        return (
+            self.checkpoint(name)
+            for name in _newest_first(folder)
+            if may_be_committed(folder, name)
+        )
 
     def run(self) -> str | None:
         """Return the id of the run by its newest readable checkpoint; None: there is none."""
@@ -89,14 +103,18 @@ class CheckpointIndex:
         return None
 
     def best(self, rule: Best | None) -> Checkpoint:
-        """Return the checkpoint that `rule` ranks first. Without a rule, use that of the newest checkpoint.
+        """Return the checkpoint that `rule` ranks first. Without a rule, use that of the newest
+        checkpoint.
 
         Raises:
             NotFound: there is no rule, or no checkpoint has that metric.
         """
         rule = rule or self.best_rule()
         if rule is None:
-            raise NotFound(f'{self.root}: nothing says which metric is best; save with keep=Best("metric", max)')
+            raise NotFound(
+                f"{self.root}: nothing says which metric is best; "
+                'save with keep=Best("metric", max)'
+            )
         ranked = retention.ranked(rule, self.facts())
         if not ranked:
             raise NotFound(f"{self.root}: no checkpoint has the metric {rule.metric!r}")
@@ -107,7 +125,9 @@ class CheckpointIndex:
         return pins.names(self.root)
 
     def facts(self) -> list[CheckpointFacts]:
-        """The facts for retention rules, of every checkpoint with a valid manifest and its own name; oldest first."""
+        """The facts for retention rules, of every checkpoint with a valid manifest and its own
+        name; oldest first.
+        """
         known, pinned = self._read(), self.pins()
         return [each.facts._replace(pinned=each.facts.name in pinned) for each in known]
 
@@ -119,15 +139,23 @@ class CheckpointIndex:
         return None
 
     def sharing_damage(self, checkpoint: Checkpoint) -> dict[str, str]:
-        """Names of the other checkpoints that share a damaged file with `checkpoint`; each mapped to such a file."""
+        """Names of the other checkpoints that share a damaged file with `checkpoint`;
+        each mapped to such a file.
+        """
         inodes = {}
         with suppress(Damaged, NotFound):
-            shared = {name: facts.st_ino for name, facts in _stats(checkpoint).items() if facts.st_nlink > 1}
+            shared = {
+                name: facts.st_ino
+                for name, facts in _stats(checkpoint).items()
+                if facts.st_nlink > 1
+            }
             names = {checkpoint.path / name: name for name in shared}
             for problem in checkpoint.problems(cold=True, only=shared) if shared else ():
                 if problem.path in names:
                     name = names[problem.path]
-                    inodes[shared[name]] = f"shares {name} with {checkpoint.path.name}, where it is damaged"
+                    inodes[shared[name]] = (
+                        f"shares {name} with {checkpoint.path.name}, where it is damaged"
+                    )
         found: dict[str, str] = {}
         for other in map(self.checkpoint, self.names() if inodes else ()):
             with suppress(Damaged, NotFound):
@@ -137,7 +165,8 @@ class CheckpointIndex:
         return found
 
     def read_newest(self, read: Callable[[Checkpoint], T]) -> T:
-        """Apply `read` to the newest checkpoint. If it raises Damaged, report that and try the next older one.
+        """Apply `read` to the newest checkpoint. If it raises Damaged, report that and try the next
+        older one.
 
         Raises:
             NotFound: there is no checkpoint.
@@ -146,7 +175,8 @@ class CheckpointIndex:
         """
         damage: list[Damaged] = []
         tried: set[Name] = set()
-        while fresh := [name for name in self.names() if name not in tried]:  # its owner may save and prune meanwhile
+        # its owner may save and prune meanwhile
+        while fresh := [name for name in self.names() if name not in tried]:
             checkpoint = self.checkpoint(fresh[-1])
             tried.add(fresh[-1])
             try:
@@ -169,7 +199,8 @@ class CheckpointIndex:
         for name in map(str, self.names()):
             with suppress(Damaged, NotFound, FileNotFoundError):
                 known[name] = self._manifest_facts(name)
-        self._known = known  # drops removed checkpoints; one assignment, because another thread may read meanwhile
+        # drops removed checkpoints; one assignment, because another thread may read meanwhile
+        self._known = known
         return [each for name, each in known.items() if each.facts.name == name]
 
     def _manifest_facts(self, name: str) -> _ManifestFacts:
@@ -179,11 +210,15 @@ class CheckpointIndex:
         known = self._known.get(name)
         if known and (known.inode, known.mtime_ns) == (now.st_ino, now.st_mtime_ns):
             return known
-        return _ManifestFacts(now.st_ino, now.st_mtime_ns, checkpoint.facts(), checkpoint.head.best_rule)
+        return _ManifestFacts(
+            now.st_ino, now.st_mtime_ns, checkpoint.facts(), checkpoint.head.best_rule
+        )
 
 
 def is_committed(folder: Path, name: Name) -> bool:
-    """Whether the checkpoint `name` exists in `folder`. Quicker than `is_checkpoint`, as it is called very often."""
+    """Whether the checkpoint `name` exists in `folder`. Quicker than `is_checkpoint`, as it is
+    called very often.
+    """
     try:
         os.stat(f"{folder}/{name}/{MANIFEST}")
     except (FileNotFoundError, NotADirectoryError):
@@ -204,25 +239,34 @@ def may_be_committed(folder: Path, name: Name) -> bool:
 
 
 def committed(folder: Path, exists: Callable[[Path, Name], bool] = is_committed) -> list[Name]:
-    """Names of the checkpoints in `folder`, in order. Lists again if one was removed after it was listed."""
+    """Names of the checkpoints in `folder`, in order.
+    Lists again if one was removed after it was listed.
+    """
     for _ in range(_MOST_LOOKS):
         listed = _listed(folder)
         found = [name for name in listed if exists(folder, name)]
-        if found == listed or all(name in found or scan.exists(folder / str(name)) for name in listed):
+        if found == listed or all(
+            name in found or scan.exists(folder / str(name)) for name in listed
+        ):
             break
     return found
 
 
 def _listed(folder: Path) -> list[Name]:
     names: list[Name] = []
-    for _ in range(2):  # a listing takes time: the only checkpoint may have been replaced by the next one meanwhile
+    # a listing takes time: the only checkpoint may have been replaced by the next one meanwhile
+    for _ in range(2):
         names = names or [name for name in map(format.parse_name, scan.names(folder)) if name]
     return sorted(names, key=lambda name: name.order)
 
 
 def _newest_first(folder: Path) -> Iterator[Name]:
-    """The names of checkpoints in `folder`, the newest first. It parses only those that are asked for."""
-    texts = sorted(scan.names(folder), key=lambda text: (len(text.removesuffix("-end")), text), reverse=True)
+    """The names of checkpoints in `folder`, the newest first.
+    It parses only those that are asked for.
+    """
+    texts = sorted(
+        scan.names(folder), key=lambda text: (len(text.removesuffix("-end")), text), reverse=True
+    )
     return filter(None, map(format.parse_name, texts))
 
 

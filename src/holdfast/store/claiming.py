@@ -42,14 +42,21 @@ def claim(
     With `private` all other users are kept out of the run's directory, from now on.
 
     Raises:
-        UsageError: another attempt is or may be alive; or a directory to be written to is a symbolic link.
+        UsageError: another attempt is or may be alive; or a directory to be written to is a
+            symbolic link.
         Superseded: an even later attempt began meanwhile.
         StoreError: each try to begin was in vain.
     """
     places.require(root)
     if private:
         places.make_private(root)
-    for part in (root, root / "attempts", root / "history", root / "checkpoints", root / "quarantine"):
+    for part in (
+        root,
+        root / "attempts",
+        root / "history",
+        root / "checkpoints",
+        root / "quarantine",
+    ):
         disk.make_dirs(part)
     places.require_rooms(root)
     run = _run_id(root, note, elsewhere.run)
@@ -64,13 +71,16 @@ def claim(
                 break
     else:
         raise StoreError(
-            f"{root}: {_MOST_TRIES} times another process took the next attempt's number, or what was made in "
-            "attempts/ was gone: look for a program that removes files there, or starts this run again and again"
+            f"{root}: {_MOST_TRIES} times another process took "
+            "the next attempt's number, or what was made in "
+            "attempts/ was gone: look for a program that removes files there, "
+            "or starts this run again and again"
         )
     attempt.earlier = earlier
     with _left_on_failure(attempt), attempt.acting("begin"):
         _settle(attempt, take_over=take_over)
-        disk.sync_dir(root / "checkpoints")  # makes a commit durable whose process died before syncing it
+        # makes a commit durable whose process died before syncing it
+        disk.sync_dir(root / "checkpoints")
     return attempt
 
 
@@ -86,17 +96,21 @@ def _left_on_failure(attempt: Attempt) -> Iterator[None]:
 def _enter(attempt: Attempt) -> bool:
     """Create `attempts/<number>`, complete with the journal's first line, in one step.
 
-    Returns False if another process took this number, or removed the draft as stale while this one was suspended.
+    Returns False if another process took this number, or removed the draft as stale while this one
+    was suspended.
     """
     draft = attempt.room.parent / f".claim-{uuid.uuid4().hex}"
-    begin = journal.lines([{"event": "begin", "attempt": attempt.number, "run": attempt.run, "owner": owner.me()}])
+    begin = journal.lines(
+        [{"event": "begin", "attempt": attempt.number, "run": attempt.run, "owner": owner.me()}]
+    )
     disk.make_dir(draft)
     try:
         disk.write(draft / attempt.journal.name, [begin])
         disk.sync_dir(draft)
         disk.rename_new(draft, attempt.room)
     except OSError as error:
-        if not _holds(attempt.journal, begin):  # NFS may repeat a rename that succeeded, and report the second try
+        # NFS may repeat a rename that succeeded, and report the second try
+        if not _holds(attempt.journal, begin):
             clean_up(draft)
             if isinstance(error, FileExistsError | FileNotFoundError):
                 return False
@@ -118,11 +132,20 @@ def _settle(attempt: Attempt, *, take_over: bool) -> None:
     newer = [number for number in rooms if number > attempt.number]
     if newer:
         disk.remove_tree(attempt.room)
-        raise Superseded(f"{attempt.root}: attempt {max(newer)} began while attempt {attempt.number} did")
-    if {*rooms} - {attempt.number, *(log.attempt for log in attempt.earlier)}:  # one began after they were listed
-        attempt.earlier = [log for log in journal.logs(attempt.root) if log.attempt < attempt.number]
+        raise Superseded(
+            f"{attempt.root}: attempt {max(newer)} began while attempt {attempt.number} did"
+        )
+    # one began after they were listed
+    if {*rooms} - {attempt.number, *(log.attempt for log in attempt.earlier)}:
+        attempt.earlier = [
+            log for log in journal.logs(attempt.root) if log.attempt < attempt.number
+        ]
     logs = {log.attempt: log for log in attempt.earlier}
-    older = [logs.get(number, Log(number, attempt.root, [])) for number in rooms if number < attempt.number]
+    older = [
+        logs.get(number, Log(number, attempt.root, []))
+        for number in rooms
+        if number < attempt.number
+    ]
     try:
         _refuse_strangers(attempt.root, older, take_over=take_over)
     except UsageError:
@@ -140,7 +163,8 @@ def fence(attempt: Attempt, log: Log) -> None:
     old = attempt.root / "attempts" / str(log.attempt)
     places.refuse_link(old)
     for _ in range(_MOST_ROUNDS):
-        # an attempt without its journal knows that it is fenced; if another file went first, it would report that file
+        # an attempt without its journal knows that it is fenced; if another file went first, it
+        # would report that file
         for child in sorted(scan.names(old), key=f"attempt-{log.attempt}.jsonl".__ne__):
             _carry_out(attempt, log.attempt, old / child)
         try:
@@ -168,7 +192,9 @@ def _carry_out(attempt: Attempt, number: int, path: Path) -> None:
         elif path.name.startswith("quarantine-"):
             to_quarantine(attempt.root, path)
         else:
-            disk.rename_new(path, attempt.room / f"fenced-{number}-{path.name}-{uuid.uuid4().hex[:8]}")
+            disk.rename_new(
+                path, attempt.room / f"fenced-{number}-{path.name}-{uuid.uuid4().hex[:8]}"
+            )
     except FileNotFoundError:
         if attempt.fenced:
             raise
@@ -182,7 +208,11 @@ def _discard_fenced(attempt: Attempt) -> None:
 
 def stale_claims(root: Path) -> list[Path]:
     """Drafts of rooms whose process is gone."""
-    drafts = (root / "attempts" / child for child in scan.names(root / "attempts") if child.startswith(".claim-"))
+    drafts = (
+        root / "attempts" / child
+        for child in scan.names(root / "attempts")
+        if child.startswith(".claim-")
+    )
     return [draft for draft in drafts if _stale_claim(draft)]
 
 
@@ -192,7 +222,8 @@ def _stale_claim(draft: Path) -> bool:
             log = Log(0, path, journal.read(path))
             if log.owner:
                 return owner.proven_gone(log.owner, partial(_last_seen, log))
-        return time.time() - draft.stat().st_mtime > 3600  # its process died before writing a line; nothing to keep
+        # its process died before writing a line; nothing to keep
+        return time.time() - draft.stat().st_mtime > 3600
     except FileNotFoundError:  # the draft was renamed: its process succeeded
         return False
 
@@ -203,7 +234,9 @@ def _living(root: Path, logs: Iterable[Log]) -> list[Log]:
 
 
 def strangers(root: Path) -> list[Log]:
-    """Attempts without a closing line whose process may be alive; `claim` refuses while there are any."""
+    """Attempts without a closing line whose process may be alive;
+    `claim` refuses while there are any.
+    """
     return [log for log in _living(root, journal.logs(root)) if _is_stranger(root, log)]
 
 
@@ -212,7 +245,11 @@ def _is_stranger(root: Path, log: Log) -> bool:
         return False
     if owner.is_me(log.owner) and is_over(root, log.attempt):
         return False
-    return not log.owner or owner.is_me(log.owner) or not owner.proven_gone(log.owner, partial(_last_seen, log))
+    return (
+        not log.owner
+        or owner.is_me(log.owner)
+        or not owner.proven_gone(log.owner, partial(_last_seen, log))
+    )
 
 
 def _refuse_strangers(root: Path, logs: list[Log], *, take_over: bool) -> None:
@@ -220,8 +257,10 @@ def _refuse_strangers(root: Path, logs: list[Log], *, take_over: bool) -> None:
         if not take_over and _is_stranger(root, log):
             here = " (this very process)" if owner.is_me(log.owner) else ""
             raise UsageError(
-                f"{root}: attempt {log.attempt} may still be running: {owner.describe(log.owner)}{here}. "
-                "Stop it first; if you know that it is gone, say take_over=True or set HOLDFAST_TAKE_OVER=1"
+                f"{root}: attempt {log.attempt} may still be running: "
+                f"{owner.describe(log.owner)}{here}. "
+                "Stop it first; if you know that it is gone, "
+                "say take_over=True or set HOLDFAST_TAKE_OVER=1"
             )
 
 
@@ -240,7 +279,9 @@ def _numbers(root: Path) -> list[int]:
 
 
 def _run_id(root: Path, note: str | None, known: str | None) -> str:
-    """Return the run's id; write it to run.json if the run is new: `known`, if it exists elsewhere."""
+    """Return the run's id; write it to run.json if the run is new:
+    `known`, if it exists elsewhere.
+    """
     path = root / "run.json"
     if not scan.exists(path):
         draft = root / f".run-{uuid.uuid4().hex}.json"
@@ -252,7 +293,11 @@ def _run_id(root: Path, note: str | None, known: str | None) -> str:
         disk.sync_dir(root)
     run = read_run(root)
     if not run:
-        raise UsageError(f"{path} is a symbolic link that leads nowhere: put the file back, or remove the link")
+        raise UsageError(
+            f"{path} is a symbolic link that leads nowhere: put the file back, or remove the link"
+        )
     if known is not None and run != known:
-        raise UsageError(f"{root} is another run's directory: its id is {run}, and {known} was expected")
+        raise UsageError(
+            f"{root} is another run's directory: its id is {run}, and {known} was expected"
+        )
     return run

@@ -1,4 +1,6 @@
-"""Committing: the owner of a run builds, commits and links checkpoints, and removes those that no rule keeps."""
+"""Committing: the owner of a run builds,
+commits and links checkpoints, and removes those that no rule keeps.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ class Copies(Protocol):
     """The part that copies checkpoints to other places."""
 
     def spared(self) -> Collection[str]:
-        """Names of the checkpoints that are being copied, or are about to be: they are not pruned."""
+        """Names of the checkpoints that are being copied,
+        or are about to be: they are not pruned.
+        """
         ...
 
     def give_way(self) -> None:
@@ -66,7 +70,13 @@ class Committing:
     """The owner's side of a store. Its threads write one after another."""
 
     def __init__(
-        self, index: CheckpointIndex, sharing: Sharing, keep: Rule | None, *, take_over: bool, private: bool = False
+        self,
+        index: CheckpointIndex,
+        sharing: Sharing,
+        keep: Rule | None,
+        *,
+        take_over: bool,
+        private: bool = False,
     ) -> None:
         self.root, self.index, self.sharing = index.root, index, sharing
         self.keep = keep
@@ -74,16 +84,21 @@ class Committing:
         self.take_over = take_over or os.environ.get("HOLDFAST_TAKE_OVER") == "1"
         self.attempt: Attempt | None = None  # None: nothing was written yet
         self.parent: str | None = None  # name of the checkpoint before the next one
-        self.not_finite: Sequence[str] = ()  # names of that checkpoint's weights that are not finite (the first ones)
+        # names of that checkpoint's weights that are not finite (the first ones)
+        self.not_finite: Sequence[str] = ()
         self._turn = threading.RLock()  # one thread at a time claims or writes
         self.copies: Copies = NoCopies()
-        self.protected: Collection[str] = ()  # names of checkpoints that no rule removes before the next save
-        self._failed: set[Path] = set()  # directories of saves that failed, and could not be removed
-        self._unsure: str | None = None  # its commit failed, perhaps after the rename: it may be there, not durable
+        # names of checkpoints that no rule removes before the next save
+        self.protected: Collection[str] = ()
+        # directories of saves that failed, and could not be removed
+        self._failed: set[Path] = set()
+        # its commit failed, perhaps after the rename: it may be there, not durable
+        self._unsure: str | None = None
         self.signer: Signer | None = None  # signs the manifests
         self._elsewhere = claiming.Elsewhere()
 
-    # -- owning ---------------------------------------------------------------------------------------------------
+    # -- owning
+    # ----------------------------------------------------------------------------------------------
 
     def claim(self) -> Attempt:
         """Become the run's owner if this store is not yet.
@@ -100,9 +115,12 @@ class Committing:
     def _begin(self) -> Attempt:
         with writing(self.root):
             elsewhere = self._elsewhere
-            if elsewhere.run is None and not scan.lexists(self.root / "run.json"):  # its checkpoints know it, too
+            # its checkpoints know it, too
+            if elsewhere.run is None and not scan.lexists(self.root / "run.json"):
                 elsewhere = elsewhere._replace(run=self.index.run())
-            return claiming.claim(self.root, take_over=self.take_over, private=self.private, elsewhere=elsewhere)
+            return claiming.claim(
+                self.root, take_over=self.take_over, private=self.private, elsewhere=elsewhere
+            )
 
     def know(self, elsewhere: claiming.Elsewhere) -> None:
         """Note, before the claim, the facts about the run from other places."""
@@ -130,7 +148,8 @@ class Committing:
         with attempt.acting(what), self._turn:
             yield
 
-    # -- one checkpoint -------------------------------------------------------------------------------------------
+    # -- one checkpoint
+    # -------------------------------------------------------------------------------------------
 
     def begin(self, name: Name) -> Path:
         """Create an empty directory in the attempt's own directory; return its path.
@@ -144,7 +163,9 @@ class Committing:
             if attempts.is_checkpoint(self.root / "checkpoints" / str(name)):
                 attempt.require()  # without this check the directory may be a later attempt's
                 if str(name) != self._unsure:
-                    raise UsageError(f"{self.root}: {name} is already committed; checkpoints are immutable")
+                    raise UsageError(
+                        f"{self.root}: {name} is already committed; checkpoints are immutable"
+                    )
                 attempts.set_aside(attempt, self.root / "checkpoints" / str(name), "unsynced")
             for path in {*self._failed, partial}:
                 disk.remove_tree(path)
@@ -161,13 +182,17 @@ class Committing:
         self.parent = None if before is None else str(before)
 
     def give_up(self, partial: Path) -> None:
-        """Remove the directory of a save that failed; if the disk refuses that, the next save removes it."""
+        """Remove the directory of a save that failed;
+        if the disk refuses that, the next save removes it.
+        """
         self._unsure = partial.name
         self._failed.add(partial)
         attempts.clean_up(partial)
 
     def finish(self, name: Name, partial: Path, fill: Callable[[Path], Manifest]) -> Manifest:
-        """Let `fill` complete the directory and return its manifest; then commit. On an error remove the directory."""
+        """Let `fill` complete the directory and return its manifest; then commit. On an error
+        remove the directory.
+        """
         attempt = self.claim()
         try:
             with self.acting(attempt, "save"):
@@ -186,7 +211,12 @@ class Committing:
         return manifest
 
     def manifest(
-        self, name: Name, facts: Facts, files: dict[str, format.File], leaves: dict[str, Leaf], body: Any
+        self,
+        name: Name,
+        facts: Facts,
+        files: dict[str, format.File],
+        leaves: dict[str, Leaf],
+        body: Any,
     ) -> Manifest:
         """The manifest of the checkpoint."""
         attempt = self.claim()
@@ -217,7 +247,8 @@ class Committing:
         """Require free space for a save, after deleting surplus checkpoints.
 
         Raises:
-            NoSpace: `need` bytes, and some to spare, are not free, even after removing all that the rule does not keep.
+            NoSpace: `need` bytes, and some to spare, are not free, even after removing all that the
+                rule does not keep.
         """
         need += _SPARE_BYTES
         free, advice = disk.free_bytes(self.root), "Free some space, or keep fewer checkpoints"
@@ -234,11 +265,13 @@ class Committing:
                 advice = f"Free some space: {error}"
         if need > free:
             raise NoSpace(
-                f"{self.root}: the checkpoint and {_SPARE_BYTES >> 20} MiB to spare need {need:,} bytes, and {free:,} "
+                f"{self.root}: the checkpoint and {_SPARE_BYTES >> 20} "
+                f"MiB to spare need {need:,} bytes, and {free:,} "
                 f"are free; nothing was written. {advice}"
             )
 
-    # -- all of them ----------------------------------------------------------------------------------------------
+    # -- all of them
+    # ----------------------------------------------------------------------------------------------
 
     def apply_rule(self, name: Name, leave: Callable[[], int] = lambda: 0) -> None:
         """Remove what the rule does not keep, after `name` was committed."""
@@ -248,10 +281,11 @@ class Committing:
 
     @contextmanager
     def telling(self) -> Iterator[None]:
-        """Warn, instead of failing, if older checkpoints cannot be removed: the new one is committed.
+        """Warn, instead of failing, if older checkpoints cannot be removed: the new one is
+        committed.
 
-        A file that was damaged after it was read is written anew by the next save. An older checkpoint that must stay
-        and is damaged moves to quarantine.
+        A file that was damaged after it was read is written anew by the next save. An older
+        checkpoint that must stay and is damaged moves to quarantine.
         """
         try:
             with self._setting_damaged_aside():
@@ -273,7 +307,9 @@ class Committing:
             self.claim().record("quarantined", name=error.checkpoint.path.name, why=str(error))
 
     def _prune_past_damage(self, rule: Rule) -> list[Checkpoint]:
-        """As `prune_but`. Each older checkpoint that must stay and is damaged moves to quarantine first."""
+        """As `prune_but`.
+        Each older checkpoint that must stay and is damaged moves to quarantine first.
+        """
         while True:
             with self._setting_damaged_aside():
                 return self.prune_but(rule)
@@ -307,7 +343,9 @@ class Committing:
             return removed
 
     def quarantine(self, checkpoint: Checkpoint, why: str) -> Path:
-        """Move a checkpoint aside without deleting it; `why` is a word or two that become part of its name."""
+        """Move a checkpoint aside without deleting it;
+        `why` is a word or two that become part of its name.
+        """
         attempt = self.claim()
         self.sharing.forget()
         with self.acting(attempt, "move a checkpoint to quarantine"):
@@ -329,7 +367,8 @@ class Committing:
             attempts.unpoint(attempt, link)
 
     def best(self) -> Checkpoint:
-        """Return the checkpoint that this store's rule ranks first, or else the newest checkpoint's rule.
+        """Return the checkpoint that this store's rule ranks first, or else the newest checkpoint's
+        rule.
 
         Raises:
             NotFound: there is no rule, or no checkpoint has that metric.
@@ -337,7 +376,11 @@ class Committing:
         return self.index.best(self.own_best())
 
     def own_best(self) -> Best | None:
-        return next((rule for rule in parts(self.keep) if isinstance(rule, Best)), None) if self.keep else None
+        return (
+            next((rule for rule in parts(self.keep) if isinstance(rule, Best)), None)
+            if self.keep
+            else None
+        )
 
 
 @contextmanager

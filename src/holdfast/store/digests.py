@@ -1,4 +1,5 @@
-"""Digests: xxh3_128 finds damage. In signed checkpoints SHA-256 stands in its place, which also finds manipulation.
+"""Digests: xxh3_128 finds damage. In signed checkpoints SHA-256 stands in its place, which also
+finds manipulation.
 
 A digest tells by its length which it is: 32 or 64 hex digits.
 """

@@ -1,8 +1,10 @@
-"""Divided: a big leaf that changes only in part is saved in pieces, so that unchanged pieces keep their files.
+"""Divided: a big leaf that changes only in part is saved in pieces, so that unchanged pieces keep
+their files.
 
-A leaf is divided once a save finds that most of its bytes did not change. From then on each piece is digested before
-a save. Changed pieces go into a new file; the other files are linked. A linked file may also hold old versions of
-pieces that were written again later. They stay in the manifest, because a digest covers every byte of the file.
+A leaf is divided once a save finds that most of its bytes did not change. From then on each piece
+is digested before a save. Changed pieces go into a new file; the other files are linked. A linked
+file may also hold old versions of pieces that were written again later. They stay in the manifest,
+because a digest covers every byte of the file.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ MOST_PIECES = 1024  # approximate limit for one leaf
 MOST_LEAVES = 8  # the most leaves that are divided
 MOST_FILES = 48  # for all divided leaves; from half of that on, each save merges a few files
 _PATIENCE = 256  # the most saves to wait before another try to divide a leaf
-_REWRITTEN = 0.0075  # at most this share of a leaf is rewritten in one save to reduce the number of files
+# at most this share of a leaf is rewritten in one save to reduce the number of files
+_REWRITTEN = 0.0075
 _SPOTS, _SPOT_BYTES = 64, 32
 
 _KEY = re.compile(r"@(\d{1,18})\.(\d{1,18})/(.*)", re.DOTALL)
@@ -54,34 +57,47 @@ def parse(key: str) -> PieceRange | None:
 
 
 def current(leaves: Iterable[str]) -> dict[str, dict[int, str]]:
-    """For each divided leaf, the keys of its pieces by index. If a piece was written again, only the newest counts."""
+    """For each divided leaf, the keys of its pieces by index. If a piece was written again, only
+    the newest counts.
+    """
     found: dict[str, dict[int, PieceRange]] = {}
     for place in filter(None, map(parse, [key for key in leaves if key[:1] == "@"])):
         pieces = found.setdefault(place.leaf, {})
         if place.piece not in pieces or pieces[place.piece].number < place.number:
             pieces[place.piece] = place
-    return {leaf: {index: str(place) for index, place in pieces.items()} for leaf, pieces in found.items()}
+    return {
+        leaf: {index: str(place) for index, place in pieces.items()}
+        for leaf, pieces in found.items()
+    }
 
 
 def leaves(entries: Iterable[str]) -> dict[str, None]:
     """Keys of the leaves in a manifest; a divided leaf has the one key that the tree uses."""
     keys = [*entries]
-    return dict.fromkeys([*(key for key in keys if key[:1] != "@" or parse(key) is None), *current(keys)])
+    return dict.fromkeys(
+        [*(key for key in keys if key[:1] != "@" or parse(key) is None), *current(keys)]
+    )
 
 
 def older(entries: Mapping[str, Leaf], folder: Path) -> list[StoredLeaf]:
-    """Old versions of pieces that were written again later, in the files of the directory `folder`."""
+    """Old versions of pieces that were written again later,
+    in the files of the directory `folder`.
+    """
     keys = [key for key in entries if key[:1] == "@" and parse(key) is not None]
     held = {key for pieces in current(keys).values() for key in pieces.values()}
     return [StoredLeaf(folder, key, entries[key]) for key in keys if key not in held]
 
 
 def not_finite(entries: Mapping[str, Leaf]) -> list[str]:
-    """Keys of the leaves of one process in which a number is not finite. Old versions of pieces do not count."""
+    """Keys of the leaves of one process in which a number is not finite.
+    Old versions of pieces do not count.
+    """
     found = [key for key, leaf in entries.items() if leaf.finite is False]
     pieces = current(entries) if any(key[:1] == "@" for key in found) else {}
     names = {key: leaf for leaf, keys in pieces.items() for key in keys.values()}
-    return list(dict.fromkeys(names.get(key, key) for key in found if key in names or parse(key) is None))
+    return list(
+        dict.fromkeys(names.get(key, key) for key in found if key in names or parse(key) is None)
+    )
 
 
 def big(leaves: Mapping[str, Block]) -> list[str]:
@@ -90,7 +106,9 @@ def big(leaves: Mapping[str, Block]) -> list[str]:
 
 
 def grid(shape: Sequence[int], itemsize: int) -> list[Box]:
-    """The pieces of a leaf in memory order, each contiguous. Empty if the leaf cannot be divided in this way."""
+    """The pieces of a leaf in memory order, each contiguous.
+    Empty if the leaf cannot be divided in this way.
+    """
     target = max(PIECE_BYTES, -(-math.prod(shape) * itemsize // MOST_PIECES))
     axis = 0
     while axis < len(shape) and itemsize * math.prod(shape[axis + 1 :]) > target:
@@ -114,7 +132,12 @@ def grid(shape: Sequence[int], itemsize: int) -> list[Box]:
 def pieces(block: Block) -> list[Block]:
     """Views of the leaf's pieces in the same memory; empty if the leaf is not divided."""
     itemsize = ITEMSIZE.get(block.dtype)
-    if not isinstance(block.data, memoryview) or block.data.nbytes < LEAST_BYTES or not itemsize or "of" in block.attrs:
+    if (
+        not isinstance(block.data, memoryview)
+        or block.data.nbytes < LEAST_BYTES
+        or not itemsize
+        or "of" in block.attrs
+    ):
         return []
     found = []
     for box in grid(block.shape, itemsize):
@@ -125,7 +148,9 @@ def pieces(block: Block) -> list[Block]:
     return found
 
 
-def stored(key: str, pieces: Iterable[str], entries: Mapping[str, Leaf], folder: Path) -> StoredPieces:
+def stored(
+    key: str, pieces: Iterable[str], entries: Mapping[str, Leaf], folder: Path
+) -> StoredPieces:
     """Return a handle on a divided leaf in the directory `folder`.
 
     Raises:
@@ -149,7 +174,9 @@ class Division(NamedTuple):
 
 
 class _Dense(NamedTuple):
-    """A leaf that is left whole for some saves before the next try to divide it; each wait is twice as long."""
+    """A leaf that is left whole for some saves before the next try to divide it;
+    each wait is twice as long.
+    """
 
     saves: int
     all_of_them: int
@@ -161,21 +188,35 @@ class _Dense(NamedTuple):
 
 
 class Divided:
-    """Decides which leaves of a run are divided, and which pieces a save writes. After a restart it has no history."""
+    """Decides which leaves of a run are divided, and which pieces a save writes. After a restart
+    it has no history.
+    """
 
     def __init__(self) -> None:
-        self._spots: dict[str, bytes] = {}  # samples of a few bytes from each big leaf that was written whole
-        self._dense: dict[str, _Dense] = {}  # leaves that changed too much for dividing to be useful
+        # samples of a few bytes from each big leaf that was written whole
+        self._spots: dict[str, bytes] = {}
+        # leaves that changed too much for dividing to be useful
+        self._dense: dict[str, _Dense] = {}
 
     def divide(
-        self, leaves: Mapping[str, Block], lineage: Lineage, whole: Whole, taken: Collection[str] = ()
+        self,
+        leaves: Mapping[str, Block],
+        lineage: Lineage,
+        whole: Whole,
+        taken: Collection[str] = (),
     ) -> dict[str, Division]:
-        """Divide those of `leaves` for which that saves writing; no new file gets a name in `taken`."""
+        """Divide those of `leaves` for which that saves writing;
+        no new file gets a name in `taken`.
+        """
         known = current(lineage.leaves)
-        partly = [key for key, block in leaves.items() if self._is_partly(key, block, known, lineage)]
+        partly = [
+            key for key, block in leaves.items() if self._is_partly(key, block, known, lineage)
+        ]
         partly.sort(key=lambda key: (key not in known, -leaves[key].data.nbytes))
         parted = {key: found for key in partly[:MOST_LEAVES] if (found := pieces(leaves[key]))}
-        number = max((place.number for place in filter(None, map(parse, lineage.leaves))), default=0)
+        number = max(
+            (place.number for place in filter(None, map(parse, lineage.leaves))), default=0
+        )
         divisions = {}
         for key, parts in parted.items():
             number += 1
@@ -189,8 +230,12 @@ class Divided:
                 divisions[key] = division
         return divisions
 
-    def _is_partly(self, key: str, block: Block, known: Mapping[str, Any], lineage: Lineage) -> bool:
-        """Whether the leaf is divided already, or most of it is unchanged since it was last written whole."""
+    def _is_partly(
+        self, key: str, block: Block, known: Mapping[str, Any], lineage: Lineage
+    ) -> bool:
+        """Whether the leaf is divided already,
+        or most of it is unchanged since it was last written whole.
+        """
         if key in known:
             return True
         if key in self._dense and self._dense[key].saves > 0:
@@ -200,11 +245,15 @@ class Divided:
         if (
             old is None
             or leaf is None
-            or (leaf.size_bytes, leaf.shape, leaf.dtype) != (block.data.nbytes, tuple(block.shape), block.dtype)
+            or (leaf.size_bytes, leaf.shape, leaf.dtype)
+            != (block.data.nbytes, tuple(block.shape), block.dtype)
         ):
             return False
         new = _spots(block.data)
-        same = sum(old[at : at + _SPOT_BYTES] == new[at : at + _SPOT_BYTES] for at in range(0, len(new), _SPOT_BYTES))
+        same = sum(
+            old[at : at + _SPOT_BYTES] == new[at : at + _SPOT_BYTES]
+            for at in range(0, len(new), _SPOT_BYTES)
+        )
         return 2 * same >= _SPOTS
 
     def note(self, leaves: Mapping[str, Block], written: Iterable[str]) -> None:
@@ -219,38 +268,71 @@ def _spots(data: Data) -> bytes:
 
 
 def _division(
-    first: PieceRange, parts: Sequence[Block], known: Mapping[int, str], lineage: Lineage, whole: Whole, most_files: int
+    first: PieceRange,
+    parts: Sequence[Block],
+    known: Mapping[int, str],
+    lineage: Lineage,
+    whole: Whole,
+    most_files: int,
 ) -> Division | None:
-    """Which pieces of one leaf are written and linked; None if so much changed that writing it whole is better."""
-    fits = len(known) == len(parts) and all(alike(parts[index], lineage.leaves[key]) for index, key in known.items())
+    """Which pieces of one leaf are written and linked;
+    None if so much changed that writing it whole is better.
+    """
+    fits = len(known) == len(parts) and all(
+        alike(parts[index], lineage.leaves[key]) for index, key in known.items()
+    )
     same = _unchanged(parts, known, lineage) if fits else set()
     size = sum(part.data.nbytes for part in parts)
     if fits and 2 * sum(parts[index].data.nbytes for index in same) < size:
         return None
-    links = lineage.links_of((lineage.leaves[known[index]].shard for index in sorted(same)), whole, time.time())
-    if sum(link.file.size_bytes for link in links) > 3 * size:  # the files hold mostly old versions that are never read
+    links = lineage.links_of(
+        (lineage.leaves[known[index]].shard for index in sorted(same)), whole, time.time()
+    )
+    # the files hold mostly old versions that are never read
+    if sum(link.file.size_bytes for link in links) > 3 * size:
         links = []
     kept = {index for link in links for index in same if known[index] in link.leaves}
-    for index in _merged([[i for i in kept if known[i] in link.leaves] for link in links], parts, size, most_files):
+    for index in _merged(
+        [[i for i in kept if known[i] in link.leaves] for link in links], parts, size, most_files
+    ):
         kept.discard(index)
     links = [link for link in links if any(known[index] in link.leaves for index in kept)]
-    fresh = {str(first._replace(piece=index)): part for index, part in enumerate(parts) if index not in kept}
+    fresh = {
+        str(first._replace(piece=index)): part
+        for index, part in enumerate(parts)
+        if index not in kept
+    }
     return Division(
-        {known[index]: parts[index] for index in sorted(kept)}, fresh, list(_shards(first, fresh, size)), links
+        {known[index]: parts[index] for index in sorted(kept)},
+        fresh,
+        list(_shards(first, fresh, size)),
+        links,
     )
 
 
 def _unchanged(parts: Sequence[Block], known: Mapping[int, str], lineage: Lineage) -> set[int]:
     """Indexes of the pieces that are the same as in the last checkpoint."""
     samples = lineage.samples
-    asked = [i for i, key in known.items() if key not in samples or samples[key] == sample(parts[i].data)]
+    asked = [
+        i for i, key in known.items() if key not in samples or samples[key] == sample(parts[i].data)
+    ]
     found = digests_of([parts[index].data for index in asked], lineage.kind)
-    return {index for index, digest in zip(asked, found, strict=True) if digest == lineage.leaves[known[index]].digest}
+    return {
+        index
+        for index, digest in zip(asked, found, strict=True)
+        if digest == lineage.leaves[known[index]].digest
+    }
 
 
-def _merged(held: Sequence[Sequence[int]], parts: Sequence[Block], size: int, most_files: int) -> list[int]:
-    """Indexes of unchanged pieces to write again, so that files can go: at most a share of the leaf in each save."""
-    sizes = sorted((sum(parts[index].data.nbytes for index in indices), list(indices)) for indices in held)
+def _merged(
+    held: Sequence[Sequence[int]], parts: Sequence[Block], size: int, most_files: int
+) -> list[int]:
+    """Indexes of unchanged pieces to write again, so that files can go: at most a share of the
+    leaf in each save.
+    """
+    sizes = sorted(
+        (sum(parts[index].data.nbytes for index in indices), list(indices)) for indices in held
+    )
     count, budget, found = len(held) + 1, size * _REWRITTEN, list[int]()
     for live, indices in sizes:
         if count <= most_files // 2:
@@ -282,5 +364,7 @@ def _shards(first: PieceRange, fresh: Mapping[str, Block], size: int) -> Iterabl
     for index, keys in enumerate(packs, 1):
         names = [f"{first.leaf}@{','.join(map(str, fresh[key].attrs['at']))}" for key in keys]
         yield Shard(
-            f"{shard_stem(first.leaf)}-pieces-{first.number}-{index}.safetensors", keys, header(keys, names, fresh)
+            f"{shard_stem(first.leaf)}-pieces-{first.number}-{index}.safetensors",
+            keys,
+            header(keys, names, fresh),
         )

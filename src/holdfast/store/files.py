@@ -1,4 +1,6 @@
-"""Files: files of a checkpoint that are not shards, with any content. Such a file's digest is computed over blocks."""
+"""Files: files of a checkpoint that are not shards, with any content. Such a file's digest is
+computed over blocks.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ def make_durable(path: Path, kind: str) -> dict[str, File]:
     """Sync all files and directories below `path`; return the files' entries for the manifest.
 
     Raises:
-        UsageError: there is something other than plain files and directories, or a file has the manifest's name.
+        UsageError: there is something other than plain files and directories, or a file has the
+            manifest's name.
     """
     files = {}
     for place, folders, names in scan.walk(path):
@@ -28,20 +31,31 @@ def make_durable(path: Path, kind: str) -> dict[str, File]:
             mode = os.lstat(found).st_mode
             plain = stat.S_ISREG(mode) or stat.S_ISDIR(mode)  # opening a pipe would block
             if not is_text(inside):
-                raise UsageError(f"{inside!r}: a file of a checkpoint has a name in UTF-8; give it another one")
+                raise UsageError(
+                    f"{inside!r}: a file of a checkpoint has a name in UTF-8; give it another one"
+                )
             if not plain or not format.is_inside(inside):
-                raise UsageError(f"{inside}: a checkpoint holds plain files only, and its {MANIFEST} is Holdfast's")
+                raise UsageError(
+                    f"{inside}: a checkpoint holds plain files only, "
+                    f"and its {MANIFEST} is Holdfast's"
+                )
             disk.close_if_private(found)
         for name in sorted(names):
             disk.sync_file(Path(place) / name)
-            files[(Path(place) / name).relative_to(path).as_posix()] = _entry(Path(place) / name, kind)
+            files[(Path(place) / name).relative_to(path).as_posix()] = _entry(
+                Path(place) / name, kind
+            )
         disk.sync_dir(Path(place))
     return files
 
 
 def sound(path: Path, file: File, *, cold: bool) -> bool:
-    """Whether the bytes are those that were committed. With `cold`, read them from the medium and not the cache."""
-    return source.twice(path, lambda: _digest(path, format.kind_of(file.digest), cold=cold) == file.digest, bool)
+    """Whether the bytes are those that were committed.
+    With `cold`, read them from the medium and not the cache.
+    """
+    return source.twice(
+        path, lambda: _digest(path, format.kind_of(file.digest), cold=cold) == file.digest, bool
+    )
 
 
 def _entry(path: Path, kind: str) -> File:

@@ -36,7 +36,9 @@ class FiniteCheck:
 class _CheckedPiece:
     """The digest of one piece. It gets whole numbers at a time."""
 
-    def __init__(self, finite: list[bool | msgspec.UnsetType], index: int, dtype: str, digest: Hash) -> None:
+    def __init__(
+        self, finite: list[bool | msgspec.UnsetType], index: int, dtype: str, digest: Hash
+    ) -> None:
         self._digest = digest
         self._finite, self._index, self._dtype = finite, index, dtype
 

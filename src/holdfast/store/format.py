@@ -1,4 +1,6 @@
-"""Format: the names in a run's directory and the manifest, as `docs/format.md` defines them. Does no I/O."""
+"""Format: the names in a run's directory and the manifest,
+as `docs/format.md` defines them. Does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,13 @@ from ..rules import Best
 from .digests import HEX, SHA256, XXH3, digest, hasher, joined_digest, kind_of
 from .signing import Key, Signer
 
-__all__ = ["SHA256", "XXH3", "digest", "hasher", "joined_digest", "kind_of"]  # who asks for digests asks the format
+# who asks for digests asks the format
+__all__ = ["SHA256", "XXH3", "digest", "hasher", "joined_digest", "kind_of"]
 
 NEWEST = 6  # of checkpoints; see "How the version covers it" in docs/format.md
-VERSION = 1  # released with 0.1.0: a change raises it, and golden checkpoints of each older version stay readable
+# released with 0.1.0: a change raises it, and golden checkpoints of each older version stay
+# readable
+VERSION = 1
 MANIFEST = "manifest.json"
 MOST_BYTES = 1 << 30  # of a manifest, or of the part of a rank; readers hold all of it in memory
 PHASES = ("step", "end")
@@ -31,18 +36,23 @@ MOST_NAMES = 16  # of leaves that are not finite
 
 _NAME = re.compile(r"step-(\d{9,18})(-end)?")
 _HEAD = re.compile(
-    rb'\{"holdfast": (\d+), "digest": "([0-9a-f]{32})",(?: "key": "([0-9a-f]{64})", "signature": "([0-9a-f]{128})",)?\n'
+    rb'\{"holdfast": (\d+), "digest": "([0-9a-f]{32})",'
+    rb'(?: "key": "([0-9a-f]{64})", "signature": "([0-9a-f]{128})",)?\n'
 )
 _VERSION = re.compile(rb'\{"holdfast": (\d+),')  # how every version's manifest begins
 _ZEROS, _NO_SIGNATURE = b"0" * 32, b"0" * 128
-_LEAVES = b',\n"leaves": {\n'  # no name of a file or field can contain these bytes: JSON strings have no newlines
-_MOST_STEM = 100  # letters of a shard's name that come from its key; file systems take names of 255 bytes
+# no name of a file or field can contain these bytes: JSON strings have no newlines
+_LEAVES = b',\n"leaves": {\n'
+# letters of a shard's name that come from its key; file systems take names of 255 bytes
+_MOST_STEM = 100
 _DIRECTIONS = {"max": max, "min": min}
 _NOT_FINITE = ("nan", "inf", "-inf")
 
 
 class Name(NamedTuple):
-    """A checkpoint's position in its run. Names sort in time order: `step-000001200` < `step-000001200-end`."""
+    """A checkpoint's position in its run. Names sort in time order: `step-000001200` <
+    `step-000001200-end`.
+    """
 
     step: int
     phase: str = "step"
@@ -65,7 +75,8 @@ def parse_name(text: str) -> Name | None:
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
-# gc=False: values read from JSON or written to it have no cycles, so Python's collector need not visit each leaf
+# gc=False: values read from JSON or written to it have no cycles, so Python's collector need not
+# visit each leaf
 class Leaf(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """The place of one leaf. `offset` is in bytes from the start of the shard's file."""
 
@@ -77,14 +88,18 @@ class Leaf(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     size_bytes: Size
     digest: str
     attrs: dict[str, Any] = {}
-    finite: bool | msgspec.UnsetType = msgspec.UNSET  # False: it is a weight, and some of its numbers are not finite
+    # False: it is a weight, and some of its numbers are not finite
+    finite: bool | msgspec.UnsetType = msgspec.UNSET
 
 
-in_file = attrgetter("offset", "size_bytes")  # sort key in a file; a leaf without bytes is before another at its offset
+# sort key in a file; a leaf without bytes is before another at its offset
+in_file = attrgetter("offset", "size_bytes")
 
 
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One data file. If it is shared: the checkpoint it was written for, when, and how often it was linked since."""
+    """One data file. If it is shared: the checkpoint it was written for, when, and how often it
+    was linked since.
+    """
 
     size_bytes: Size
     digest: str
@@ -98,9 +113,9 @@ class PartEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
     part: str  # the name of the part's file
     size_bytes: Size  # total size of its shards
-    firsts: list[
-        str
-    ] = []  # in the sorted keys of the common leaves (equal on all ranks): where each stretch that it wrote begins
+    # in the sorted keys of the common leaves (equal on all ranks): where each stretch that it
+    # wrote begins
+    firsts: list[str] = []
 
 
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -119,7 +134,8 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     document: dict[str, Any]
     files: dict[str, File]
     ranks: list[PartEntry] | None = None  # one entry for each rank if several ranks wrote it
-    not_finite: list[str] = []  # weights with numbers that are not finite: at most `MOST_NAMES` of them
+    # weights with numbers that are not finite: at most `MOST_NAMES` of them
+    not_finite: list[str] = []
     key: str = ""  # the public key, in hex, by which the first line says it is signed
     own_bytes: int = 0  # of manifest.json itself, where it was read
 
@@ -147,12 +163,16 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         if self.ranks is not None:
             # the view of one rank has only its own part
             known = (each for each in self.ranks if each.part in self.files)
-            return self.own_bytes + sum(self.files[each.part].size_bytes + each.size_bytes for each in known)
+            return self.own_bytes + sum(
+                self.files[each.part].size_bytes + each.size_bytes for each in known
+            )
         return self.own_bytes + sum(file.size_bytes for file in self.files.values())
 
     @property
     def best_rule(self) -> Best | None:
-        """The `Best` rule under which it was saved; None if there was none or if this version cannot read it."""
+        """The `Best` rule under which it was saved;
+        None if there was none or if this version cannot read it.
+        """
         said = self.best or {}
         metric, direction = said.get("metric"), _DIRECTIONS.get(said.get("direction", ""))
         return Best(metric, direction) if metric and direction else None
@@ -163,18 +183,22 @@ class Manifest(Head, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     leaves: dict[str, Leaf]
     tree: Any
-    version: int = 0  # to write: the lowest that expresses its parts, as far as they are not in the tree
+    # to write: the lowest that expresses its parts, as far as they are not in the tree
+    version: int = 0
 
 
 AnyHead = TypeVar("AnyHead", bound=Head)
-# Made here, where only one thread is: msgspec 0.2 can crash the process when two threads use a type for the first time.
+# Made here, where only one thread is: msgspec 0.2 can crash the process when two threads use a type
+# for the first time.
 _HEADS, _MANIFESTS = msgspec.json.Decoder(Head), msgspec.json.Decoder(Manifest)
 
 
 def encode(manifest: Manifest, signer: Signer | None = None) -> bytes:
-    """Return the bytes of manifest.json: a first line of fixed form, then one line for every field, file and leaf.
+    """Return the bytes of manifest.json: a first line of fixed form, then one line for every field,
+    file and leaf.
 
-    With a signer, the first line has its public key, and the signature of the whole with zeros in their places.
+    With a signer, the first line has its public key, and the signature of the whole with zeros in
+    their places.
     """
     fields = msgspec.structs.asdict(manifest)
     del fields["key"], fields["version"]  # the first line has them
@@ -212,22 +236,27 @@ def require_short(text: bytes) -> None:
     """
     if len(text) > MOST_BYTES - (1 << 20):
         raise UsageError(
-            f"cannot save the state: what is in no tensor or array takes {len(text):,} bytes of JSON, and at most "
+            "cannot save the state: what is in no tensor or "
+            f"array takes {len(text):,} bytes of JSON, and at most "
             f"{MOST_BYTES:,} fit into a manifest; put numbers into arrays, and text into bytes"
         )
 
 
 def field_lines(fields: Mapping[str, Any]) -> bytes:
-    """Return one line for each field; in `files` and `leaves`, one for each entry. Texts for users are made `legible`.
+    """Return one line for each field; in `files` and `leaves`, one for each entry. Texts for users
+    are made `legible`.
 
     Raises:
         UsageError: a name in the tree is not Unicode text.
     """
     try:
-        return ",\n".join(f"{_json(key)}: {_field(key, value)}" for key, value in fields.items()).encode()
+        return ",\n".join(
+            f"{_json(key)}: {_field(key, value)}" for key, value in fields.items()
+        ).encode()
     except UnicodeEncodeError as error:
         raise UsageError(
-            f"cannot save the state: {error.object!r} in it, the name of a class or a member, is no text"
+            f"cannot save the state: {error.object!r} in it, "
+            "the name of a class or a member, is no text"
         ) from error
 
 
@@ -247,7 +276,11 @@ def _json(value: Any) -> str:
 
 
 def _lines(entries: Mapping[str, Any]) -> str:
-    return "{\n" + ",\n".join(f"{_json(key)}: {_json(value)}" for key, value in entries.items()) + "\n}"
+    return (
+        "{\n"
+        + ",\n".join(f"{_json(key)}: {_json(value)}" for key, value in entries.items())
+        + "\n}"
+    )
 
 
 def decode(data: bytes, where: object, key: Key | None = None) -> Manifest:
@@ -273,7 +306,9 @@ def decode(data: bytes, where: object, key: Key | None = None) -> Manifest:
 
 
 def decode_head(data: bytes, where: object, key: Key | None = None) -> Head:
-    """Decode the head of a manifest, quickly: after the files, only digest and signature are checked."""
+    """Decode the head of a manifest, quickly:
+    after the files, only digest and signature are checked.
+    """
     text, signer = _sound(data, where, key)
     cut = data.find(_LEAVES, len(data) - len(text))
     if cut < 0:
@@ -281,13 +316,16 @@ def decode_head(data: bytes, where: object, key: Key | None = None) -> Head:
     try:
         head = _signed(_HEADS.decode(bytes(text[: cut - len(data)]) + b"}"), signer, len(data))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return decode(data, where, key)  # it is valid but laid out differently, or this raises the exact error
+        # it is valid but laid out differently, or this raises the exact error
+        return decode(data, where, key)
     _check(head, where)
     return head
 
 
 def _sound(data: bytes, where: object, key: Key | None) -> tuple[memoryview, str]:
-    """Check the digest, and with `key` the signature; return the fields as JSON, and the key that is said to sign."""
+    """Check the digest, and with `key` the signature;
+    return the fields as JSON, and the key that is said to sign.
+    """
     head = _HEAD.match(data)
     if head is None:
         if (said := _VERSION.match(data)) is not None:
@@ -311,16 +349,20 @@ def require_version(version: str, where: object) -> None:
     """Require a format version that this library reads.
 
     Raises:
-        StoreError: this library does not read that version. What it does not know it does not take for damaged.
+        StoreError: this library does not read that version. What it does not know it does not take
+            for damaged.
     """
     if version not in (str(VERSION), str(NEWEST)):
         raise StoreError(
-            f"{where}: format version {version[:20]}; this Holdfast reads {VERSION} and {NEWEST}: use a newer one"
+            f"{where}: format version {version[:20]}; "
+            f"this Holdfast reads {VERSION} and {NEWEST}: use a newer one"
         )
 
 
 def run_json(run: str, by: Mapping[str, Any], note: str | None) -> bytes:
-    """Return the content of run.json for the run with this id, begun now. Its version covers the whole directory."""
+    """Return the content of run.json for the run with this id,
+    begun now. Its version covers the whole directory.
+    """
     facts = {"holdfast": VERSION, "run": run, "began": time.time(), "by": by, "note": note}
     return msgspec.json.format(legible.json_bytes(facts), indent=1) + b"\n"
 
@@ -347,7 +389,9 @@ def run_of(data: bytes, where: object, advice: str) -> str:
 
 
 def _signed(head: AnyHead, signer: str, size: int) -> AnyHead:
-    """Return the manifest with its size, and the key that its first line names; no field of its own may say these."""
+    """Return the manifest with its size, and the key that its first line names; no field of its
+    own may say these.
+    """
     if head.key or head.own_bytes:
         raise msgspec.DecodeError("its fields name a key or a size")
     return msgspec.structs.replace(head, key=signer, own_bytes=size)
@@ -367,10 +411,16 @@ def _check(head: Head, where: object) -> None:
 
 def _check_ranks(ranks: list[PartEntry], files: Mapping[str, File], where: object) -> None:
     names = [each.part for each in ranks]
-    if not names or names != [part_name(rank) for rank in range(len(names))] or {*names} != files.keys():
+    if (
+        not names
+        or names != [part_name(rank) for rank in range(len(names))]
+        or {*names} != files.keys()
+    ):
         raise Damaged(f"{where}: does not name one part for each rank, and nothing else")
     firsts = [key for each in ranks for key in each.firsts]
-    ordered = all(each.firsts == sorted(each.firsts) for each in ranks) and len(set(firsts)) == len(firsts)
+    ordered = all(each.firsts == sorted(each.firsts) for each in ranks) and len(set(firsts)) == len(
+        firsts
+    )
     if not ordered:
         raise Damaged(f"{where}: its parts are not in order")
 
@@ -381,26 +431,39 @@ def check_files(files: Mapping[str, File], where: object, kind: str) -> None:
         if not is_inside(name) or not HEX[kind].fullmatch(file.digest):
             raise Damaged(f"{where}: file {name!r} is not one that a checkpoint can hold")
         if file.origin and parse_name(file.origin) is None:
-            raise Damaged(f"{where}: file {name!r} was taken over from {file.origin!r}, which is no checkpoint")
+            raise Damaged(
+                f"{where}: file {name!r} was taken over from "
+                f"{file.origin!r}, which is no checkpoint"
+            )
 
 
-def check_leaves(leaves: Mapping[str, Leaf], files: Mapping[str, File], where: object, kind: str) -> None:
+def check_leaves(
+    leaves: Mapping[str, Leaf], files: Mapping[str, File], where: object, kind: str
+) -> None:
     """Raise Damaged unless each leaf lies inside one of the files."""
     sizes = {name: file.size_bytes for name, file in files.items() if "/" not in name}
     for key, leaf in leaves.items():
-        if leaf.offset + leaf.size_bytes > sizes.get(leaf.shard, -1) or not HEX[kind].fullmatch(leaf.digest):
+        if leaf.offset + leaf.size_bytes > sizes.get(leaf.shard, -1) or not HEX[kind].fullmatch(
+            leaf.digest
+        ):
             raise Damaged(f"{where}: leaf {key!r} does not lie inside {leaf.shard!r}")
 
 
 def is_inside(name: str) -> bool:
-    """Whether `name`, a relative path with forward slashes, stays inside the checkpoint's directory."""
+    """Whether `name`, a relative path with forward slashes,
+    stays inside the checkpoint's directory.
+    """
     parts = name.split("/")
-    plain = all(part not in ("", ".", "..") for part in parts) and not any(c in name for c in "\0\\")
+    plain = all(part not in ("", ".", "..") for part in parts) and not any(
+        c in name for c in "\0\\"
+    )
     return plain and name != MANIFEST
 
 
 def part_name(rank: int) -> str:
-    """The name of the file in which a rank lists what it wrote; its shards' names have the same prefix."""
+    """The name of the file in which a rank lists what it wrote;
+    its shards' names have the same prefix.
+    """
     return f"rank-{rank:05d}.json"
 
 
@@ -422,7 +485,9 @@ def seconds(created: str) -> float:
 
 
 def pack_metrics(metrics: Mapping[str, Any]) -> dict[str, float | str | None]:
-    """Return metrics as JSON can hold them: values that are not finite become "nan", "inf" or "-inf"."""
+    """Return metrics as JSON can hold them:
+    values that are not finite become "nan", "inf" or "-inf".
+    """
     return {legible.legible(name): number(name, value) for name, value in metrics.items()}
 
 
@@ -437,7 +502,8 @@ def number(name: str, value: Any) -> float | str:
             value = value.item()  # a NumPy scalar or a tensor of one element
     if not isinstance(value, int | float):
         raise UsageError(
-            f"metric {name!r} is a {type(value).__qualname__}, not one number: log its mean(), for example"
+            f"metric {name!r} is a {type(value).__qualname__}, "
+            "not one number: log its mean(), for example"
         )
     whole = isinstance(value, int) and abs(value) <= 2**53
     try:

@@ -1,8 +1,10 @@
-"""Lineage: which leaves are unchanged since the last checkpoint, so that their shards are linked instead of written.
+"""Lineage: which leaves are unchanged since the last checkpoint, so that their shards are linked
+instead of written.
 
-A leaf that has changed once is expected to change again. So a save compares only leaves that were the same in the last
-two checkpoints; these leaves have shards of their own. Damage to a shared file affects all checkpoints that share it.
-So the file is read back from the medium before each link, and written anew from time to time (`Whole`).
+A leaf that has changed once is expected to change again. So a save compares only leaves that were
+the same in the last two checkpoints; these leaves have shards of their own. Damage to a shared file
+affects all checkpoints that share it. So the file is read back from the medium before each link,
+and written anew from time to time (`Whole`).
 """
 
 from __future__ import annotations
@@ -39,14 +41,16 @@ class Link(NamedTuple):
 class Lineage(NamedTuple):
     """The checkpoint whose files the next one may link.
 
-    With several ranks: the leaves that this rank wrote. Also, without a file, common leaves that another rank wrote.
+    With several ranks: the leaves that this rank wrote. Also, without a file, common leaves that
+    another rank wrote.
     """
 
     path: Path
     created: str
     files: Mapping[str, File]
     leaves: Mapping[str, Leaf]
-    steady: frozenset[str] | None = None  # leaves that were the same in the checkpoint before it; None: unknown
+    # leaves that were the same in the checkpoint before it; None: unknown
+    steady: frozenset[str] | None = None
     # a few bytes of each big leaf: if these differ, the leaf changed and is not digested
     samples: Mapping[str, bytes] = {}
 
@@ -55,8 +59,11 @@ class Lineage(NamedTuple):
         """The algorithm of its digests."""
         return next((kind_of(leaf.digest) for leaf in self.leaves.values()), XXH3)
 
-    def unchanged(self, leaves: Mapping[str, Block], digests: Mapping[str, str] = MappingProxyType({})) -> set[str]:
-        """Keys of leaves whose bytes are the same as in this checkpoint. Only probable candidates are compared.
+    def unchanged(
+        self, leaves: Mapping[str, Block], digests: Mapping[str, str] = MappingProxyType({})
+    ) -> set[str]:
+        """Keys of leaves whose bytes are the same as in this checkpoint. Only probable candidates
+        are compared.
 
         `digests`: those that were computed already, by key.
         """
@@ -66,12 +73,16 @@ class Lineage(NamedTuple):
             for key, block in leaves.items()
             if key in likely
             and alike(block, self.leaves[key])
-            and (key in digests or key not in self.samples or self.samples[key] == sample(block.data))
+            and (
+                key in digests or key not in self.samples or self.samples[key] == sample(block.data)
+            )
         ]
         if sum(leaves[key].data.nbytes for key in worth) < LINK_BYTES:
             return set()
         asked = [key for key in worth if key not in digests]
-        found = dict(zip(asked, digests_of([leaves[key].data for key in asked], self.kind), strict=True))
+        found = dict(
+            zip(asked, digests_of([leaves[key].data for key in asked], self.kind), strict=True)
+        )
         return {key for key in worth if (found.get(key) or digests[key]) == self.leaves[key].digest}
 
     def links(self, unchanged: Collection[str], whole: Whole, now_s: float) -> list[Link]:
@@ -81,7 +92,9 @@ class Lineage(NamedTuple):
         return [link for link in large if all(key in unchanged for key in link.leaves)]
 
     def links_of(self, names: Iterable[str], whole: Whole, now_s: float) -> list[Link]:
-        """The files with these names and all their leaves, except files that must be written anew."""
+        """The files with these names and all their leaves,
+        except files that must be written anew.
+        """
         members: dict[str, dict[str, Leaf]] = {name: {} for name in names}
         for key, leaf in self.leaves.items():
             if leaf.shard in members:
@@ -92,19 +105,29 @@ class Lineage(NamedTuple):
             if name in self.files and not self._worn(self.files[name], whole, now_s)
         ]
 
-    def after(self, path: Path, created: str, files: Mapping[str, File], leaves: Mapping[str, Leaf]) -> Lineage:
+    def after(
+        self, path: Path, created: str, files: Mapping[str, File], leaves: Mapping[str, Leaf]
+    ) -> Lineage:
         """The lineage after a checkpoint with these files and leaves was committed at `path`."""
-        steady = (key for key, leaf in leaves.items() if key in self.leaves and _same(leaf, self.leaves[key]))
+        steady = (
+            key
+            for key, leaf in leaves.items()
+            if key in self.leaves and _same(leaf, self.leaves[key])
+        )
         return Lineage(path, created, files, leaves, frozenset(steady))
 
     def sampled(self, before: Lineage | None, samples: dict[str, bytes]) -> Lineage:
-        """The lineage with samples of the leaves that were written; the other samples are taken from `before`."""
+        """The lineage with samples of the leaves that were written;
+        the other samples are taken from `before`.
+        """
         old = before.samples if before is not None else {}
         return self._replace(samples={key: old[key] for key in old if key in self.leaves} | samples)
 
     def _shared(self, file: File) -> File:
         origin = file.origin or self.path.name
-        return File(file.size_bytes, file.digest, origin, file.written or self.created, file.links + 1)
+        return File(
+            file.size_bytes, file.digest, origin, file.written or self.created, file.links + 1
+        )
 
     def _worn(self, file: File, whole: Whole, now_s: float) -> bool:
         age_s = now_s - seconds(file.written or self.created)
@@ -113,7 +136,9 @@ class Lineage(NamedTuple):
 
 def samples_of(leaves: Mapping[str, Block], keys: Iterable[str]) -> dict[str, bytes]:
     """Return a few bytes of each big leaf."""
-    return {key: sample(leaves[key].data) for key in keys if leaves[key].data.nbytes >= _SAMPLED_BYTES}
+    return {
+        key: sample(leaves[key].data) for key in keys if leaves[key].data.nbytes >= _SAMPLED_BYTES
+    }
 
 
 def alike(block: Block, leaf: Leaf) -> bool:
@@ -131,7 +156,9 @@ def _same(leaf: Leaf, old: Leaf) -> bool:
 
 
 def digests_of(views: Sequence[Data], kind: str = XXH3) -> list[str]:
-    """Return the digest of each, with one thread per core. A thread's share is contiguous: small leaves need that."""
+    """Return the digest of each, with one thread per core. A thread's share is contiguous: small
+    leaves need that.
+    """
     total, ends, sent = sum(view.nbytes for view in views), [0], 0
     for index, view in enumerate(views, 1):
         sent += view.nbytes

@@ -1,4 +1,6 @@
-"""Locate: resolve a command's RUN argument: a run's directory, its `checkpoints`, one checkpoint, or a copy."""
+"""Locate: resolve a command's RUN argument: a run's directory,
+its `checkpoints`, one checkpoint, or a copy.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ class Location(NamedTuple):
         return [checkpoint for checkpoint in self.checkpoints() if fault(checkpoint) is None]
 
     def select(self, step: Step = None) -> Checkpoint:
-        """Return the newest checkpoint, a step's (the end of its epoch if both exist), or the best; with its manifest.
+        """Return the newest checkpoint, a step's (the end of its epoch if both exist), or the best;
+        with its manifest.
 
         Raises:
             NotFound: there is no such checkpoint.
@@ -52,30 +55,43 @@ class Location(NamedTuple):
         def look() -> Checkpoint:
             chosen = self._choose(step)
             with source.reading(chosen.path):
-                _ = chosen.tree  # the manifest itself has that; the parts of several ranks are read on demand
+                # the manifest itself has that; the parts of several ranks are read on demand
+                _ = chosen.tree
             return chosen
 
         return again(look)
 
     def best(self) -> Checkpoint:
-        """Return the checkpoint that ranks first by the rule in the newest manifest that has one; of equals the oldest.
+        """Return the checkpoint that ranks first by the rule in the newest manifest that has one;
+        of equals the oldest.
 
         Raises:
             NotFound: there is no rule, or no checkpoint has that metric.
         """
         found = best_of(self.readable())
         if found is None:
-            raise NotFound(f'{self.path}: nothing says which checkpoint is best; save with keep=Best("metric", max)')
+            raise NotFound(
+                f"{self.path}: nothing says which checkpoint is best; "
+                'save with keep=Best("metric", max)'
+            )
         return found
 
     def _choose(self, step: Step) -> Checkpoint:
         if step == "best":
             return self.best()
         found = self.checkpoints()
-        wanted = found if step in (None, "latest") else [c for c in found if step in _names(c, single=self.single)]
+        wanted = (
+            found
+            if step in (None, "latest")
+            else [c for c in found if step in _names(c, single=self.single)]
+        )
         if not wanted:
             have = ", ".join(str(c.path.name) for c in found[-5:])
-            what = "no committed checkpoint" if not found else f"no checkpoint of step {step}; the newest are: {have}"
+            what = (
+                "no committed checkpoint"
+                if not found
+                else f"no checkpoint of step {step}; the newest are: {have}"
+            )
             raise NotFound(f"{self.path}: {what}")
         return wanted[-1]
 
@@ -103,10 +119,13 @@ def locate(path: str | os.PathLike[str]) -> Location:
         return Location(place, _run_around(place.absolute().parent), single=True)
     if _is_run(place):
         return Location(place, place, single=False)
-    if _run_around(place.absolute()) is not None or any(is_checkpoint(place / entry) for entry in scan.names(place)):
+    if _run_around(place.absolute()) is not None or any(
+        is_checkpoint(place / entry) for entry in scan.names(place)
+    ):
         return Location(place, _run_around(place.absolute()), single=False)
     raise NotFound(
-        f"{path}: neither a run's directory nor a checkpoint's: no checkpoints/ and no {MANIFEST} of Holdfast's"
+        f"{path}: neither a run's directory nor a checkpoint's: "
+        f"no checkpoints/ and no {MANIFEST} of Holdfast's"
     )
 
 
@@ -114,26 +133,31 @@ def require_run(path: Path) -> None:
     """Require the path of a run's directory, or of a new one.
 
     Raises:
-        UsageError: `path` is not a run's directory but a checkpoint, the `checkpoints` directory of a run, or a mirror.
+        UsageError: `path` is not a run's directory but a checkpoint, the `checkpoints` directory of
+            a run, or a mirror.
     """
     place = path.resolve()
     if is_mirror(place):
         raise UsageError(
-            f"{path} is a mirror, which holds copies of a run: start with mirror=[{str(path)!r}] in another directory, "
+            f"{path} is a mirror, which holds copies of a run: "
+            f"start with mirror=[{str(path)!r}] in another directory, "
             f"or make one with holdfast copy {path} DIRECTORY"
         )
     if _is_ours(place / MANIFEST):
         run = _run_around(place.parent)
         around = f", {run}," if run else ""
         raise UsageError(
-            f"{path} is a checkpoint: give its run's directory{around} or read it with Checkpoint({str(path)!r})"
+            f"{path} is a checkpoint: give its run's directory{around} "
+            f"or read it with Checkpoint({str(path)!r})"
         )
     if run := _run_around(place):
         raise UsageError(f"{path} holds a run's checkpoints: give the run's directory, {run}")
 
 
 def is_mirror(path: Path) -> bool:
-    """Whether `path` is a folder with copies of a run, as `mirror=` makes them, and no run's directory."""
+    """Whether `path` is a folder with copies of a run,
+    as `mirror=` makes them, and no run's directory.
+    """
     return scan.is_dir(path / "claims") and not scan.exists(path / "attempts")
 
 
@@ -147,7 +171,9 @@ def parse_step(text: str) -> int | str:
         return int(text)
     if text in ("best", "latest") or parse_name(text) is not None:
         return text
-    raise UsageError(f"{text!r} is no step: write a number, best, latest, or a name such as step-000001200-end")
+    raise UsageError(
+        f"{text!r} is no step: write a number, best, latest, or a name such as step-000001200-end"
+    )
 
 
 def run_of(place: Location) -> Path:
@@ -160,13 +186,16 @@ def run_of(place: Location) -> Path:
         require_run(place.root)
     if place.root is None:
         raise UsageError(
-            f"{place.path}: not in a run's directory; only a run's own checkpoints can be pinned or pruned"
+            f"{place.path}: not in a run's directory; "
+            "only a run's own checkpoints can be pinned or pruned"
         )
     return place.root
 
 
 def fault(checkpoint: Checkpoint) -> str | None:
-    """Return why its manifest cannot be read; None if it can be read, "gone" if the checkpoint was removed."""
+    """Return why its manifest cannot be read;
+    None if it can be read, "gone" if the checkpoint was removed.
+    """
     try:
         _ = checkpoint.head
     except NotFound:
@@ -181,7 +210,9 @@ def fault(checkpoint: Checkpoint) -> str | None:
 
 
 def again(look: Callable[[], T]) -> T:
-    """Return the result of `look`. Call it again if a checkpoint was removed between listing and reading."""
+    """Return the result of `look`.
+    Call it again if a checkpoint was removed between listing and reading.
+    """
     for _ in range(_ROUNDS - 1):
         try:
             return look()
@@ -198,9 +229,13 @@ def _names(checkpoint: Checkpoint, *, single: bool) -> tuple[int | str, ...]:
 
 
 def _is_run(path: Path) -> bool:
-    """Whether `path` is a run. A copied run may lack journals, a new one checkpoints. Others use such names."""
+    """Whether `path` is a run. A copied run may lack journals,
+    a new one checkpoints. Others use such names.
+    """
     inside = path / "checkpoints"
-    began = scan.is_file(path / "run.json") and (scan.is_dir(path / "attempts") or scan.is_dir(inside))
+    began = scan.is_file(path / "run.json") and (
+        scan.is_dir(path / "attempts") or scan.is_dir(inside)
+    )
     return began or any(is_checkpoint(inside / entry) for entry in scan.names(inside))
 
 
@@ -210,7 +245,9 @@ def _run_around(folder: Path) -> Path | None:
 
 
 def _is_ours(manifest: Path) -> bool:
-    """Whether `manifest` is, or was before damage, a checkpoint's manifest; other programs have files of that name."""
+    """Whether `manifest` is, or was before damage, a checkpoint's manifest; other programs have
+    files of that name.
+    """
     if not scan.is_file(manifest):
         return False
     if parse_name(manifest.parent.name) is not None:

@@ -1,7 +1,9 @@
-"""Parts: in each part one rank lists what it wrote of a checkpoint. This module finds which rank has which leaf.
+"""Parts: in each part one rank lists what it wrote of a checkpoint. This module finds which rank
+has which leaf.
 
-Common leaves, which are equal on all ranks, have their own key in the part of the rank that wrote them. So have rank
-0's own leaves. Another rank's own leaves, and all pieces of divided leaves, have the key `@<rank>/<key>`.
+Common leaves, which are equal on all ranks, have their own key in the part of the rank that wrote
+them. So have rank 0's own leaves. Another rank's own leaves, and all pieces of divided leaves, have
+the key `@<rank>/<key>`.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: dict[str, File]
     leaves: dict[str, Leaf]
     tree: list[Any] = []  # empty, or one tree
-    spare: dict[str, int] = {}  # leaves whose piece another rank has, too: key -> the rank that wrote it
+    # leaves whose piece another rank has, too: key -> the rank that wrote it
+    spare: dict[str, int] = {}
 
 
 _PART = msgspec.json.Decoder(Part)  # made here for the reason that `format` has
@@ -79,7 +82,9 @@ def decode(data: bytes, root: Manifest, rank: int, where: object) -> Part:
 
 
 def check_bytes(data: bytes, root: Head, rank: int, where: object) -> format.PartEntry:
-    """Raise Damaged unless `data` is the part of `rank` that the manifest names; return its entry there."""
+    """Raise Damaged unless `data` is the part of `rank` that the manifest names;
+    return its entry there.
+    """
     said = (root.ranks or [])[rank]
     if entry(data, root.kind) != root.files[said.part]:
         raise Damaged(f"{where}: bytes 0..{len(data)} changed since commit")
@@ -93,7 +98,9 @@ def _check(part: Part, said: format.PartEntry, rank: int, kind: str, where: obje
     names = all(name.startswith(begin) and "/" not in name for name in part.files)
     keys = all(key.startswith(mine) or not key.startswith("@") for key in part.leaves)
     if part.rank != rank or len(part.tree) > 1 or not names or not keys:
-        raise Damaged(f"{where}: it is not the part of rank {rank}, or speaks of what is not that rank's")
+        raise Damaged(
+            f"{where}: it is not the part of rank {rank}, or speaks of what is not that rank's"
+        )
     if sum(file.size_bytes for file in part.files.values()) != said.size_bytes:
         raise Damaged(f"{where}: its shards are not as long as the manifest says")
     for key, leaf in part.leaves.items():
@@ -110,7 +117,9 @@ class Parts:
         self.path, self.root = path, root
         self._read: dict[int, Part] = {}
         self._entries = root.ranks or []
-        firsts = sorted((key, rank) for rank, said in enumerate(self._entries) for key in said.firsts)
+        firsts = sorted(
+            (key, rank) for rank, said in enumerate(self._entries) for key in said.firsts
+        )
         self._firsts = [key for key, _ in firsts]
         self._writers = [rank for _, rank in firsts]
 
@@ -127,7 +136,9 @@ class Parts:
         found = self._read.get(rank)
         if found is None:
             most = min(self.root.files[self._entries[rank].part].size_bytes, format.MOST_BYTES)
-            found = source.decoded(self.path_of(rank), lambda data, path: decode(data, self.root, rank, path), most)
+            found = source.decoded(
+                self.path_of(rank), lambda data, path: decode(data, self.root, rank, path), most
+            )
             self._read[rank] = found
         return found
 
@@ -138,7 +149,9 @@ class Parts:
         return self.path / self._entries[rank].part
 
     def merged(self, ranks: Iterable[int] | None = None) -> Manifest:
-        """Return the manifest with the files and leaves of all parts, or of the parts of these ranks."""
+        """Return the manifest with the files and leaves of all parts,
+        or of the parts of these ranks.
+        """
         chosen = list(self) if ranks is None else [self[rank] for rank in ranks]
         files, leaves = dict[str, File](), dict[str, Leaf]()
         for part in chosen:
@@ -163,15 +176,26 @@ class Parts:
             return own[0]
         known = top(first) or {}
         try:
-            return {"dict": {name: known[name] if is_as_rank_0(node) else node for name, node in members.items()}}
+            return {
+                "dict": {
+                    name: known[name] if is_as_rank_0(node) else node
+                    for name, node in members.items()
+                }
+            }
         except KeyError as error:
-            raise Damaged(f"{self.path}: the tree of rank {rank} refers to {error}, which rank 0's lacks") from None
+            raise Damaged(
+                f"{self.path}: the tree of rank {rank} refers to {error}, which rank 0's lacks"
+            ) from None
 
     def leaf(self, key: str, rank: int) -> Stored | None:
-        """Return a handle on that leaf as the rank saved it; None if there is none. This reads few parts."""
+        """Return a handle on that leaf as the rank saved it;
+        None if there is none. This reads few parts.
+        """
         own = self[rank].leaves.get(own_key(rank, key))
         if own is not None:
-            return self._pieces(key, own, rank) if is_piece(own) else StoredLeaf(self.path, key, own)
+            return (
+                self._pieces(key, own, rank) if is_piece(own) else StoredLeaf(self.path, key, own)
+            )
         writer = self[rank].spare.get(key, -1)
         twin = self[writer].leaves.get(own_key(writer, key)) if 0 <= writer < len(self) else None
         if twin is not None and is_piece(twin):
@@ -189,10 +213,18 @@ class Parts:
 
     def _pieces(self, key: str, facts: Leaf, rank: int | None) -> StoredPieces:
         def find() -> list[Piece]:
-            held = ((other, self[other].leaves.get(own_key(other, key))) for other in range(len(self)))
-            return [self._piece(key, other, found) for other, found in held if found is not None and is_piece(found)]
+            held = (
+                (other, self[other].leaves.get(own_key(other, key))) for other in range(len(self))
+            )
+            return [
+                self._piece(key, other, found)
+                for other, found in held
+                if found is not None and is_piece(found)
+            ]
 
-        return StoredPieces(key, facts, None if rank is None else self._piece(key, rank, facts), find)
+        return StoredPieces(
+            key, facts, None if rank is None else self._piece(key, rank, facts), find
+        )
 
     def _piece(self, key: str, rank: int, found: Leaf) -> Piece:
         return Piece(tuple(found.attrs["at"]), StoredLeaf(self.path, own_key(rank, key), found))

@@ -18,7 +18,9 @@ _STALE_S = 3600.0  # a copy of a pinned file older than this was left by a proce
 
 
 def names(root: Path) -> set[str]:
-    """Names of the checkpoints pinned in the run at `root`. Some of these checkpoints may no longer exist."""
+    """Names of the checkpoints pinned in the run at `root`.
+    Some of these checkpoints may no longer exist.
+    """
     return {path.name for path in scan.glob(root, "pins/step-*")}
 
 
@@ -27,13 +29,15 @@ def pin(root: Path, checkpoint: Checkpoint) -> None:
 
     Raises:
         UsageError: the checkpoint, or `pins`, is a symbolic link.
-        Damaged: one of its files differs from what was committed; the checkpoint is pinned nevertheless.
+        Damaged: one of its files differs from what was committed; the checkpoint is pinned
+        nevertheless.
     """
     pins = root / "pins"
     places.require(root)
     if scan.is_symlink(checkpoint.path):
         raise UsageError(
-            f"{checkpoint.path} is a symbolic link to {os.readlink(checkpoint.path)}: its files lie in another run; "
+            f"{checkpoint.path} is a symbolic link to {os.readlink(checkpoint.path)}: "
+            "its files lie in another run; "
             "pin it there, or copy it here with cp -rL in the link's place"
         )
     disk.make_dirs(pins)

@@ -49,7 +49,9 @@ class Listed(Protocol):
 def of_name(folder: Path, head: Head) -> Iterator[Problem]:
     """Compare the directory's name with the manifest."""
     if format.parse_name(folder.name) not in (None, head.name):
-        yield Problem(folder, 0, 0, f"the directory's name is not its checkpoint's, which is {head.name}")
+        yield Problem(
+            folder, 0, 0, f"the directory's name is not its checkpoint's, which is {head.name}"
+        )
 
 
 def of_files(
@@ -67,13 +69,20 @@ def of_files(
     )
     leaves = [StoredLeaf(folder, key, entry) for key, entry in entries]
     for leaf in reading.damaged(leaves, cold=cold, before_each=before_each):
-        yield Problem(leaf.path, leaf.offset, leaf.offset + leaf.size_bytes, f"leaf {leaf.key!r} changed since commit")
+        yield Problem(
+            leaf.path,
+            leaf.offset,
+            leaf.offset + leaf.size_bytes,
+            f"leaf {leaf.key!r} changed since commit",
+        )
 
 
 def of_sizes_and_headers(
     folder: Path, listed: Listed, names: Collection[str], *, cold: bool = False
 ) -> Iterator[Problem]:
-    """Compare the sizes and headers of these files with the manifest. Files that are not shards are read whole."""
+    """Compare the sizes and headers of these files with the manifest.
+    Files that are not shards are read whole.
+    """
     leaves: dict[str, list[Leaf]] = {name: [] for name in names}
     for leaf in listed.leaves.values():
         if leaf.shard in leaves:
@@ -85,7 +94,9 @@ def of_sizes_and_headers(
         if size != file.size_bytes:
             had = "missing, or not a plain file" if size is None else f"{size} bytes long"
             start = min(size or 0, file.size_bytes)
-            yield Problem(path, start, max(size or 0, file.size_bytes), f"{had}, was {file.size_bytes}")
+            yield Problem(
+                path, start, max(size or 0, file.size_bytes), f"{had}, was {file.size_bytes}"
+            )
         elif leaves[name]:
             yield from _of_header(path, file, sorted(leaves[name], key=format.in_file))
         elif not files.sound(path, file, cold=cold):
@@ -93,7 +104,9 @@ def of_sizes_and_headers(
 
 
 def _of_header(path: Path, file: File, leaves: list[Leaf]) -> Iterator[Problem]:
-    """Check a header: it is right iff its digest and the leaves' recorded digests give the file's digest."""
+    """Check a header:
+    it is right iff its digest and the leaves' recorded digests give the file's digest.
+    """
     begin = leaves[0].offset
     ends = [begin, *(leaf.offset + leaf.size_bytes for leaf in leaves)]
     if ends != [*(leaf.offset for leaf in leaves), file.size_bytes]:

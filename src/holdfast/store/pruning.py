@@ -1,4 +1,6 @@
-"""Pruning: removes what a rule does not keep, after reading the newest remaining checkpoint back from the medium."""
+"""Pruning: removes what a rule does not keep,
+after reading the newest remaining checkpoint back from the medium.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ PART_BYTES = 1 << 30  # read back and recorded as sound in groups of this size
 
 
 class DamagedSince(Damaged):
-    """A file was sound when it was read back, and is damaged now. It was linked some time after that read."""
+    """A file was sound when it was read back,
+    and is damaged now. It was linked some time after that read.
+    """
 
 
 class DamagedBefore(Damaged):
@@ -32,7 +36,9 @@ class DamagedBefore(Damaged):
 
 
 def prunable(index: CheckpointIndex, rule: Rule, spared: Collection[str] = ()) -> list[Checkpoint]:
-    """Return the checkpoints that `rule` does not keep, oldest first; it never includes those that are `spared`."""
+    """Return the checkpoints that `rule` does not keep,
+    oldest first; it never includes those that are `spared`.
+    """
     facts = index.facts()
     kept = retention.keep(facts, rule).union(spared)
     return [index.checkpoint(each.name) for each in facts if each.name not in kept]
@@ -40,13 +46,16 @@ def prunable(index: CheckpointIndex, rule: Rule, spared: Collection[str] = ()) -
 
 class PruningPlan(NamedTuple):
     doomed: list[Checkpoint]
-    needed: list[Checkpoint]  # they remain, and are read back before others are removed; without the next
+    # they remain, and are read back before others are removed; without the next
+    needed: list[Checkpoint]
     finite: Checkpoint | None = None  # the newest whose weights are finite, likewise
 
 
-def plan(index: CheckpointIndex, rule: Rule, spared: Collection[str], copied: Collection[str] = ()) -> PruningPlan:
-    """Plan which checkpoints are removed, and which must be sound before that: the newest that remains, and the
-    `spared`.
+def plan(
+    index: CheckpointIndex, rule: Rule, spared: Collection[str], copied: Collection[str] = ()
+) -> PruningPlan:
+    """Plan which checkpoints are removed, and which must be sound before that: the newest that
+    remains, and the `spared`.
 
     If the weights of the newest are not finite, the newest with finite ones must be sound, too.
 
@@ -70,8 +79,8 @@ def verify(
 ) -> None:
     """Read these checkpoints back from the medium, except files that need not be read again.
 
-    `before_each` is called before each piece; what it raises ends this. `doomed`: the checkpoints that will be removed,
-    if known.
+    `before_each` is called before each piece; what it raises ends this. `doomed`: the checkpoints
+    that will be removed, if known.
 
     Raises:
         Damaged: one of these differs from what was committed.
@@ -86,7 +95,9 @@ def verify(
                 for problem in sharing.problems(checkpoint, names, before_each):
                     attempt.require()
                     since = problem.path.name in sharing.linked_ahead(checkpoint)
-                    raise (DamagedSince if since else Damaged)(f"{problem}; no older checkpoint was removed")
+                    raise (DamagedSince if since else Damaged)(
+                        f"{problem}; no older checkpoint was removed"
+                    )
     before_each()
 
 

@@ -1,7 +1,9 @@
-"""Reading: reads many leaves at once in a few threads, directly into their target memory, and checks every digest.
+"""Reading: reads many leaves at once in a few threads, directly into their target memory, and
+checks every digest.
 
-Files are read in pieces. Pieces in the page cache are copied from there. The others are read past the cache, in large
-requests, into a small page-aligned buffer. If a file system refuses that, they are read through the cache.
+Files are read in pieces. Pieces in the page cache are copied from there. The others are read past
+the cache, in large requests, into a small page-aligned buffer. If a file system refuses that, they
+are read through the cache.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from . import format, source
 from .source import Source
 
 PIECE_BYTES = 4 << 20  # the most that a thread reads at once
-THREADS = max(2, min(3, os.cpu_count() or 1))  # each may need a buffer for one piece: the memory that a read takes
+# each may need a buffer for one piece: the memory that a read takes
+THREADS = max(2, min(3, os.cpu_count() or 1))
 ALONE_BYTES = 1 << 20  # so many bytes are read before a second thread has started
 
 
@@ -39,23 +42,29 @@ class Located(Protocol):
     def key(self) -> str: ...
 
 
-Wanted = tuple[Located, Data | None]  # a leaf, and writable memory of its size; None: the leaf is only checked
+# a leaf, and writable memory of its size; None: the leaf is only checked
+Wanted = tuple[Located, Data | None]
 
 
 def fill(wanted: Sequence[Wanted]) -> None:
-    """Read all leaves into their memory. If a digest differs, the leaf is read once more from the medium.
+    """Read all leaves into their memory. If a digest differs, the leaf is read once more from the
+    medium.
 
     Raises:
         NotFound: the checkpoint was removed.
-        Damaged: bytes differ from what was committed. Other leaves may have been read whole or in part.
+        Damaged: bytes differ from what was committed. Other leaves may have been read whole or in
+        part.
     """
     for index in _failures(wanted, cold=False):
         for why in _failures([wanted[index]], cold=True).values():
             raise Damaged(why)
 
 
-def damaged(stored: Sequence[Located], *, cold: bool, before_each: Hook = nothing) -> Iterator[Located]:
-    """Yield those whose bytes differ from what was committed, in the given order; with `cold`, on the medium.
+def damaged(
+    stored: Sequence[Located], *, cold: bool, before_each: Hook = nothing
+) -> Iterator[Located]:
+    """Yield those whose bytes differ from what was committed, in the given order; with `cold`, on
+    the medium.
 
     `before_each` is called before each piece of a file; what it raises ends this.
     """
@@ -64,8 +73,12 @@ def damaged(stored: Sequence[Located], *, cold: bool, before_each: Hook = nothin
             yield stored[index]
 
 
-def _failures(wanted: Sequence[Wanted], *, cold: bool, before_each: Hook = nothing) -> dict[int, str]:
-    """Read each once; return the errors by index. With `cold`, read from the medium and not the cache, if possible."""
+def _failures(
+    wanted: Sequence[Wanted], *, cold: bool, before_each: Hook = nothing
+) -> dict[int, str]:
+    """Read each once; return the errors by index. With `cold`, read from the medium and not the
+    cache, if possible.
+    """
     leaves = [_Leaf(stored, data) for stored, data in wanted]
     todo = list(_pieces(leaves))
     few = sum(piece.size for piece in todo) <= ALONE_BYTES
@@ -74,14 +87,19 @@ def _failures(wanted: Sequence[Wanted], *, cold: bool, before_each: Hook = nothi
 
 
 class _Leaf:
-    """A leaf that is being read. Its bytes are digested in order, whichever thread has read them."""
+    """A leaf that is being read. Its bytes are digested in order,
+    whichever thread has read them.
+    """
 
     __slots__ = ("data", "digested", "hasher", "kind", "offset", "path", "size", "stored", "wrong")
 
     def __init__(self, stored: Located, data: Data | None) -> None:
         self.stored, self.data = stored, data
         if data is not None and data.nbytes != stored.size_bytes:
-            raise Damaged(f"{stored.path}: leaf {stored.key!r} is {stored.size_bytes} bytes long, not {data.nbytes}")
+            raise Damaged(
+                f"{stored.path}: leaf {stored.key!r} is "
+                f"{stored.size_bytes} bytes long, not {data.nbytes}"
+            )
         self.path, self.offset, self.size = stored.path, stored.offset, stored.size_bytes
         self.kind, self.digested = format.kind_of(stored.digest), 0
         self.hasher: Any = None
@@ -103,7 +121,10 @@ class _Leaf:
     def check(self, digest: str) -> None:
         if digest != self.stored.digest and not self.wrong:
             end = self.offset + self.size
-            self.wrong = f"{self.path}: bytes {self.offset}..{end}: leaf {self.stored.key!r} changed since commit"
+            self.wrong = (
+                f"{self.path}: bytes {self.offset}..{end}: "
+                f"leaf {self.stored.key!r} changed since commit"
+            )
 
     def end_early(self, end: int) -> None:
         """Record that the file ends before this leaf does."""
@@ -127,7 +148,9 @@ class _Piece:
 
 
 def _pieces(leaves: Sequence[_Leaf]) -> Iterator[_Piece]:
-    """The contiguous ranges of the files, in order. Only a leaf that needs more than one is divided."""
+    """The contiguous ranges of the files, in order.
+    Only a leaf that needs more than one is divided.
+    """
     files: dict[Path, list[_Leaf]] = {}
     for leaf in leaves:
         files.setdefault(leaf.path, []).append(leaf)
@@ -137,7 +160,8 @@ def _pieces(leaves: Sequence[_Leaf]) -> Iterator[_Piece]:
             start = 0
             while start < leaf.size:
                 at = leaf.offset + start
-                stop = min(leaf.size, start + PIECE_BYTES - at % PAGE)  # whole pages: they are read once
+                # whole pages: they are read once
+                stop = min(leaf.size, start + PIECE_BYTES - at % PAGE)
                 whole = piece.offset % PAGE + piece.size + stop - start
                 if at != piece.offset + piece.size or whole > PIECE_BYTES:
                     if piece.size:
@@ -151,7 +175,9 @@ def _pieces(leaves: Sequence[_Leaf]) -> Iterator[_Piece]:
 
 
 class _Reading:
-    """Pieces that are being read. They are begun in order: no thread waits for a piece that no thread has begun."""
+    """Pieces that are being read. They are begun in order: no thread waits for a piece that no
+    thread has begun.
+    """
 
     def __init__(self, pieces: Sequence[_Piece], before_each: Hook, *, cold: bool) -> None:
         self._todo, self._before_each, self._cold = iter(pieces), before_each, cold
@@ -162,7 +188,8 @@ class _Reading:
         self._room = max((rounded(piece.offset % PAGE + piece.size) for piece in pieces), default=0)
         self._first: dict[Path, _Piece] = {}  # the piece whose thread opens the file
         self._files: dict[Path, Source] = {}
-        self._moved = Condition()  # rung when a file is open, a leaf is digested further, or the reading ends
+        # rung when a file is open, a leaf is digested further, or the reading ends
+        self._moved = Condition()
         self._stopped = False
         self._errors: list[BaseException] = []  # only the first one counts
 
@@ -182,10 +209,12 @@ class _Reading:
             for file in self._files.values():
                 file.close()
         if self._errors:
-            raise self._errors.pop()  # a reference to it here would keep files and memory until Python collects cycles
+            # a reference to it here would keep files and memory until Python collects cycles
+            raise self._errors.pop()
 
     def _work(self) -> None:
-        memory = cache(lambda: pages(self._room))  # one buffer for each thread, made when the thread needs it
+        # one buffer for each thread, made when the thread needs it
+        memory = cache(lambda: pages(self._room))
         try:
             while (piece := self._next()) is not None and (file := self._open(piece)) is not None:
                 self._take(piece, *self._read(file, piece, memory))
@@ -202,23 +231,33 @@ class _Reading:
     def _open(self, piece: _Piece) -> Source | None:
         """Return the piece's open file; None if the reading has ended."""
         if self._first.setdefault(piece.path, piece) is piece:
-            self._files[piece.path] = Source(piece.path, cold=self._cold, large=piece.path in self._large)
+            self._files[piece.path] = Source(
+                piece.path, cold=self._cold, large=piece.path in self._large
+            )
             self._moved.ring()
         self._moved.wait_for(lambda: piece.path in self._files or self._stopped)
         return self._files.get(piece.path)
 
     def _leave(self, piece: _Piece) -> None:
-        """Close the file after its last piece: a checkpoint may have more files than a process may have open."""
+        """Close the file after its last piece:
+        a checkpoint may have more files than a process may have open.
+        """
         left = self._left[piece.path]
         left.pop()
         file = None if left else self._files.pop(piece.path, None)
         if file is not None:
             file.close()
 
-    def _read(self, file: Source, piece: _Piece, memory: Callable[[], memoryview]) -> tuple[Sequence[memoryview], int]:
-        """Read a piece's bytes into their targets. Return each part's bytes, and where the read of the file ended."""
+    def _read(
+        self, file: Source, piece: _Piece, memory: Callable[[], memoryview]
+    ) -> tuple[Sequence[memoryview], int]:
+        """Read a piece's bytes into their targets.
+        Return each part's bytes, and where the read of the file ended.
+        """
         past = file.direct is not None and (self._cold or file.is_far(piece.offset, piece.size))
-        views = [leaf.data[start:stop] for leaf, start, stop in piece.parts if leaf.data is not None]
+        views = [
+            leaf.data[start:stop] for leaf, start, stop in piece.parts if leaf.data is not None
+        ]
         plain = [view for view in views if isinstance(view, memoryview)]
         if len(plain) == len(piece.parts) and not past:
             return plain, file.read(plain, piece.offset)
@@ -226,15 +265,22 @@ class _Reading:
         with source.named(piece.path):  # the system may have no memory for the buffer
             block = memory()[: rounded(lead + piece.size)]
         body = block[lead : lead + piece.size]
-        end = file.read_past(block, piece.offset - lead) if past else file.read([body], piece.offset)
-        found = [body[leaf.offset + start - piece.offset :][: stop - start] for leaf, start, stop in piece.parts]
+        end = (
+            file.read_past(block, piece.offset - lead) if past else file.read([body], piece.offset)
+        )
+        found = [
+            body[leaf.offset + start - piece.offset :][: stop - start]
+            for leaf, start, stop in piece.parts
+        ]
         for (leaf, start, stop), view in zip(piece.parts, found, strict=True):
             if leaf.data is not None:
                 put(leaf.data[start:stop], view)
         return found, end
 
     def _take(self, piece: _Piece, views: Sequence[memoryview], end: int) -> None:
-        """Digest the bytes that were read, up to `end` of the file. The pieces of a leaf are digested in order."""
+        """Digest the bytes that were read, up to `end` of the file. The pieces of a leaf are
+        digested in order.
+        """
         for (leaf, start, stop), view in zip(piece.parts, views, strict=True):
             whole = stop - start == leaf.size
             if not whole:

@@ -1,4 +1,6 @@
-"""Refusal: an error of the file system as one of Holdfast's errors: what failed, where, and what to do next."""
+"""Refusal: an error of the file system as one of Holdfast's errors:
+what failed, where, and what to do next.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,11 @@ _ADVICE = {
     errno.EIO: _FAILS,
     errno.ETIMEDOUT: _FAILS,
     errno.ESTALE: "the file system was taken away or replaced: mount it again",
-    errno.EROFS: "mount it for writing; a file system that fails is often made read-only: see the system's log (dmesg)",
+    errno.EROFS: "mount it for writing; a file system that fails is "
+    "often made read-only: see the system's log (dmesg)",
     errno.EACCES: _RIGHTS,
-    errno.EFBIG: "this process may not write files of that size: see `ulimit -f`, and the limits of the file system",
+    errno.EFBIG: "this process may not write files of that size: "
+    "see `ulimit -f`, and the limits of the file system",
     errno.EPERM: _RIGHTS,
 }
 
@@ -30,23 +34,40 @@ _ADVICE = {
 def refused(root: Path, what: str, error: OSError) -> StoreError:
     """Return the error to raise when the run at `root` could not do `what`."""
     if error.errno == errno.ENOSPC:
-        return NoSpace(f"{root}: no space left to {what}: {_room(root)}; free some, or keep fewer checkpoints")
+        return NoSpace(
+            f"{root}: no space left to {what}: {_room(root)}; free some, or keep fewer checkpoints"
+        )
     if error.errno == errno.EDQUOT:
         return NoSpace(
-            f"{root}: the disk quota is used up, cannot {what}; of the whole file system {_room(root)}. Remove files "
+            f"{root}: the disk quota is used up, cannot {what}; "
+            f"of the whole file system {_room(root)}. Remove files "
             "of this user, group or project (`quota -s` shows whose), or keep fewer checkpoints"
         )
     if error.errno == errno.EXDEV:
         return StoreError(
-            f"{root}: cannot {what}: its checkpoints lie on another file system than its attempts, and are "
+            f"{root}: cannot {what}: its checkpoints lie on "
+            "another file system than its attempts, and are "
             "moved between the two; link the run's whole directory there instead"
         )
-    names = [Path(os.fsdecode(name)) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
-    if error.errno in (errno.EACCES, errno.EPERM) and (bar := next(filter(None, map(barred, names)), None)) is not None:
-        return DiskError(f"{root}: cannot {what}: {os.strerror(error.errno)}: {bar.what}; {bar.todo}")
+    names = [
+        Path(os.fsdecode(name))
+        for name in (error.filename, error.filename2)
+        if isinstance(name, str | bytes)
+    ]
+    if (
+        error.errno in (errno.EACCES, errno.EPERM)
+        and (bar := next(filter(None, map(barred, names)), None)) is not None
+    ):
+        return DiskError(
+            f"{root}: cannot {what}: {os.strerror(error.errno)}: {bar.what}; {bar.todo}"
+        )
     where = error.filename2 or error.filename or root
-    advice = _ADVICE.get(error.errno or 0, "committed checkpoints are unchanged; put that right and try again")
-    return DiskError(f"{root}: cannot {what}: {os.strerror(error.errno or 0)} ({os.fsdecode(where)}); {advice}")
+    advice = _ADVICE.get(
+        error.errno or 0, "committed checkpoints are unchanged; put that right and try again"
+    )
+    return DiskError(
+        f"{root}: cannot {what}: {os.strerror(error.errno or 0)} ({os.fsdecode(where)}); {advice}"
+    )
 
 
 class Barred(NamedTuple):
@@ -57,9 +78,11 @@ class Barred(NamedTuple):
 
 
 def barred(path: Path) -> Barred | None:
-    """Return why this user may not move `path` out of its directory, as a claim, a commit or a prune does.
+    """Return why this user may not move `path` out of its directory, as a claim, a commit or a
+    prune does.
 
-    The mode of the directory says so, not that of the file. A directory that is moved must be writable itself.
+    The mode of the directory says so, not that of the file. A directory that is moved must be
+    writable itself.
     """
     folder = path.parent
     facts, own = _stat(folder), _stat(path)
@@ -67,8 +90,14 @@ def barred(path: Path) -> Barred | None:
         return None
     if not os.access(folder, os.W_OK | os.X_OK):
         return _barred(folder, facts, "nothing can be moved out of or removed from", "g+w")
-    if facts.st_mode & stat.S_ISVTX and os.geteuid() not in (0, facts.st_uid, own.st_uid if own else -1):
-        return _barred(folder, facts, "its sticky bit keeps others from moving and removing what lies in", "-t")
+    if facts.st_mode & stat.S_ISVTX and os.geteuid() not in (
+        0,
+        facts.st_uid,
+        own.st_uid if own else -1,
+    ):
+        return _barred(
+            folder, facts, "its sticky bit keeps others from moving and removing what lies in", "-t"
+        )
     if own is not None and stat.S_ISDIR(own.st_mode) and not os.access(path, os.W_OK | os.X_OK):
         return _barred(path, own, "nothing can be moved out of or removed from", "g+w")
     return None
@@ -83,12 +112,24 @@ def _stat(path: Path) -> os.stat_result | None:
 
 def _barred(folder: Path, facts: os.stat_result, what: str, change: str) -> Barred:
     of = f"of user {facts.st_uid}, {stat.filemode(facts.st_mode)}"
-    return Barred(f"{what} {folder} ({of})", f"that user, or root, writes: chmod {change} {shlex.quote(str(folder))}")
+    return Barred(
+        f"{what} {folder} ({of})",
+        f"that user, or root, writes: chmod {change} {shlex.quote(str(folder))}",
+    )
 
 
 def all_barred(root: Path) -> Iterator[Barred]:
-    """Yield the directories of a run from which this user may not move or remove files, as a start or a prune must."""
-    for folder in ("attempts", "checkpoints", "history", "quarantine", "attempts/*", "checkpoints/step-*"):
+    """Yield the directories of a run from which this user may not move or remove files,
+    as a start or a prune must.
+    """
+    for folder in (
+        "attempts",
+        "checkpoints",
+        "history",
+        "quarantine",
+        "attempts/*",
+        "checkpoints/step-*",
+    ):
         places: list[Path] = []
         with suppress(PermissionError):  # of a directory that was yielded itself
             places = scan.glob(root, folder)
@@ -107,4 +148,6 @@ def _room(root: Path) -> str:
         return "what is free is unknown"
     if free.inodes == 0:
         return f"{free.size_bytes:,} bytes are free, and no inodes: each file needs one"
-    return f"{free.size_bytes:,} bytes are free" + ("" if free.inodes is None else f", and {free.inodes:,} inodes")
+    return f"{free.size_bytes:,} bytes are free" + (
+        "" if free.inodes is None else f", and {free.inodes:,} inodes"
+    )

@@ -1,4 +1,6 @@
-"""Shards: the layout of leaves in safetensors files of at most 1 GiB, and writing them. The layout is pure."""
+"""Shards: the layout of leaves in safetensors files of at most 1 GiB,
+and writing them. The layout is pure.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,16 @@ class Shard(NamedTuple):
 
 
 def layout(
-    leaves: Mapping[str, Block], steady: Collection[str] = (), taken: Collection[str] = (), prefix: str = ""
+    leaves: Mapping[str, Block],
+    steady: Collection[str] = (),
+    taken: Collection[str] = (),
+    prefix: str = "",
 ) -> list[Shard]:
-    """Decide which leaf is in which file: `model/fc.weight` is the tensor `fc.weight` of model.safetensors.
+    """Decide which leaf is in which file: `model/fc.weight` is the tensor `fc.weight` of
+    model.safetensors.
 
-    The leaves `steady` get files of their own. No file gets a name in `taken`; each name begins with `prefix`.
+    The leaves `steady` get files of their own. No file gets a name in `taken`; each name begins
+    with `prefix`.
     """
     tops: dict[str, list[tuple[str, str]]] = {}
     for key in leaves:
@@ -65,20 +72,28 @@ def layout(
 def _named(
     stem: str, packs: list[list[tuple[str, str]]], names: set[str], leaves: Mapping[str, Block]
 ) -> Iterator[Shard]:
-    folded = stem.casefold()  # a checkpoint may be copied to a file system that ignores letters' case
+    # a checkpoint may be copied to a file system that ignores letters' case
+    folded = stem.casefold()
     while any(name == f"{folded}.safetensors" or name.startswith(f"{folded}-0") for name in names):
         stem, folded = f"{stem}~", f"{folded}~"
     for index, pack in enumerate(packs, 1):
         keys = [key for key, _ in pack]
-        name = f"{stem}.safetensors" if len(packs) == 1 else f"{stem}-{index:05d}-of-{len(packs):05d}.safetensors"
+        name = (
+            f"{stem}.safetensors"
+            if len(packs) == 1
+            else f"{stem}-{index:05d}-of-{len(packs):05d}.safetensors"
+        )
         names.add(name.casefold())
         yield Shard(name, keys, header(keys, _unique(pack), leaves))
 
 
-def _packed(members: list[tuple[str, str]], leaves: Mapping[str, Block]) -> Iterator[list[tuple[str, str]]]:
+def _packed(
+    members: list[tuple[str, str]], leaves: Mapping[str, Block]
+) -> Iterator[list[tuple[str, str]]]:
     pack: list[tuple[str, str]] = []
     size = 0
-    # widest items first: then every leaf starts at a multiple of its item size, which memory maps need
+    # widest items first: then every leaf starts at a multiple of its item size, which memory maps
+    # need
     for key, name in sorted(members, key=lambda member: -ITEMSIZE.get(leaves[member[0]].dtype, 16)):
         if pack and size + leaves[key].data.nbytes > SHARD_BYTES:
             yield pack
@@ -90,7 +105,9 @@ def _packed(members: list[tuple[str, str]], leaves: Mapping[str, Block]) -> Iter
 
 
 def _unique(pack: list[tuple[str, str]]) -> list[str]:
-    """Return the tensor names of one file. Groups with one stem may repeat a name; safetensors reserves another."""
+    """Return the tensor names of one file. Groups with one stem may repeat a name; safetensors
+    reserves another.
+    """
     seen: set[str] = set()
     names = []
     for key, name in pack:
@@ -111,7 +128,8 @@ class _Tensor(msgspec.Struct, frozen=True, gc=False):
 
 
 def header(keys: Sequence[str], names: Sequence[str], leaves: Mapping[str, Block]) -> bytes:
-    """Return the header in front of the data: its length and its JSON. `names` are those that safetensors readers show.
+    """Return the header in front of the data: its length and its JSON. `names` are those that
+    safetensors readers show.
 
     Source: safetensors' format description.
     """
@@ -122,7 +140,9 @@ def header(keys: Sequence[str], names: Sequence[str], leaves: Mapping[str, Block
         stop = start + block.data.nbytes
         code = SAFETENSORS.get(block.dtype)
         # only our manifest has the dtype of other bytes, for example complex128
-        entries[name] = _Tensor(code or "U8", tuple(block.shape) if code else (stop - start,), (start, stop))
+        entries[name] = _Tensor(
+            code or "U8", tuple(block.shape) if code else (stop - start,), (start, stop)
+        )
         start = stop
     text = msgspec.json.encode(entries)
     text += b" " * (-(len(text) + 8) % 16)
@@ -132,8 +152,8 @@ def header(keys: Sequence[str], names: Sequence[str], leaves: Mapping[str, Block
 class Staged(NamedTuple):
     """A state that is ready to be written: its tree, its leaves, and the layout of its files.
 
-    A snapshot holds each file's bytes contiguously once it is copied. Without a snapshot they are gathered from the
-    leaves.
+    A snapshot holds each file's bytes contiguously once it is copied. Without a snapshot they are
+    gathered from the leaves.
     """
 
     tree: Any
@@ -150,11 +170,17 @@ class Staged(NamedTuple):
         return sum(self.leaves[key].data.nbytes for shard in self.shards for key in shard.keys)
 
     def snapshot_in(self, arena: Arena) -> Staged:
-        """Return the same state, to be written from the arena. The caller must still copy the snapshot there."""
+        """Return the same state, to be written from the arena.
+        The caller must still copy the snapshot there.
+        """
         bulk.release()  # a snapshot is written from where it lies
         fresh = {key: self.leaves[key] for shard in self.shards for key in shard.keys}
-        snapshot = Snapshot(arena, [Image(shard.header, shard.keys) for shard in self.shards], fresh)
-        return self._replace(leaves={**self.leaves, **snapshot.blocks}, snapshot=snapshot, whole=None)
+        snapshot = Snapshot(
+            arena, [Image(shard.header, shard.keys) for shard in self.shards], fresh
+        )
+        return self._replace(
+            leaves={**self.leaves, **snapshot.blocks}, snapshot=snapshot, whole=None
+        )
 
 
 class Abandoned(Exception):
@@ -173,9 +199,11 @@ class Written(NamedTuple):
 
 
 def write(path: Path, staged: Staged, index: int, before_each: Hook) -> Written:
-    """Write one shard into the directory `path`. Return its entries for the manifest; digests are computed meanwhile.
+    """Write one shard into the directory `path`. Return its entries for the manifest; digests are
+    computed meanwhile.
 
-    If a snapshot is still being copied, this writes the bytes that are there and waits for the rest.
+    If a snapshot is still being copied, this writes the bytes that are there and waits for the
+    rest.
 
     Raises:
         Abandoned: the copy was given up.
@@ -183,25 +211,44 @@ def write(path: Path, staged: Staged, index: int, before_each: Hook) -> Written:
     shard = staged.shards[index]
     blocks = [staged.leaves[key] for key in shard.keys]
     sizes = [len(shard.header), *(block.data.nbytes for block in blocks)]
-    runs = _runs(shard, staged.leaves) if staged.snapshot is None else _copied(staged, staged.snapshot, index, sizes)
-    finite_check = FiniteCheck(["", *(block.dtype if block.weight else "" for block in blocks)], hasher(staged.kind))
+    runs = (
+        _runs(shard, staged.leaves)
+        if staged.snapshot is None
+        else _copied(staged, staged.snapshot, index, sizes)
+    )
+    finite_check = FiniteCheck(
+        ["", *(block.dtype if block.weight else "" for block in blocks)], hasher(staged.kind)
+    )
     digests = bulk.write(path / shard.name, runs, sum(sizes), finite_check.begin, before_each)
     offset = sizes[0]
     leaves = {}
-    for key, block, found, finite in zip(shard.keys, blocks, digests[1:], finite_check.finite[1:], strict=True):
+    for key, block, found, finite in zip(
+        shard.keys, blocks, digests[1:], finite_check.finite[1:], strict=True
+    ):
         size = block.data.nbytes
         leaves[key] = Leaf(
-            block.kind, block.dtype, tuple(block.shape), shard.name, offset, size, found, dict(block.attrs), finite
+            block.kind,
+            block.dtype,
+            tuple(block.shape),
+            shard.name,
+            offset,
+            size,
+            found,
+            dict(block.attrs),
+            finite,
         )
         offset += size
     return Written(File(offset, joined_digest(digests, staged.kind)), leaves)
 
 
-def _copied(staged: Staged, snapshot: Snapshot, index: int, sizes: Sequence[int]) -> Sequence[Extent | Data]:
+def _copied(
+    staged: Staged, snapshot: Snapshot, index: int, sizes: Sequence[int]
+) -> Sequence[Extent | Data]:
     def await_first(size: int) -> bool:
         if not snapshot.wait(index, size):
             raise Abandoned
-        return not snapshot.copied.is_set()  # the training loop waits for the copy, so leave it the memory's full speed
+        # the training loop waits for the copy, so leave it the memory's full speed
+        return not snapshot.copied.is_set()
 
     image = snapshot.images[index]
     if image is not None:
@@ -232,13 +279,17 @@ def copy(source: Path, target: Path, link: Link) -> None:
     with closing(opened) as file:
         whole = sum(sizes) == os.fstat(file.descriptor).st_size
         data = Distant(_Read(file), sum(sizes))
-        digests = bulk.write(target, [Extent(data, sizes)], sum(sizes), hasher(kind)) if whole else []
+        digests = (
+            bulk.write(target, [Extent(data, sizes)], sum(sizes), hasher(kind)) if whole else []
+        )
     if joined_digest(digests, kind) != link.file.digest:
         raise Stale(f"{source} is damaged: its leaves, unchanged since, are written anew")
 
 
 class _Read:
-    """A file's bytes as items. They are read, not mapped: from a map, a medium that fails would end the process."""
+    """A file's bytes as items. They are read, not mapped:
+    from a map, a medium that fails would end the process.
+    """
 
     itemsize = 1
 

@@ -1,7 +1,9 @@
-"""Sharing: passes unchanged files from the last checkpoint to the next: linked if possible, else copied.
+"""Sharing: passes unchanged files from the last checkpoint to the next: linked if possible, else
+copied.
 
-Damage to a shared file affects all checkpoints that share it. So each file is read back from the medium before it is
-linked, after the commit of the checkpoint that it comes from. That may be long before the save: a sound read is noted.
+Damage to a shared file affects all checkpoints that share it. So each file is read back from the
+medium before it is linked, after the commit of the checkpoint that it comes from. That may be long
+before the save: a sound read is noted.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ class _ReadBack(NamedTuple):
 
 
 class _Taken(NamedTuple):
-    """Files that the checkpoint `name` has linked: those read back as it linked them, and those read back before."""
+    """Files that the checkpoint `name` has linked: those read back as it linked them, and those
+    read back before.
+    """
 
     name: str
     now: set[str]
@@ -64,7 +68,8 @@ class _Taken(NamedTuple):
 class Sharing:
     """Links files of the last checkpoint into the next one of the run.
 
-    With several ranks each has its own, for the files that it wrote itself; the other ranks need no notice.
+    With several ranks each has its own, for the files that it wrote itself; the other ranks need no
+    notice.
     """
 
     def __init__(self, index: CheckpointIndex, whole: Whole, ranks: Ranks = ALONE) -> None:
@@ -78,7 +83,10 @@ class Sharing:
         self._linkless = False  # whether this file system refuses links
 
     def unchanged(
-        self, leaves: Mapping[str, Block], parent: str | None, digests: Mapping[str, str] = MappingProxyType({})
+        self,
+        leaves: Mapping[str, Block],
+        parent: str | None,
+        digests: Mapping[str, str] = MappingProxyType({}),
     ) -> Unchanged:
         """Find the leaves that the checkpoint `parent` has already, as written by this rank.
 
@@ -90,16 +98,24 @@ class Sharing:
         found = lineage.unchanged(leaves, digests)
         return Unchanged(found, lineage.links(found, self.whole, time.time()))
 
-    def divisions(self, leaves: Mapping[str, Block], parent: str | None, taken: Collection[str]) -> dict[str, Division]:
-        """Divide those of `leaves` that are written in pieces: they changed only in part since the checkpoint `parent`.
+    def divisions(
+        self, leaves: Mapping[str, Block], parent: str | None, taken: Collection[str]
+    ) -> dict[str, Division]:
+        """Divide those of `leaves` that are written in pieces: they changed only in part since the
+        checkpoint `parent`.
 
         No new file gets a name in `taken`.
         """
         lineage = self._lineage_of(parent)
-        return {} if lineage is None or self._linkless else self._divided.divide(leaves, lineage, self.whole, taken)
+        return (
+            {}
+            if lineage is None or self._linkless
+            else self._divided.divide(leaves, lineage, self.whole, taken)
+        )
 
     def _lineage_of(self, parent: str | None) -> Lineage | None:
-        """The lineage from `parent`; None if that is missing, pinned, damaged, or a link to another checkpoint.
+        """The lineage from `parent`; None if that is missing, pinned, damaged, or a link to another
+        checkpoint.
 
         None as well if a look at it fails: then everything is written.
         """
@@ -116,7 +132,11 @@ class Sharing:
             with suppress(Damaged, NotFound, StoreError):
                 self.go_on(self._mine(checkpoint.path))
         elsewhere = scan.is_symlink(checkpoint.path)  # its files belong to another run
-        gone = self.lineage is None or not is_checkpoint(self.lineage.path) or parent in self._index.pins()
+        gone = (
+            self.lineage is None
+            or not is_checkpoint(self.lineage.path)
+            or parent in self._index.pins()
+        )
         return None if gone or elsewhere else self.lineage
 
     def go_on(self, checkpoint: Checkpoint) -> None:
@@ -136,7 +156,8 @@ class Sharing:
         return None if self._ranks.alone else self._ranks.rank
 
     def unread(self, parent: str | None) -> list[Link]:
-        """Files that the save after `parent` will probably link, and that it would have to read first.
+        """Files that the save after `parent` will probably link, and that it would have to read
+        first.
 
         After a restart these are the files that were linked before.
         """
@@ -154,7 +175,8 @@ class Sharing:
         return [link for link in links if link.name not in self._found.files]
 
     def read_back_early(self, links: Collection[Link], before_each: Hook) -> Problem | None:
-        """Read these files back. Return the first problem; then no file of that checkpoint is linked again.
+        """Read these files back. Return the first problem; then no file of that checkpoint is
+        linked again.
 
         `before_each` is called before each piece; what it raises ends this.
         """
@@ -167,14 +189,19 @@ class Sharing:
         return None
 
     def known(self, checkpoint: Checkpoint) -> Lineage | None:
-        """The lineage, if `checkpoint` is the last one, as this rank sees it: it has only what this rank wrote."""
+        """The lineage, if `checkpoint` is the last one,
+        as this rank sees it: it has only what this rank wrote.
+        """
         lineage, mine = self.lineage, checkpoint.rank == self._own_rank
         return lineage if mine and lineage is not None and lineage.path == checkpoint.path else None
 
-    def problems(self, checkpoint: Checkpoint, names: Collection[str], before_each: Hook = nothing) -> list[Problem]:
+    def problems(
+        self, checkpoint: Checkpoint, names: Collection[str], before_each: Hook = nothing
+    ) -> list[Problem]:
         """Return the problems of these files and of the manifest on the medium.
 
-        The last checkpoint's manifest is known, and not decoded again. If it has no problems, note that.
+        The last checkpoint's manifest is known, and not decoded again. If it has no problems, note
+        that.
         """
         found, known = self._found, self.known(checkpoint)
         if known is None or checkpoint.path.name != found.name:
@@ -182,9 +209,15 @@ class Sharing:
         before = {name: _identity(checkpoint.path / name) for name in (MANIFEST, *names)}
         sound = before[MANIFEST] is not None and before[MANIFEST] == found.files.get(MANIFEST)
         wrong = [] if sound else list(checkpoint.manifest_problems(known.files))
-        wrong = wrong or list(checkpoint.problems(cold=True, only=names, before_each=before_each, known=known))
+        wrong = wrong or list(
+            checkpoint.problems(cold=True, only=names, before_each=before_each, known=known)
+        )
         if not wrong:
-            same = ((name, known) for name, known in before.items() if known == _identity(checkpoint.path / name))
+            same = (
+                (name, known)
+                for name, known in before.items()
+                if known == _identity(checkpoint.path / name)
+            )
             found.files.update((name, known) for name, known in same if known is not None)
         return wrong
 
@@ -195,7 +228,8 @@ class Sharing:
         partial: Path,
         before_each: Hook = nothing,
     ) -> None:
-        """Link these files of the last checkpoint into `partial`. Each was read back since its commit, or is read now.
+        """Link these files of the last checkpoint into `partial`. Each was read back since its
+        commit, or is read now.
 
         Raises:
             Stale: one is missing, or differs from what was committed; `partial` has none of them.
@@ -221,10 +255,11 @@ class Sharing:
             raise Stale(f"{wrong}: its leaves, unchanged since, are written anew")
 
     def _unfit(self, links: Sequence[Link], before_each: Hook) -> str:
-        """Return which file must not be shared, and why; an empty string if all are sound on the medium.
+        """Return which file must not be shared, and why; an empty string if all are sound on the
+        medium.
 
-        They are read together, because a manifest with many pieces takes long to decode. A read error on a broken disk
-        only prevents the sharing: the state in memory must still be saved.
+        They are read together, because a manifest with many pieces takes long to decode. A read
+        error on a broken disk only prevents the sharing: the state in memory must still be saved.
         """
         source = links[0].source.parent
         self.doubt_manifest()
@@ -265,23 +300,30 @@ class Sharing:
             return False
         return True
 
-    def read_back(self, checkpoint: Checkpoint, doomed: Sequence[Checkpoint] | None) -> Collection[str]:
-        """Names of files that need no read-back before `doomed` are removed; None: it is unknown what will be removed.
+    def read_back(
+        self, checkpoint: Checkpoint, doomed: Sequence[Checkpoint] | None
+    ) -> Collection[str]:
+        """Names of files that need no read-back before `doomed` are removed; None: it is unknown
+        what will be removed.
 
-        These are files that were read when they were linked. Files read earlier are included if all of the doomed
-        share them: then removing the doomed loses no other copy.
+        These are files that were read when they were linked. Files read earlier are included if all
+        of the doomed share them: then removing the doomed loses no other copy.
         """
         name, now, ahead = self._taken
         if checkpoint.path.name != name:
             return ()
         places = None if doomed is None else [each.path for each in doomed]
-        return now.union(file for file in ahead if places and _is_one_file(file, [checkpoint.path, *places]))
+        return now.union(
+            file for file in ahead if places and _is_one_file(file, [checkpoint.path, *places])
+        )
 
     def linked_ahead(self, checkpoint: Checkpoint) -> Collection[str]:
         """Names of its files that were read from the medium some time before they were linked."""
         return self._taken.ahead if checkpoint.path.name == self._taken.name else ()
 
-    def remember(self, path: Path, created: str, files: Mapping[str, File], leaves: Mapping[str, Leaf]) -> None:
+    def remember(
+        self, path: Path, created: str, files: Mapping[str, File], leaves: Mapping[str, Leaf]
+    ) -> None:
         """Make the checkpoint committed at `path` the one whose files may be linked next."""
         before, facts = self.lineage, (path, created, files, leaves)
         self.lineage = before.after(*facts) if before else Lineage(*facts)
@@ -292,15 +334,21 @@ class Sharing:
         self._found = _ReadBack(self._found.name, {})
 
     def doubt_manifest(self) -> None:
-        """Let `problems` read the last checkpoint's manifest once more: an early read is not enough for it."""
+        """Let `problems` read the last checkpoint's manifest once more:
+        an early read is not enough for it.
+        """
         self._found.files.pop(MANIFEST, None)
 
     def sample(self, samples: dict[str, bytes], before: Lineage | None) -> None:
-        """Keep a few bytes of the leaves that were written. `before`: the lineage before this save."""
+        """Keep a few bytes of the leaves that were written.
+        `before`: the lineage before this save.
+        """
         if self.lineage is not None:
             self.lineage = self.lineage.sampled(before, samples)
 
-    def note(self, leaves: Mapping[str, Block], written: Collection[str], before: Lineage | None) -> None:
+    def note(
+        self, leaves: Mapping[str, Block], written: Collection[str], before: Lineage | None
+    ) -> None:
         """Sample the leaves of a single process. The next save may divide the big ones."""
         self._divided.note(leaves, written)
         self.sample(samples_of(leaves, written), before)

@@ -1,4 +1,6 @@
-"""Signing: Ed25519 keys of a run's checkpoints. A private key signs manifests, its public key checks them."""
+"""Signing: Ed25519 keys of a run's checkpoints.
+A private key signs manifests, its public key checks them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from ..errors import Untrusted, UsageError
 
 _MOST_BYTES = 1 << 20  # no file with a key is larger
 _LENGTH = 32  # of a public key, RFC 8032
-_PUBLIC = re.compile(rb"(ssh|ecdsa|sk)-|-+ ?BEGIN (SSH2 |RSA )?PUBLIC KEY")  # how a file with one begins
+# how a file with one begins
+_PUBLIC = re.compile(rb"(ssh|ecdsa|sk)-|-+ ?BEGIN (SSH2 |RSA )?PUBLIC KEY")
 _PRIVATE = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY")
 
 
@@ -35,18 +38,25 @@ class Key(NamedTuple):
         """Verify the signature of `data`.
 
         Raises:
-            Untrusted: the key that a manifest names is not this one, or did not sign `data`. Both are in hex.
+            Untrusted: the key that a manifest names is not this one, or did not sign `data`. Both
+                are in hex.
         """
         if not signature:
-            raise Untrusted(f"{where}: is not signed, and key {self.fingerprint} was to have signed it")
+            raise Untrusted(
+                f"{where}: is not signed, and key {self.fingerprint} was to have signed it"
+            )
         if said != self.raw.hex():
             other = Key(bytes.fromhex(said)).fingerprint
             raise Untrusted(f"{where}: is signed by key {other}, and not by {self.fingerprint}")
         ed25519 = _library()[0]
         try:
-            ed25519.Ed25519PublicKey.from_public_bytes(self.raw).verify(bytes.fromhex(signature), data)
+            ed25519.Ed25519PublicKey.from_public_bytes(self.raw).verify(
+                bytes.fromhex(signature), data
+            )
         except _library()[2]:
-            raise Untrusted(f"{where}: its signature by key {self.fingerprint} does not hold") from None
+            raise Untrusted(
+                f"{where}: its signature by key {self.fingerprint} does not hold"
+            ) from None
 
 
 class Signer:
@@ -56,7 +66,8 @@ class Signer:
         """Read the private key.
 
         Raises:
-            UsageError: there is no such key, it is a public one, others may read it, or it has a passphrase.
+            UsageError: there is no such key, it is a public one, others may read it, or it has a
+                passphrase.
         """
         file = Path(path).expanduser()
         data = _content(file, private=True)
@@ -67,10 +78,15 @@ class Signer:
         try:
             key = load(data, None)
         except Exception as error:
-            if isinstance(error, TypeError) or "password" in str(error):  # the latter until cryptography 43
-                raise UsageError(f"{file}: the key has a passphrase, and a run cannot ask for it") from None
+            # the latter until cryptography 43
+            if isinstance(error, TypeError) or "password" in str(error):
+                raise UsageError(
+                    f"{file}: the key has a passphrase, and a run cannot ask for it"
+                ) from None
             # of the library's own kinds; its words could hold what the file holds
-            raise UsageError(f"{file}: is no private key in PEM: make one by ssh-keygen -t ed25519 -N ''") from None
+            raise UsageError(
+                f"{file}: is no private key in PEM: make one by ssh-keygen -t ed25519 -N ''"
+            ) from None
         if not isinstance(key, ed25519.Ed25519PrivateKey):
             raise UsageError(f"{file}: is no Ed25519 key: make one by ssh-keygen -t ed25519 -N ''")
         self._key = key
@@ -101,7 +117,10 @@ def public_key(path: str | os.PathLike[str]) -> Key:
     except Exception:  # of the library's own kinds
         key = None
     if not isinstance(key, ed25519.Ed25519PublicKey):
-        raise UsageError(f"{file}: is no public Ed25519 key, as ssh-keygen writes it beside the private one (.pub)")
+        raise UsageError(
+            f"{file}: is no public Ed25519 key, "
+            "as ssh-keygen writes it beside the private one (.pub)"
+        )
     return Key(key.public_bytes_raw())
 
 
@@ -113,10 +132,14 @@ def _content(file: Path, *, private: bool) -> bytes:
         raise UsageError(f"{file}: the key cannot be read: {error.strerror}") from error
     if private and _PUBLIC.match(data):
         raise UsageError(
-            f"{file}: is a public key, and signing needs the private one: ssh-keygen writes it without .pub"
+            f"{file}: is a public key, and signing needs the private one: "
+            "ssh-keygen writes it without .pub"
         )
     if not private and _PRIVATE.match(data):
-        raise UsageError(f"{file}: is a private key, and checking needs the public one: ssh-keygen writes it as .pub")
+        raise UsageError(
+            f"{file}: is a private key, and checking needs "
+            "the public one: ssh-keygen writes it as .pub"
+        )
     if private and mode & 0o077:
         raise UsageError(f"{file}: others may read this private key; chmod 600 {file}")
     return data
@@ -129,5 +152,7 @@ def _library() -> tuple[Any, Any, Any]:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:
-        raise UsageError("signed checkpoints need cryptography: pip install 'holdfast[signed]'") from error
+        raise UsageError(
+            "signed checkpoints need cryptography: pip install 'holdfast[signed]'"
+        ) from error
     return ed25519, serialization, InvalidSignature

@@ -45,7 +45,9 @@ def reading(path: Path) -> Iterator[None]:
 
 
 class Source:
-    """A file open for reading: through the cache, and past it if it is `large` and the file system allows that."""
+    """A file open for reading: through the cache,
+    and past it if it is `large` and the file system allows that.
+    """
 
     def __init__(self, path: Path, *, cold: bool, large: bool) -> None:
         if cold:
@@ -69,10 +71,11 @@ class Source:
             os.close(descriptor)
 
     def is_far(self, offset: int, size: int) -> bool:
-        """Whether these are many bytes, most of them not in the page cache, to judge by a few of their pages.
+        """Whether these are many bytes, most of them not in the page cache, to judge by a few of
+        their pages.
 
-        To ask for each page takes a tenth of the time of a read. A read with RWF_NOWAIT would also show it, but makes
-        the kernel read ahead what we are about to read past the cache.
+        To ask for each page takes a tenth of the time of a read. A read with RWF_NOWAIT would also
+        show it, but makes the kernel read ahead what we are about to read past the cache.
         """
         if size < DIRECT_BYTES or offset + size > self._mapped:
             return False
@@ -83,10 +86,15 @@ class Source:
         """Whether the page is in the page cache, or nobody knows."""
         resident = ctypes.c_ubyte()
         place = ctypes.c_void_p(self._address + offset // PAGE * PAGE)
-        return _mincore(place, ctypes.c_size_t(1), ctypes.byref(resident)) != 0 or resident.value & 1 == 1
+        return (
+            _mincore(place, ctypes.c_size_t(1), ctypes.byref(resident)) != 0
+            or resident.value & 1 == 1
+        )
 
     def read(self, views: Sequence[memoryview], offset: int) -> int:
-        """Fill `views` one after another. Return the offset at which the file, or the read, ended."""
+        """Fill `views` one after another.
+        Return the offset at which the file, or the read, ended.
+        """
         rest = list(views)
         with named(self._path):
             while rest and (got := os.preadv(self.descriptor, rest[:_MOST_VIEWS], offset)):
@@ -131,11 +139,15 @@ def _after(views: list[memoryview], count: int) -> list[memoryview]:
 
 
 def blocks(path: Path, size: int, *, cold: bool) -> Iterator[memoryview]:
-    """Yield a file in pieces of `size` bytes; the last may be shorter. Each is valid until the next is requested."""
+    """Yield a file in pieces of `size` bytes; the last may be shorter. Each is valid until the
+    next is requested.
+    """
     file = Source(path, cold=cold, large=cold)
     try:
         block, offset = pages(min(size, os.fstat(file.descriptor).st_size)), 0
-        while (end := file.read_past(block, offset) if cold else file.read([block], offset)) > offset:
+        while (
+            end := file.read_past(block, offset) if cold else file.read([block], offset)
+        ) > offset:
             yield block[: end - offset]
             offset = end
     finally:
@@ -143,7 +155,8 @@ def blocks(path: Path, size: int, *, cold: bool) -> Iterator[memoryview]:
 
 
 def mapped(path: Path) -> memoryview | None:
-    """Map the file privately: bytes are read when they are used, and writing to them does not change the file.
+    """Map the file privately: bytes are read when they are used, and writing to them does not
+    change the file.
 
     Return None if the file is empty, or its file system has no maps.
     """
@@ -187,7 +200,9 @@ def whole(path: Path, most: int = MOST_BYTES) -> bytes:
 
 
 def decoded(path: Path, decode: Callable[[bytes, Path], T], most: int = MOST_BYTES) -> T:
-    """Apply `decode` to a small file. If that raises Damaged, read the file again from the medium."""
+    """Apply `decode` to a small file. If that raises Damaged,
+    read the file again from the medium.
+    """
     return twice(path, lambda: decode(whole(path, most), path))
 
 

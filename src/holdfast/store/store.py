@@ -1,4 +1,6 @@
-"""Store: the checkpoints of one run. `save` builds one in the attempt's own directory and commits it by one rename."""
+"""Store: the checkpoints of one run. `save` builds one in the attempt's own directory and
+commits it by one rename.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +48,9 @@ class Store(Committing):
         store.save({"w": w}, step=100)
         state = store.load()
 
-    Reading needs no lock: other processes may save meanwhile. The first write claims the run; a second writer is
-    refused, with an error that names the first, while that may be alive. Threads may share a store: they write one
-    after another.
+    Reading needs no lock: other processes may save meanwhile. The first write claims the run; a
+    second writer is refused, with an error that names the first, while that may be alive. Threads
+    may share a store: they write one after another.
     """
 
     ranks: Ranks = ALONE
@@ -63,22 +65,30 @@ class Store(Committing):
         whole: Whole = Whole(),  # noqa: B008  a frozen value
         signer: Signer | None = None,
     ) -> None:
-        self.root = Path(root).absolute()  # absolute, because the caller may change its working directory
+        # absolute, because the caller may change its working directory
+        self.root = Path(root).absolute()
         if not isinstance(whole, Whole):
-            raise UsageError(f"whole={whole!r}: give a value, as in Whole(checkpoints=20, hours=24)")
+            raise UsageError(
+                f"whole={whole!r}: give a value, as in Whole(checkpoints=20, hours=24)"
+            )
         with writing(self.root, "open the run"):
             require_run(self.root)
         index = CheckpointIndex(self.root, None if signer is None else signer.key)
-        super().__init__(index, Sharing(index, whole, self.ranks), keep, take_over=take_over, private=private)
+        super().__init__(
+            index, Sharing(index, whole, self.ranks), keep, take_over=take_over, private=private
+        )
         self.signer = signer
 
     def __repr__(self) -> str:
         return f"Store({str(self.root)!r})"
 
-    # -- reading -------------------------------------------------------------------------------------------------
+    # -- reading
+    # ----------------------------------------------------------------------------------------------
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Committed checkpoints, oldest first. They may be damaged since; `verify` finds that out."""
+        """Committed checkpoints, oldest first.
+        They may be damaged since; `verify` finds that out.
+        """
         return self.index.checkpoints()
 
     def latest(self) -> Checkpoint:
@@ -90,7 +100,9 @@ class Store(Committing):
         return self.index.latest()
 
     def __getitem__(self, step: int | str) -> Checkpoint:
-        """Return the checkpoint of `step` (the end of its epoch, if both exist), or the one with that name."""
+        """Return the checkpoint of `step` (the end of its epoch,
+        if both exist), or the one with that name.
+        """
         names = self.index.names()
         wanted = [name for name in names if step in (name.step, str(name))]
         if not wanted:
@@ -106,11 +118,12 @@ class Store(Committing):
         placeholders: bool = False,
         mmap: bool = False,
     ) -> Any:
-        """Return the state of the newest valid checkpoint, of a step's, or of "best". Every byte is checked.
+        """Return the state of the newest valid checkpoint, of a step's, or of "best". Every byte is
+        checked.
 
-        With `mmap`, meant for inspection, tensors and arrays are private memory maps of the files. Bytes are read when
-        they are used, and writing to them changes no file. Only layout and headers are checked; `holdfast verify`
-        checks the rest.
+        With `mmap`, meant for inspection, tensors and arrays are private memory maps of the files.
+        Bytes are read when they are used, and writing to them changes no file. Only layout and
+        headers are checked; `holdfast verify` checks the rest.
 
         If the newest checkpoint is damaged, this reports that and loads an older one.
         A step given by number is never replaced by another.
@@ -128,7 +141,9 @@ class Store(Committing):
 
         return self._load(None if step is None else choose, read)
 
-    def _load(self, choose: Callable[[], Checkpoint] | None, read: Callable[[Checkpoint], Any]) -> Any:
+    def _load(
+        self, choose: Callable[[], Checkpoint] | None, read: Callable[[Checkpoint], Any]
+    ) -> Any:
         return self.index.read_newest(read) if choose is None else read(choose())
 
     def pins(self) -> set[str]:
@@ -136,14 +151,19 @@ class Store(Committing):
         return self.index.pins()
 
     def facts(self) -> list[retention.CheckpointFacts]:
-        """The facts for retention rules, of every checkpoint with a valid manifest; oldest first."""
+        """The facts for retention rules,
+        of every checkpoint with a valid manifest; oldest first.
+        """
         return self.index.facts()
 
     def sharing_damage(self, checkpoint: Checkpoint) -> dict[str, str]:
-        """Names of the other checkpoints that share a damaged file with `checkpoint`; each mapped to such a file."""
+        """Names of the other checkpoints that share a damaged file with `checkpoint`;
+        each mapped to such a file.
+        """
         return self.index.sharing_damage(checkpoint)
 
-    # -- writing -------------------------------------------------------------------------------------------------
+    # -- writing
+    # ----------------------------------------------------------------------------------------------
 
     def save(
         self,
@@ -154,13 +174,15 @@ class Store(Committing):
         note: str | None = None,
         facts: Facts | None = None,
     ) -> Checkpoint:
-        """Commit `state` as the checkpoint of `step`. When this returns, the checkpoint survives a power loss.
+        """Commit `state` as the checkpoint of `step`. When this returns, the checkpoint survives a
+        power loss.
 
-        Then this applies the rule `keep`, which never removes the new checkpoint. Others are removed only after it was
-        committed and the newest was read back from the medium.
+        Then this applies the rule `keep`, which never removes the new checkpoint. Others are
+        removed only after it was committed and the newest was read back from the medium.
 
         Raises:
-            UsageError: that step is committed already, or the state holds a value that cannot be encoded.
+            UsageError: that step is committed already, or the state holds a value that cannot be
+                encoded.
             NoSpace: the state does not fit; the store is unchanged.
             Superseded: a later attempt owns the run.
         """
@@ -170,10 +192,15 @@ class Store(Committing):
                 return self.stage(state)
 
         with uncollected():  # until this ends, the collector would visit `staged`
-            return self.commit(staged(), step=step, facts=facts or Facts(metrics=metrics or {}, note=note))
+            return self.commit(
+                staged(), step=step, facts=facts or Facts(metrics=metrics or {}, note=note)
+            )
 
-    def stage(self, state: Any, arena: Arena | None = None, weights: Collection[int] = ()) -> Staged:
-        """Return what `commit` takes: `state` laid out in files. With an arena, it is a copy of the state.
+    def stage(
+        self, state: Any, arena: Arena | None = None, weights: Collection[int] = ()
+    ) -> Staged:
+        """Return what `commit` takes: `state` laid out in files. With an arena, it is a copy of the
+        state.
 
         Without an arena nothing is copied: the state must not change until `commit` has returned.
         `weights`: ids of the leaves that the save looks at, whether their numbers are finite.
@@ -183,8 +210,12 @@ class Store(Committing):
             staged.snapshot.copy()
         return staged
 
-    def lay_out(self, state: Any, arena: Arena | None = None, weights: Collection[int] = ()) -> Staged:
-        """As `stage`, but the caller copies the snapshot into the arena later. `commit` waits for that."""
+    def lay_out(
+        self, state: Any, arena: Arena | None = None, weights: Collection[int] = ()
+    ) -> Staged:
+        """As `stage`, but the caller copies the snapshot into the arena later.
+        `commit` waits for that.
+        """
         with uncollected():
             flat = tree.flatten(state, weights)
             unchanged = self.sharing.unchanged(flat.leaves, self.parent)
@@ -199,31 +230,47 @@ class Store(Committing):
             links = [*links, *(link for each in divisions.values() for link in each.links)]
             names |= {link.name for link in links} | {shard.name for shard in pieces}
             plan = shards.layout(plain, unchanged.leaves - linked, names) + pieces
-            fresh = plain | {key: block for each in divisions.values() for key, block in each.fresh.items()}
+            fresh = plain | {
+                key: block for each in divisions.values() for key, block in each.fresh.items()
+            }
             kept = {key: block for each in divisions.values() for key, block in each.kept.items()}
-            leaves = {key: block for key, block in flat.leaves.items() if key not in divisions} | fresh | kept
+            leaves = (
+                {key: block for key, block in flat.leaves.items() if key not in divisions}
+                | fresh
+                | kept
+            )
             staged = Staged(flat.tree, leaves, plan, links, whole=flat.leaves, kind=self.index.kind)
         return staged if arena is None else staged.snapshot_in(arena)
 
     def go_on(self, checkpoint: Checkpoint) -> None:
-        """Let the next save continue `checkpoint`, which this process has loaded, as its rank sees it."""
+        """Let the next save continue `checkpoint`,
+        which this process has loaded, as its rank sees it.
+        """
         self.parent = checkpoint.name
         if checkpoint.path == self.index.checkpoint(self.parent).path:  # not another run's
             self.sharing.go_on(checkpoint)
 
     def unread(self) -> list[Link]:
-        """Files of the last checkpoint that the next one will probably share, not read back since their commit."""
+        """Files of the last checkpoint that the next one will probably share,
+        not read back since their commit.
+        """
         return self.sharing.unread(self.parent)
 
-    def read_back_early(self, links: Collection[Link], before_each: Hook = nothing) -> Problem | None:
-        """Read back the files from `unread`, so that the next save need not. It may run at the same time as a save.
+    def read_back_early(
+        self, links: Collection[Link], before_each: Hook = nothing
+    ) -> Problem | None:
+        """Read back the files from `unread`, so that the next save need not. It may run at the same
+        time as a save.
 
-        Returns the damaged place, if any; the next save writes that file anew. What `before_each` raises ends this.
+        Returns the damaged place, if any; the next save writes that file anew. What `before_each`
+        raises ends this.
         """
         return self.sharing.read_back_early(links, before_each)
 
     def read_anew(self) -> None:
-        """Let the next save read each file when it links it, even if the file was read back early."""
+        """Let the next save read each file when it links it,
+        even if the file was read back early.
+        """
         self.sharing.read_anew()
 
     @uncollected()
@@ -239,16 +286,19 @@ class Store(Committing):
     ) -> Checkpoint:
         """Write and commit what `stage` returned: the second half of `save`.
 
-        `before_each` is called before each request to the disk; what it raises ends the save, and nothing was saved.
-        `before_last` runs when the leaves are on disk and not yet published; if it raises, nothing is saved. If the
-        rule would remove at most `leave()` checkpoints, nothing is read back or removed; the next save will do that.
+        `before_each` is called before each request to the disk; what it raises ends the save, and
+        nothing was saved. `before_last` runs when the leaves are on disk and not yet published; if
+        it raises, nothing is saved. If the rule would remove at most `leave()` checkpoints, nothing
+        is read back or removed; the next save will do that.
 
         Raises:
-            Stale: an unchanged file of the last checkpoint cannot be linked, and the snapshot `staged` lacks its bytes.
-                Stage the state again: the new snapshot will have them.
+            Stale: an unchanged file of the last checkpoint cannot be linked, and the snapshot
+                `staged` lacks its bytes. Stage the state again: the new snapshot will have them.
         """
         facts = facts or Facts()
-        return self._commit(staged, _name(step, facts.phase), facts, Hooks(before_each, before_last, leave))
+        return self._commit(
+            staged, _name(step, facts.phase), facts, Hooks(before_each, before_last, leave)
+        )
 
     def _commit(self, staged: Staged, name: Name, facts: Facts, hooks: Hooks) -> Checkpoint:
         attempt = self.claim()
@@ -279,11 +329,17 @@ class Store(Committing):
                 self.sharing.distrust(self.parent)
                 if staged.snapshot is not None:
                     raise
-                alone = Staged(staged.tree, staged.whole or {}, shards.layout(staged.whole or {}), kind=staged.kind)
+                alone = Staged(
+                    staged.tree,
+                    staged.whole or {},
+                    shards.layout(staged.whole or {}),
+                    kind=staged.kind,
+                )
                 return self._commit(alone, name, facts, hooks)
             written = [key for shard in staged.shards for key in shard.keys]
             self.sharing.note(staged.leaves, written, before)
-            with suppress(Abandoned):  # the checkpoint is committed; the save that waits for this one will prune
+            # the checkpoint is committed; the save that waits for this one will prune
+            with suppress(Abandoned):
                 hooks.before_each()
                 self.apply_rule(name, hooks.leave)
         return self.index.checkpoint(name)
@@ -307,15 +363,19 @@ class Store(Committing):
             disk.remove_tree(partial)
             raise
         self.finish(
-            name, partial, lambda path: self.manifest(name, facts, make_durable(path, self.index.kind), {}, None)
+            name,
+            partial,
+            lambda path: self.manifest(name, facts, make_durable(path, self.index.kind), {}, None),
         )
         self.apply_rule(name)
 
     def pin(self, step: int | str) -> None:
-        """Keep that checkpoint permanently, whatever the rules. Files that it shares with others are copied for it.
+        """Keep that checkpoint permanently, whatever the rules. Files that it shares with others
+        are copied for it.
 
         Raises:
-            Damaged: one of these differs from what was committed; the checkpoint is pinned nevertheless.
+            Damaged: one of these differs from what was committed; the checkpoint is pinned
+                nevertheless.
         """
         if self.ranks.leads:  # the others may not see it yet
             checkpoint = self[step]
@@ -334,7 +394,8 @@ class Store(Committing):
         return pruning.prunable(self.index, rule)
 
     def prune(self, rule: Rule) -> list[Checkpoint]:
-        """Remove and return what `rule` does not keep, after the newest remaining one was read back from the medium.
+        """Remove and return what `rule` does not keep, after the newest remaining one was read back
+        from the medium.
 
         Pinned and damaged checkpoints remain; so does the newest valid one.
 

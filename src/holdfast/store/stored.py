@@ -1,4 +1,6 @@
-"""Stored leaves: handles on leaves in shards, in one piece or several. Their bytes are read and checked on demand."""
+"""Stored leaves: handles on leaves in shards, in one piece or several. Their bytes are read and
+checked on demand.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class _Readable:
         return data
 
     def read_into(self: Any, target: memoryview) -> None:
-        """Fill `target`, writable memory of `size_bytes` bytes. Each piece is read whole and checked."""
+        """Fill `target`, writable memory of `size_bytes` bytes.
+        Each piece is read whole and checked.
+        """
         self.read_all([(self, target)])
 
     @staticmethod
@@ -44,7 +48,9 @@ class _Readable:
             if isinstance(stored, StoredLeaf):
                 straight.append((stored, data))
             elif (places := _in_one_stretch(stored)) is not None:
-                straight += [(leaf, data[start : start + leaf.size_bytes]) for leaf, start in places]
+                straight += [
+                    (leaf, data[start : start + leaf.size_bytes]) for leaf, start in places
+                ]
             else:
                 scattered.append((stored, data))
         reading.fill(straight)
@@ -53,13 +59,20 @@ class _Readable:
 
 
 class StoredLeaf(_Readable):
-    """One leaf on disk. Every read is checked against its digest; on a difference it is read again from the medium."""
+    """One leaf on disk. Every read is checked against its digest;
+    on a difference it is read again from the medium.
+    """
 
     __slots__ = ("attrs", "digest", "dtype", "key", "kind", "offset", "path", "shape", "size_bytes")
 
     def __init__(self, folder: Path, key: str, entry: Leaf) -> None:
         self.path, self.key, self.offset = _shard(folder, entry.shard), key, entry.offset
-        self.kind, self.dtype, self.shape, self.attrs = entry.kind, entry.dtype, entry.shape, entry.attrs
+        self.kind, self.dtype, self.shape, self.attrs = (
+            entry.kind,
+            entry.dtype,
+            entry.shape,
+            entry.attrs,
+        )
         self.size_bytes, self.digest = entry.size_bytes, entry.digest
 
 
@@ -80,18 +93,23 @@ class Piece(NamedTuple):
 
 
 class StoredPieces(_Readable):
-    """A leaf that several ranks hold, and wrote, in pieces. It is read like a leaf that was never divided.
+    """A leaf that several ranks hold, and wrote, in pieces. It is read like a leaf that was never
+    divided.
 
-    `shape` is the whole leaf's. `own` is the piece of the rank as which the checkpoint is read, if that rank wrote one.
-    The other pieces are looked up by `pieces`, on demand.
+    `shape` is the whole leaf's. `own` is the piece of the rank as which the checkpoint is read, if
+    that rank wrote one. The other pieces are looked up by `pieces`, on demand.
     """
 
     __slots__ = ("_find", "_pieces", "attrs", "dtype", "key", "kind", "own", "shape")
 
-    def __init__(self, key: str, facts: Leaf, own: Piece | None, find: Callable[[], Sequence[Piece]]) -> None:
+    def __init__(
+        self, key: str, facts: Leaf, own: Piece | None, find: Callable[[], Sequence[Piece]]
+    ) -> None:
         self.key, self.kind, self.dtype, self.own = key, facts.kind, facts.dtype, own
         self.shape: tuple[int, ...] = tuple(facts.attrs["of"])
-        self.attrs: Mapping[str, Any] = {name: value for name, value in facts.attrs.items() if name not in ("of", "at")}
+        self.attrs: Mapping[str, Any] = {
+            name: value for name, value in facts.attrs.items() if name not in ("of", "at")
+        }
         self._find, self._pieces = find, tuple[Piece, ...]()
 
     @property
@@ -103,7 +121,10 @@ class StoredPieces(_Readable):
         """
         if not self._pieces:
             found = tuple(self._find())
-            alike = {(piece.leaf.kind, piece.leaf.dtype, tuple(piece.leaf.attrs["of"])) for piece in found}
+            alike = {
+                (piece.leaf.kind, piece.leaf.dtype, tuple(piece.leaf.attrs["of"]))
+                for piece in found
+            }
             item = ITEMSIZE.get(self.dtype, 0)
             fit = all(piece.leaf.size_bytes == item * piece.box.volume for piece in found)
             if alike != {(self.kind, self.dtype, self.shape)} or not fit or not item:
@@ -133,14 +154,18 @@ def files_of(stored: Any) -> set[str]:
 
 
 def leaves_of(stored: Any) -> list[StoredLeaf]:
-    """Return its pieces; of a leaf in one piece, the leaf. Another program's leaf has none with a digest."""
+    """Return its pieces; of a leaf in one piece, the leaf.
+    Another program's leaf has none with a digest.
+    """
     if isinstance(stored, StoredPieces):
         return [piece.leaf for piece in stored.pieces]
     return [stored] if isinstance(stored, StoredLeaf) else []
 
 
 def _in_one_stretch(stored: StoredPieces) -> list[tuple[StoredLeaf, int]] | None:
-    """Return its pieces with their offsets in the whole leaf if each is contiguous there; else None."""
+    """Return its pieces with their offsets in the whole leaf if each is contiguous there;
+    else None.
+    """
     places = []
     for piece in stored.pieces:
         if piece.leaf.size_bytes == 0:
@@ -154,8 +179,8 @@ def _in_one_stretch(stored: StoredPieces) -> list[tuple[StoredLeaf, int]] | None
 
 
 def _lay_out(stored: StoredPieces, data: Data) -> None:
-    """Copy piece by piece. This needs memory for one piece, and for the whole leaf if the target is distant (not host
-    memory).
+    """Copy piece by piece. This needs memory for one piece, and for the whole leaf if the target is
+    distant (not host memory).
     """
     target = data if isinstance(data, memoryview) else memoryview(bytearray(stored.size_bytes))
     for piece in stored.pieces:
@@ -174,8 +199,16 @@ def is_piece(entry: Leaf) -> bool:
 def check_piece(entry: Leaf, where: object) -> None:
     """Raise Damaged unless a piece has a place in its leaf and lies inside it."""
     of, at, shape = entry.attrs.get("of"), entry.attrs.get("at"), entry.shape
-    plain = all(isinstance(each, list) and all(type(n) is int and n >= 0 for n in each) for each in (of, at))
-    if not plain or not len(of or ()) == len(at or ()) == len(shape) or math.prod(of or ()) >= 2**62:
+    plain = all(
+        isinstance(each, list) and all(type(n) is int and n >= 0 for n in each) for each in (of, at)
+    )
+    if (
+        not plain
+        or not len(of or ()) == len(at or ()) == len(shape)
+        or math.prod(of or ()) >= 2**62
+    ):
         raise Damaged(f"{where}: a piece says that it lies at {at!r} of {of!r}")
-    if any(start + extent > most for start, extent, most in zip(at or (), shape, of or (), strict=True)):
+    if any(
+        start + extent > most for start, extent, most in zip(at or (), shape, of or (), strict=True)
+    ):
         raise Damaged(f"{where}: a piece of {list(shape)} at {at!r} is not inside {of!r}")

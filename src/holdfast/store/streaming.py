@@ -22,9 +22,12 @@ def chunks(stored: Any) -> Iterator[bytearray]:
     """Yield the leaf's bytes in C order; each chunk but the last has `CHUNK_BYTES`.
 
     Raises:
-        Damaged: they differ from what was committed; that is known once a piece was read to its end.
+        Damaged: they differ from what was committed; that is known once a piece was read to its
+            end.
     """
-    return evenly(_in_order(stored) if isinstance(stored, StoredLeaf | StoredPieces) else stored.chunks())
+    return evenly(
+        _in_order(stored) if isinstance(stored, StoredLeaf | StoredPieces) else stored.chunks()
+    )
 
 
 def evenly(parts: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytearray]:
@@ -50,13 +53,17 @@ def _in_order(stored: Stored) -> Iterator[memoryview]:
 
 
 def _places(stored: StoredPieces, number: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the parts of one piece that lie together in the whole leaf: where, the piece's number, how many bytes."""
+    """Yield the parts of one piece that lie together in the whole leaf:
+    where, the piece's number, how many bytes.
+    """
     for place in stretches(stored.shape, stored.pieces[number].box, stored.itemsize):
         yield place.start, number, place.size
 
 
 class _PieceStream:
-    """One piece of a leaf, which is read from its beginning to its end. Its file is open only during a read."""
+    """One piece of a leaf, which is read from its beginning to its end.
+    Its file is open only during a read.
+    """
 
     def __init__(self, leaf: StoredLeaf, ahead: int) -> None:
         self._leaf, self._ahead = leaf, ahead
@@ -80,7 +87,9 @@ class _PieceStream:
         self._read += len(data)
         if self._read == leaf.size_bytes and self._hasher.hexdigest() != leaf.digest:
             end = leaf.offset + leaf.size_bytes
-            raise Damaged(f"{leaf.path}: bytes {leaf.offset}..{end}: leaf {leaf.key!r} changed since commit")
+            raise Damaged(
+                f"{leaf.path}: bytes {leaf.offset}..{end}: leaf {leaf.key!r} changed since commit"
+            )
         return data
 
 
@@ -93,7 +102,9 @@ def read(leaf: StoredLeaf, start: int, size: int) -> bytes:
     descriptor = source.open_plain(leaf.path)
     try:
         data = os.pread(descriptor, size, leaf.offset + start)
-        while len(data) < size and (more := os.pread(descriptor, size - len(data), leaf.offset + start + len(data))):
+        while len(data) < size and (
+            more := os.pread(descriptor, size - len(data), leaf.offset + start + len(data))
+        ):
             data += more
     finally:
         os.close(descriptor)

@@ -1,4 +1,6 @@
-"""Causes: why a start of the command ended, from the evidence, and the action that follows. Pure."""
+"""Causes: why a start of the command ended,
+from the evidence, and the action that follows. Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,34 @@ NOT_FINITE = "weights not finite"
 UNTRUSTED = "checkpoint not trusted"
 UNREADABLE = "checkpoint unreadable"
 ACTIONS: dict[str, tuple[Action, str]] = {  # the action, and the evidence for the cause
-    MEMORY: ("back off", "the cgroup's count of kills or the kernel's log; an exception for want of memory"),
+    MEMORY: (
+        "back off",
+        "the cgroup's count of kills or the kernel's log; an exception for want of memory",
+    ),
     DISK: ("back off", "the text of the error, or the run's file system has no space left"),
-    UNREADABLE: ("back off", "the error `Unreadable`: a start that has waited could not read a file of its checkpoint"),
-    BAD_NODE: ("back off", "an input/output error, a mount that is away, or a GPU that is broken or lost"),
-    REPEATS: ("leave", "the last start failed at the same step, in the same place, with the same exception"),
-    NOT_FINITE: ("leave", "the run with `stop_on_nan` says so in its journal, or at the end of its output"),
+    UNREADABLE: (
+        "back off",
+        "the error `Unreadable`: a start that has waited could not read a file of its checkpoint",
+    ),
+    BAD_NODE: (
+        "back off",
+        "an input/output error, a mount that is away, or a GPU that is broken or lost",
+    ),
+    REPEATS: (
+        "leave",
+        "the last start failed at the same step, in the same place, with the same exception",
+    ),
+    NOT_FINITE: (
+        "leave",
+        "the run with `stop_on_nan` says so in its journal, or at the end of its output",
+    ),
     UNTRUSTED: ("leave", "the error `Untrusted`: the key of the run has not signed its checkpoint"),
     "killed by SIGSEGV": ("again", "the exit status; the same for every other signal"),
     "error": ("again", "an exit code other than 0 and 75"),
-    "node lost": ("again", "the scheduler has started the job again without a signal, and nothing had asked for that"),
+    "node lost": (
+        "again",
+        "the scheduler has started the job again without a signal, and nothing had asked for that",
+    ),
     "time limit": ("leave", "the scheduler's record; the job is requeued"),
     "preempted": ("leave", "the scheduler's record; the job is requeued"),
     "cancelled": ("leave", "the scheduler's record"),
@@ -35,33 +55,45 @@ WORDS: dict[Action, str] = {
     "back off": "is started again after 5 s, then 10, 20, ...",
     "leave": "is not started again here",
 }
-FIRST_S: dict[Action, tuple[float, float]] = {"again": (0.0, 1.0), "back off": (5.0, 10.0), "leave": (0.0, 0.0)}
+FIRST_S: dict[Action, tuple[float, float]] = {
+    "again": (0.0, 1.0),
+    "back off": (5.0, 10.0),
+    "leave": (0.0, 0.0),
+}
 MOST_S = 300.0
 # The next try may go well: the network is at fault, a file system, or another process.
 _PASSING = re.compile(
-    r"(Connection\w*Error|BrokenPipeError|InterruptedError|BlockingIOError|\w*Timeout(Error|Expired)?|HTTPError|URLError"
-    r"|SSLError|ProxyError|RemoteDisconnected|IncompleteRead|ChunkedEncodingError|ProtocolError|gaierror"
+    r"(Connection\w*Error|BrokenPipeError|InterruptedError|"
+    r"BlockingIOError|\w*Timeout(Error|Expired)?|HTTPError|URLError"
+    r"|SSLError|ProxyError|RemoteDisconnected|IncompleteRead|"
+    r"ChunkedEncodingError|ProtocolError|gaierror"
     r"|Dist(Network|Backend|Store)Error)$"
 )
 _PASSING_TEXT = re.compile(
-    r"\[Errno (5|11|16|37|100|101|10[347]|11[0-36]|121)\]"  # of an OSError: input/output, a stale file, no route, ...
+    # of an OSError: input/output, a stale file, no route, ...
+    r"\[Errno (5|11|16|37|100|101|10[347]|11[0-36]|121)\]"
     r"|Input/output error|Stale file handle"  # the same in words, of a DiskError
-    r"|[Cc]onnection (closed|reset|refused|aborted|timed out)|[Tt]imed out|[Tt]emporar(y failure|ily unavailable)|NCCL"
+    r"|[Cc]onnection (closed|reset|refused|aborted|timed out)|"
+    r"[Tt]imed out|[Tt]emporar(y failure|ily unavailable)|NCCL"
 )
 # Errors for which only the machine can be at fault: of an OSError, or as other programs write them.
 _NODE = re.compile(
-    r"\[Errno (5|116|121)\]|\[Errno (107|112)\] [^\n]*: ['\"]|Input/output error|Stale (NFS )?file handle"
+    r"\[Errno (5|116|121)\]|\[Errno (107|112)\] [^\n]*: ['\"]|"
+    r"Input/output error|Stale (NFS )?file handle"
     r"|/[^\n:]*: (Transport endpoint is not connected|Host is down)"
 )
-# CUDA's and NVML's own words, and the Xids for which NVIDIA names the hardware. Sources: cudaGetErrorString,
-# nvmlErrorString, NVIDIA's "XID Errors".
+# CUDA's and NVML's own words, and the Xids for which NVIDIA names the hardware. Sources:
+# cudaGetErrorString, nvmlErrorString, NVIDIA's "XID Errors".
 _BROKEN_GPU = re.compile(
     r"uncorrectable (ECC|NVLink) error (encountered|detected)|has fallen off the bus|GPU is lost"
     r"|\bXid( \([^)\n]*\))?:? (48|64|74|79|94|95|119|120)\b"
 )
-_NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|\[Errno (28|122)\]|^(\w+\.)*NoSpace\b")
+_NO_SPACE = re.compile(
+    r"No space left on device|Disk quota exceeded|\[Errno (28|122)\]|^(\w+\.)*NoSpace\b"
+)
 _NO_MEMORY = re.compile(
-    r"^(\w+\.)*(MemoryError|OutOfMemoryError|_?ArrayMemoryError)\b|[Cc]an(no|')t allocate memory|std::bad_alloc"
+    r"^(\w+\.)*(MemoryError|OutOfMemoryError|_?ArrayMemoryError)\b|"
+    r"[Cc]an(no|')t allocate memory|std::bad_alloc"
 )
 _UNREADABLE = re.compile(r"^(\w+\.)*Unreadable\b")
 _FINAL = {"NotFinite": NOT_FINITE, "Untrusted": UNTRUSTED}  # by the name of the exception
@@ -78,7 +110,8 @@ class Error(NamedTuple):
     place: str = ""  # "train.py:17"
     step: int | None = None
     text: str = ""
-    may_mend: bool = False  # the run handles it at the next start, for example sets a checkpoint aside
+    # the run handles it at the next start, for example sets a checkpoint aside
+    may_mend: bool = False
 
     def repeats(self, before: Error) -> bool:
         """Whether the next start would fail with it as well."""
@@ -131,10 +164,13 @@ def wait_s(cause: str, number: int) -> float:
 
 
 def from_output(tail: str) -> Error:
-    """Return the exception at the end of a Python program's output; an empty one if it ends otherwise."""
+    """Return the exception at the end of a Python program's output;
+    an empty one if it ends otherwise.
+    """
     _, begin, trace = tail.rpartition("Traceback (most recent call last):\n")
     lines = trace.splitlines()
-    said = [*dropwhile(lambda line: line.startswith("  "), lines)]  # also of a message with several lines
+    # also of a message with several lines
+    said = [*dropwhile(lambda line: line.startswith("  "), lines)]
     frames, kind = _FRAME.findall(trace), _KIND.match(said[0]) if said else None
     if not begin or not frames or not kind:
         return Error("", text="\n".join(tail.splitlines()[-_LAST_LINES:])[-2000:])
@@ -144,13 +180,17 @@ def from_output(tail: str) -> Error:
 
 
 def breaks_the_gpu(tail: str) -> bool:
-    """Whether the output says that a GPU is broken or lost: of several ranks only one knows, and says it early."""
+    """Whether the output says that a GPU is broken or lost:
+    of several ranks only one knows, and says it early.
+    """
     return _BROKEN_GPU.search(tail) is not None
 
 
 def table() -> list[str]:
     """Return the table of causes and actions as lines of Markdown."""
-    rows = [f"| {cause} | {act}: it {WORDS[act]} | {known} |" for cause, (act, known) in ACTIONS.items()]
+    rows = [
+        f"| {cause} | {act}: it {WORDS[act]} | {known} |" for cause, (act, known) in ACTIONS.items()
+    ]
     return ["| cause | what is done | how it is known |", "|---|---|---|", *rows]
 
 

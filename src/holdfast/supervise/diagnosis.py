@@ -1,4 +1,6 @@
-"""Diagnosis: gathers the evidence around each start of the command, and names the cause of its end."""
+"""Diagnosis: gathers the evidence around each start of the command,
+and names the cause of its end.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from .witness import Said
 
 
 class Diagnosis:
-    """Begun before each start, shown the command's processes while it runs, and asked after its end."""
+    """Begun before each start,
+    shown the command's processes while it runs, and asked after its end.
+    """
 
     def __init__(self) -> None:
         self._before = Error("")  # of the last start, if that failed
@@ -33,7 +37,10 @@ class Diagnosis:
         kills, own = self._memory.found() if self._memory is not None else (0, 0)
         error = said.error if said.error.kind else causes.from_output(tail)
         before, self._before = self._before, error
-        full, broken = any(map(is_full, [Path(), *places])), causes.breaks_the_gpu(f"{tail}\n{error.text}")
+        full, broken = (
+            any(map(is_full, [Path(), *places])),
+            causes.breaks_the_gpu(f"{tail}\n{error.text}"),
+        )
         return causes.cause(Evidence(code, error, before, kills, own, full, broken))
 
     def forget(self) -> str:

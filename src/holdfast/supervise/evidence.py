@@ -1,7 +1,7 @@
 """Evidence: the machine's facts about the end of a start. Reads only.
 
-Sources: cgroups(7) and the kernel's cgroup-v2.rst (memory.events) and cgroup-v1/memory.rst (memory.oom_control); the
-kernel's dev-kmsg ABI; proc(5).
+Sources: cgroups(7) and the kernel's cgroup-v2.rst (memory.events) and cgroup-v1/memory.rst
+(memory.oom_control); the kernel's dev-kmsg ABI; proc(5).
 """
 
 from __future__ import annotations
@@ -35,11 +35,14 @@ class MemoryKills:
                 self._counts.setdefault(file, 2 * (_count(file),))
 
     def found(self) -> tuple[int, int]:
-        """Return the kills in the command's cgroups, and those of them that the kernel's log says were its processes.
+        """Return the kills in the command's cgroups, and those of them that the kernel's log says
+        were its processes.
 
         The count of a cgroup that is gone is the last one that was seen.
         """
-        self._counts = {file: (first, max(_count(file), now)) for file, (first, now) in self._counts.items()}
+        self._counts = {
+            file: (first, max(_count(file), now)) for file, (first, now) in self._counts.items()
+        }
         kills = max((now - first for first, now in self._counts.values()), default=0)
         return kills, len(self._pids & set(_victims(self._log)))
 
@@ -61,15 +64,21 @@ def is_full(path: Path) -> bool:
         return False
     if not facts.f_blocks or facts.f_flag & os.ST_RDONLY:
         return False
-    return facts.f_bavail * facts.f_frsize < ROOM_BYTES or (facts.f_files > 0 and facts.f_favail == 0)
+    return facts.f_bavail * facts.f_frsize < ROOM_BYTES or (
+        facts.f_files > 0 and facts.f_favail == 0
+    )
 
 
 def memory_files(cgroups: str, mounts: str) -> list[Path]:
-    """Return the files that count a process's kills, from the texts of its /proc cgroup and mountinfo. Pure."""
+    """Return the files that count a process's kills,
+    from the texts of its /proc cgroup and mountinfo. Pure.
+    """
     found = []
     for line in mounts.splitlines():
         fields, _, (kind, _, options) = _halves(line)
-        if kind not in {"cgroup", "cgroup2"} or (kind == "cgroup" and "memory" not in options.split(",")):
+        if kind not in {"cgroup", "cgroup2"} or (
+            kind == "cgroup" and "memory" not in options.split(",")
+        ):
             continue
         root, place = fields[3], Path(fields[4])
         for entry in cgroups.splitlines():
@@ -83,7 +92,9 @@ def memory_files(cgroups: str, mounts: str) -> list[Path]:
 
 
 def memory() -> tuple[int, int]:
-    """Return the free and the whole memory in bytes: the machine's, or of the cgroup around us with the least free."""
+    """Return the free and the whole memory in bytes: the machine's, or of the cgroup around us
+    with the least free.
+    """
     facts = _numbers(Path("/proc/meminfo"))
     found = [(facts.get("MemAvailable:", 0) << 10, facts.get("MemTotal:", 0) << 10)]
     for file in _files(os.getpid()):
@@ -95,10 +106,15 @@ def memory() -> tuple[int, int]:
 
 
 def _limit(cgroup: Path) -> tuple[int | None, int]:
-    """Return a cgroup's limit, if it has one, and its use; reclaimable page cache does not count."""
+    """Return a cgroup's limit, if it has one,
+    and its use; reclaimable page cache does not count.
+    """
     facts = _numbers(cgroup / "memory.stat")
     forgotten = facts.get("total_inactive_file", facts.get("inactive_file", 0))
-    for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ):
         with suppress(OSError, ValueError):  # "max" is no number
             return int((cgroup / limit).read_text()), int((cgroup / used).read_text()) - forgotten
     return None, 0
@@ -119,7 +135,9 @@ def _halves(line: str) -> tuple[list[str], str, tuple[str, str, str]]:
 
 def _files(pid: int) -> list[Path]:
     with suppress(OSError):
-        return memory_files(Path(f"/proc/{pid}/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
+        return memory_files(
+            Path(f"/proc/{pid}/cgroup").read_text(), Path("/proc/self/mountinfo").read_text()
+        )
     return []
 
 
@@ -140,7 +158,9 @@ def _open_log() -> int | None:
 
 
 def _victims(log: int | None) -> list[int]:
-    """Return the processes that the kernel has killed since the last call, by their number on this machine."""
+    """Return the processes that the kernel has killed since the last call,
+    by their number on this machine.
+    """
     found: list[int] = []
     while log is not None:
         try:

@@ -1,7 +1,7 @@
 """Hang: decides from looks at a program's signs of life whether it hangs. Pure.
 
-A phase has a limit: ten times the slowest one so far, and never less than its floor. Only time in which the
-supervisor itself looked counts: a suspended job, Ctrl-Z or a sleeping laptop stops both.
+A phase has a limit: ten times the slowest one so far, and never less than its floor. Only time in
+which the supervisor itself looked counts: a suspended job, Ctrl-Z or a sleeping laptop stops both.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ FLOOR_S = 600.0  # no limit is shorter, unless the user gives one
 TIMES = 10.0  # the slowest so far
 COMPILED = 3.0  # the first step: what was compiled then may be compiled again, for another shape
 RARE = 3.0  # times the floor, for phases that come seldom
-FEW, FEW_TIMES, WIDER = 30, 6.0, 3.0  # until so many steps are known: times the floor, and wider than TIMES
-UNKNOWN = 12.0  # times the floor, for what nothing is known of: the restore, the first step with its compilation
+# until so many steps are known: times the floor, and wider than TIMES
+FEW, FEW_TIMES, WIDER = 30, 6.0, 3.0
+# times the floor, for what nothing is known of: the restore, the first step with its compilation
+UNKNOWN = 12.0
 LOOK_S, LEAST_LOOK_S = 5.0, 0.1
 SLACK_S = 1.0  # so late a look may be and still count in full
 
@@ -27,7 +29,8 @@ class Look(NamedTuple):
     place: Hashable
     beats: int  # grows with each sign of life
     phase: str
-    ended: Sequence[tuple[str, float]] | None = None  # phases since the last look, with seconds; None: not known
+    # phases since the last look, with seconds; None: not known
+    ended: Sequence[tuple[str, float]] | None = None
     excused: bool = False  # its time does not count: a debugger holds it
 
 
@@ -62,7 +65,9 @@ class _Stay:
 
 @dataclass
 class Judge:
-    """Looks at all places in turn. The knowledge about phases is kept over restarts of the command."""
+    """Looks at all places in turn.
+    The knowledge about phases is kept over restarts of the command.
+    """
 
     phases: dict[str, Phase]
     after_s: float | None = None  # the user's limit
@@ -95,7 +100,9 @@ class Judge:
             return self.after_s
         few = kind.floor == 1 and self.known[phase] < FEW
         floor_s = (FEW_TIMES if few else kind.floor) * (self.after_s or FLOOR_S)
-        return max(floor_s, slow_s * (WIDER if few else 1), COMPILED * self.slowest_s.get(kind.after, 0.0))
+        return max(
+            floor_s, slow_s * (WIDER if few else 1), COMPILED * self.slowest_s.get(kind.after, 0.0)
+        )
 
     def look(self, now_s: float, looks: Sequence[Look]) -> list[Hang]:
         """Return the places that hang, each once until it shows a sign of life again."""
@@ -105,7 +112,11 @@ class Judge:
         whole = counted_s == since_s
         for gone in self._stays.keys() - {look.place for look in looks}:
             del self._stays[gone]
-        return [hang for look in looks if (hang := self._judge(look, counted_s, whole=whole)) is not None]
+        return [
+            hang
+            for look in looks
+            if (hang := self._judge(look, counted_s, whole=whole)) is not None
+        ]
 
     def stuck_s(self, place: Hashable) -> float:
         """Return for how long a place has shown no sign of life."""

@@ -38,11 +38,14 @@ class JobEnd:
     _asked_s: float = -ASKED_S
 
     def __post_init__(self) -> None:
-        if self.job is not None and (job_leader.supervisor() is not None or not job_leader.speaks(self.job)):
+        if self.job is not None and (
+            job_leader.supervisor() is not None or not job_leader.speaks(self.job)
+        ):
             self.job = None  # another process acts for the job
 
     def is_in_vain(self) -> bool:
-        """Whether this job has done its work, and Slurm has started it once more because it was preempted before.
+        """Whether this job has done its work, and Slurm has started it once more because it was
+        preempted before.
 
         Source: Slurm 24.05 and later, after a preemption with a grace (docs/cluster.md).
         """
@@ -50,7 +53,11 @@ class JobEnd:
             return False
         with suppress(OSError):
             events = list(journal.read(self.place.journal))
-            starts: list[journal.Event] = [{}, {}, *(each for each in events if each["event"] in _STARTS)]
+            starts: list[journal.Event] = [
+                {},
+                {},
+                *(each for each in events if each["event"] in _STARTS),
+            ]
             *_, begin, end, _ = starts  # of the last start, and ours
             carried = [each for each in events if each["event"] in ("requeued", "not_requeued")]
             ours = (begin.get("job") or {}).get("id") == self.job.id and end.get("event") == "end"
@@ -58,8 +65,14 @@ class JobEnd:
         return False
 
     def is_ending(self) -> bool:
-        """Whether the scheduler ends the job and signalled only the command so far, as it does with srun's tasks."""
-        if self.job is None or self.job.scheduler != "slurm" or time.monotonic() < self._asked_s + ASKED_S:
+        """Whether the scheduler ends the job and signalled only the command so far, as it does
+        with srun's tasks.
+        """
+        if (
+            self.job is None
+            or self.job.scheduler != "slurm"
+            or time.monotonic() < self._asked_s + ASKED_S
+        ):
             return False
         self._asked_s = time.monotonic()
         try:
@@ -69,7 +82,9 @@ class JobEnd:
         return why != "unclear"
 
     def is_on_bad_node(self) -> bool:
-        """Whether starts before this one were lost with this very node, and the job can do without it."""
+        """Whether starts before this one were lost with this very node,
+        and the job can do without it.
+        """
         node, events = bad_nodes.here(self._movable), self._events()
         died = bad_nodes.deaths(events)
         return node in bad_nodes.excluded(died, time.time()) and self._leaves(node, events, died)
@@ -86,7 +101,11 @@ class JobEnd:
     @property
     def _movable(self) -> Job | None:
         """The job, if it can go on elsewhere."""
-        return self.job if self.job and self.job.scheduler == "slurm" and self.requeue and not self.chain else None
+        return (
+            self.job
+            if self.job and self.job.scheduler == "slurm" and self.requeue and not self.chain
+            else None
+        )
 
     def _leaves(self, node: str, events: Sequence[journal.Event], died: Sequence[Death]) -> bool:
         """Whether the next start can be kept from the node; if not, say why."""
@@ -101,7 +120,9 @@ class JobEnd:
             warn(f"two starts have died on {node} by its own fault, but the job stays there: {why}")
         return not why
 
-    def _exclusion_after(self, events: Sequence[journal.Event], died: Sequence[Death]) -> tuple[Exclusion | None, str]:
+    def _exclusion_after(
+        self, events: Sequence[journal.Event], died: Sequence[Death]
+    ) -> tuple[Exclusion | None, str]:
         """Return the nodes to exclude in Slurm, if any; or why they are not known."""
         job, now_s = self._movable, time.time()
         if job is None or not (bad_nodes.ours(events, job.id) or bad_nodes.excluded(died, now_s)):
@@ -117,15 +138,22 @@ class JobEnd:
         return []
 
     def continue_job(self, signals: SignalInbox, what: str, places: Sequence[Path]) -> str | None:
-        """Requeue the job if the scheduler's evidence explains the stop by `what`; return the message to print."""
+        """Requeue the job if the scheduler's evidence explains the stop by `what`; return the
+        message to print.
+        """
         if self.job is None:
             return None
         script = job_leader.script_of(self.place.path)
         if self.chain and self.job.task is not None:
             if _goes_on(self.job.task):
-                self.exit_code = 0  # this task has done its part: 75 would be a failed job, with a mail about it
+                # this task has done its part: 75 would be a failed job, with a mail about it
+                self.exit_code = 0
                 return f"job {self.job.id}: the next task of the array goes on"
-            again = f"type: {job_leader.again(self.place.path)}" if script is not None else "submit it again"
+            again = (
+                f"type: {job_leader.again(self.place.path)}"
+                if script is not None
+                else "submit it again"
+            )
             return f"job {self.job.id}: it was the last task of the array; to go on, {again}"
         if not self.requeue:
             todo = f". To go on, type: {job_leader.again(self.place.path)}" if script else ""
@@ -148,5 +176,7 @@ class JobEnd:
 
 
 def _goes_on(task: str) -> bool:
-    """Whether another task follows in the chain. Source: sbatch(1), OUTPUT ENVIRONMENT VARIABLES."""
+    """Whether another task follows in the chain.
+    Source: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
+    """
     return task != os.environ.get("SLURM_ARRAY_TASK_MAX")

@@ -39,7 +39,8 @@ class CommandAttempt(NamedTuple):
     hung: str = ""  # where it hung, if it was ended for that
     cause: str = ""  # why it failed, in the words of `causes`
     node: str = ""  # the one that is at fault for it
-    node_deaths: int = 0  # of starts there within 30 minutes, this one included; 0: the job cannot leave it
+    # of starts there within 30 minutes, this one included; 0: the job cannot leave it
+    node_deaths: int = 0
 
 
 class Next(NamedTuple):
@@ -53,10 +54,11 @@ class Next(NamedTuple):
 def judge(attempts: Sequence[CommandAttempt], retries: int = 0, no_progress: int = 10) -> Next:
     """Return what follows after the last of `attempts`, which are all of this supervisor.
 
-    `retries` crashes are retried between two gains of progress. `no_progress` attempts in a row may make none.
+    `retries` crashes are retried between two gains of progress. `no_progress` attempts in a row may
+    make none.
 
-    leave: the work continues later, not here. again: the command asked for a restart. retry: it crashed, and may be
-    restarted.
+    leave: the work continues later, not here. again: the command asked for a restart. retry: it
+    crashed, and may be restarted.
     """
     last = attempts[-1]
     if last.verdict == "done":
@@ -108,14 +110,20 @@ def _after_a_hang(attempts: Sequence[CommandAttempt]) -> Next:
     return Next("again", f"it hung at {last.hung}", AGAIN_S)
 
 
-def was_leaving(code: int, told: str | None, told_unix_s: float, event: str, event_unix_s: float) -> bool:
-    """Whether Ctrl-C only hit Python while it was exiting: `event`, the last in the journal, reports the run's end."""
+def was_leaving(
+    code: int, told: str | None, told_unix_s: float, event: str, event_unix_s: float
+) -> bool:
+    """Whether Ctrl-C only hit Python while it was exiting: `event`, the last in the journal,
+    reports the run's end.
+    """
     interrupted = told == "SIGINT" and code in {-signal.SIGINT, 128 + signal.SIGINT}
     return interrupted and event == "end" and told_unix_s <= event_unix_s + LEAVING_S
 
 
 def exit_code(last: CommandAttempt, *, resumable: bool) -> int:
-    """The supervisor's exit code: 75 if the work can continue, else the shell's code for the command."""
+    """The supervisor's exit code: 75 if the work can continue,
+    else the shell's code for the command.
+    """
     if last.verdict == "stopped" or resumable:
         return RUN_ME_AGAIN
     return last.code if last.code >= 0 else 128 - last.code
@@ -124,7 +132,11 @@ def exit_code(last: CommandAttempt, *, resumable: bool) -> int:
 def _why_again(last: CommandAttempt) -> str:
     if last.lacks:
         return f"`finished` does not hold: {last.lacks}"
-    return "it asked to be run again" if last.code == RUN_ME_AGAIN or last.reason else "it stopped early"
+    return (
+        "it asked to be run again"
+        if last.code == RUN_ME_AGAIN or last.reason
+        else "it stopped early"
+    )
 
 
 def describe(code: int) -> str:
@@ -153,13 +165,20 @@ def _got_further(attempt: CommandAttempt) -> bool:
 
 
 def _without_gain(attempts: Sequence[CommandAttempt]) -> list[CommandAttempt]:
-    """Return the attempts at the end that made no progress, without those that had an outside cause."""
+    """Return the attempts at the end that made no progress,
+    without those that had an outside cause.
+    """
     return list(takewhile(lambda each: not _got_further(each), reversed(attempts)))
 
 
 def _is_blameless(attempt: CommandAttempt) -> bool:
     """Whether the attempt ended by a signal or a lost node, which is not the command's fault."""
-    return attempt.code < 0 or bool(attempt.told) or attempt.reason.startswith("SIG") or attempt.verdict == "damaged"
+    return (
+        attempt.code < 0
+        or bool(attempt.told)
+        or attempt.reason.startswith("SIG")
+        or attempt.verdict == "damaged"
+    )
 
 
 def _crashes(attempts: Sequence[CommandAttempt]) -> int:

@@ -1,4 +1,6 @@
-"""Keep: commits the checkpoints of a program that we did not write into our store, and returns them to it."""
+"""Keep: commits the checkpoints of a program that we did not write into our store,
+and returns them to it.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,11 @@ from ..terminal import say, warn
 KEEP = Last(3)
 LEFT = "left by a start that was killed"  # the note of a checkpoint that was never seen unchanged
 LEFT_WORD = "left"
-LOOK_S = 3.0  # between two looks; a file unchanged from one to the next has settled, unless its program says how long
-RESTLESS = 3  # after this many looks with a new checkpoint each, accept one that no process is writing
+# between two looks; a file unchanged from one to the next has settled, unless its program says how
+# long
+LOOK_S = 3.0
+# after this many looks with a new checkpoint each, accept one that no process is writing
+RESTLESS = 3
 SOON_S = 0.1  # the shortest time between two looks while new files have not settled
 UNSETTLED_S = 30.0  # warn if new files have not settled for so long
 HELD_S = 60.0  # a file that a process holds open for writing has settled when unchanged for so long
@@ -46,7 +51,8 @@ class ProgramStore:
         self.begin()
 
     def newest_valid(self) -> Checkpoint | None:
-        """Return the newest checkpoint whose every byte is as it was committed; None if there never was a checkpoint.
+        """Return the newest checkpoint whose every byte is as it was committed; None if there never
+        was a checkpoint.
 
         Damaged ones are moved to quarantine/.
 
@@ -63,12 +69,15 @@ class ProgramStore:
         aside = [name for name in aside if not name.endswith(f"-{LEFT_WORD}")]
         if aside:
             raise StoreError(
-                f"{self.store.root}: there were checkpoints, and none that would do is left; they are in "
-                f"{self.store.root / 'quarantine'}: {', '.join(aside)}. To start from scratch, give another --run"
+                f"{self.store.root}: there were checkpoints, "
+                "and none that would do is left; they are in "
+                f"{self.store.root / 'quarantine'}: {', '.join(aside)}. "
+                "To start from scratch, give another --run"
             )
         if gone := journal.unaccounted(journal.logs(self.store.root)):
             raise StoreError(
-                f"{self.store.root}: checkpoints were saved, the last was {gone[-1]}, and none is there any more: put "
+                f"{self.store.root}: checkpoints were saved, "
+                f"the last was {gone[-1]}, and none is there any more: put "
                 "them back. To start from scratch, give another --run"
             )
         return None
@@ -92,7 +101,8 @@ class ProgramStore:
         self.committed = 0
 
     def look(self, pids: Callable[[], Sequence[int]]) -> int | None:
-        """Commit the program's new files if they have settled; return the step, or None if nothing was committed.
+        """Commit the program's new files if they have settled; return the step, or None if nothing
+        was committed.
 
         `pids` returns the processes that may still write them.
         """
@@ -107,7 +117,9 @@ class ProgramStore:
             self._restless += 1
         if found.whole:
             return self._commit_if_it_fits(found, now)
-        if not self._has_settled(found) and (found.settle_s is not None or self._restless < RESTLESS):
+        if not self._has_settled(found) and (
+            found.settle_s is not None or self._restless < RESTLESS
+        ):
             self._tell_if_never(found)
             return None
         if time.monotonic() - self._since_s < HELD_S and processes.writes(pids(), found.files):
@@ -116,7 +128,8 @@ class ProgramStore:
         return self._commit_if_it_fits(found, now)
 
     def last(self, *, orderly: bool) -> int | None:
-        """As `look`, after the program has ended. After a crash the newest checkpoint may be incomplete.
+        """As `look`, after the program has ended. After a crash the newest checkpoint may be
+        incomplete.
 
         Raises:
             StoreError: it could not be committed.
@@ -128,26 +141,33 @@ class ProgramStore:
         return self._commit(found, now) if orderly or settled else None
 
     def take_over(self, left: Written) -> int | None:
-        """Commit the one file that an earlier start has left; return the step, or None if the store has it already.
+        """Commit the one file that an earlier start has left; return the step, or None if the store
+        has it already.
 
-        Several files may belong to different checkpoints: they are not kept, with a warning. If the program reads its
-        own files, its next start moves those aside that differ.
+        Several files may belong to different checkpoints: they are not kept, with a warning. If the
+        program reads its own files, its next start moves those aside that differ.
         """
         if len(left.files) > 1:
             names = ", ".join(sorted(path.name for path in left.files))
-            warn(f"{names}: written when the last start was killed, perhaps not all of them: they are not used")
+            warn(
+                f"{names}: written when the last start was killed, "
+                "perhaps not all of them: they are not used"
+            )
             return None
         return self._commit(left, looks(left.files), LEFT)
 
     def adopt(self, found: Written) -> None:
-        """Commit the files with which the program would begin by itself, so that a start that fails costs nothing.
+        """Commit the files with which the program would begin by itself, so that a start that fails
+        costs nothing.
 
         Raises:
             UsageError: another process is writing them.
         """
         if self._commit(found, looks(found.files)) is None:
             names = ", ".join(sorted(path.name for path in found.files)[:3])
-            raise UsageError(f"{names}: another process is writing there; stop it first. Nothing was started")
+            raise UsageError(
+                f"{names}: another process is writing there; stop it first. Nothing was started"
+            )
         self.begin()
 
     def last_words(self) -> str:
@@ -162,7 +182,9 @@ class ProgramStore:
             self.store.close()
 
     def _fresh(self) -> tuple[Written | None, dict[Path, FileState]]:
-        """Return the program's files that are not committed, and the state of each; (None, ...) if there are none."""
+        """Return the program's files that are not committed,
+        and the state of each; (None, ...) if there are none.
+        """
         found = self._program.checkpoint()
         now = looks(found.files) if found is not None else {}
         return (found, now) if now and now != self._done else (None, {})
@@ -174,12 +196,18 @@ class ProgramStore:
     def _tell_if_never(self, found: Written) -> None:
         now_s = time.monotonic()
         self._new_s = now_s if self._new_s is None else self._new_s
-        if self._told or found.settle_s is None or now_s - self._new_s < max(UNSETTLED_S, 3 * found.settle_s):
+        if (
+            self._told
+            or found.settle_s is None
+            or now_s - self._new_s < max(UNSETTLED_S, 3 * found.settle_s)
+        ):
             return
         names = ", ".join(sorted(path.name for path in found.files)[:3])
         warn(
-            f"{names}: never unchanged for {found.settle_s:g} s, so nothing of it could be kept since "
-            f"{now_s - self._new_s:.0f} s: give a shorter `settle_s`, or let the program write to another name, rename "
+            f"{names}: never unchanged for {found.settle_s:g} s, "
+            "so nothing of it could be kept since "
+            f"{now_s - self._new_s:.0f} s: give a shorter `settle_s`, "
+            "or let the program write to another name, rename "
             "it when it is complete, and set `settle_s = 0`"
         )
         self._told = True
@@ -194,21 +222,31 @@ class ProgramStore:
             self._told_of = code
             return None
 
-    def _commit(self, found: Written, now: dict[Path, FileState], note: str | None = None) -> int | None:
+    def _commit(
+        self, found: Written, now: dict[Path, FileState], note: str | None = None
+    ) -> int | None:
         """Commit the files and return their step; None if the program was still writing."""
         newest = next((each.step for each in reversed(self.store.checkpoints())), -1)
         step = found.step if found.step is not None and found.step > newest else newest + 1
         if newest < 0 or self._done or not _same(found, self.store.latest()):
             began_s = time.monotonic()
             try:
-                with self.store.directory(step=step, note=note) as path, self.store.claim().acting("keep a checkpoint"):
+                with (
+                    self.store.directory(step=step, note=note) as path,
+                    self.store.claim().acting("keep a checkpoint"),
+                ):
                     if not take(found, path) or looks(found.files) != now:
                         raise _Moving
             except _Moving:
                 self._seen = {}
                 return None
             attempt = self.store.claim()
-            attempt.record("saved", step=step, checkpoint=str(Name(step)), save_s=round(time.monotonic() - began_s, 6))
+            attempt.record(
+                "saved",
+                step=step,
+                checkpoint=str(Name(step)),
+                save_s=round(time.monotonic() - began_s, 6),
+            )
             attempt.flush()  # so that the journal is current even if the supervisor is killed later
             self.committed += 1
             say(f"{self.store.root}: kept the checkpoint of step {step}")
@@ -220,9 +258,14 @@ class ProgramStore:
 
 
 def cut_short(path: Path) -> float | None:
-    """Return when the last start in the supervisor's journal `path` began, if the journal holds no end of it."""
+    """Return when the last start in the supervisor's journal `path` began,
+    if the journal holds no end of it.
+    """
     with suppress(OSError):
-        last = next((each for each in reversed(journal.read(path)) if each["event"] in {"start", "exit"}), None)
+        last = next(
+            (each for each in reversed(journal.read(path)) if each["event"] in {"start", "exit"}),
+            None,
+        )
         if last is not None and last["event"] == "start":
             return float(last["time"])
     return None
@@ -238,7 +281,9 @@ def _problem(checkpoint: Checkpoint) -> str | None:
 def _same(found: Written, checkpoint: Checkpoint) -> bool:
     """Whether the files contain exactly the bytes of the checkpoint."""
     theirs = {
-        (source.relative_to(found.root).as_posix() if found.root is not None else source.name): source
+        (
+            source.relative_to(found.root).as_posix() if found.root is not None else source.name
+        ): source
         for source in found.files
     }
     ours = {

@@ -20,13 +20,19 @@ def last_line(kept: ProgramStore | None, run: Path | None, supervisor: Path) -> 
     found: list[starts.Start] = []
     with suppress(OSError):  # without the journals the line is shorter
         events = journal.read(supervisor)
-        found = starts.of_run(journal.logs(run), events) if run is not None else starts.of_command(events)
+        found = (
+            starts.of_run(journal.logs(run), events)
+            if run is not None
+            else starts.of_command(events)
+        )
     at = f" at step {found[-1].last:,}" if run is not None and found and found[-1].last else ""
     return f"done{at} after {starts.summary(found)}{words}" if found else f"done{words}"
 
 
 def parting(attempts: Sequence[CommandAttempt], reason: str, code: int, held: Path | None) -> str:
-    """Return the message on how the command stopped and what to do. `held`: the directory that is on hold."""
+    """Return the message on how the command stopped and what to do.
+    `held`: the directory that is on hold.
+    """
     if not attempts:
         return f"stopped by {reason} before it was started; run me again"
     last = attempts[-1]

@@ -13,15 +13,31 @@ UNSUBMITTED_S = 3600.0  # the age at which an empty script was left by a submiss
 
 
 def find(directory: Path) -> list[Path]:
-    """Return the files of supervisors that have ended or are proven dead, and of a submission that never was one."""
+    """Return the files of supervisors that have ended or are proven dead,
+    and of a submission that never was one.
+    """
     alive = {str(begin.get("supervisor")) for begin in living(directory / JOURNAL)}
     signs = [path for word in ("alive-", "leave-") for path in scan.glob(directory, f"{word}*")]
-    left = [path for path in signs if path.name.partition("-")[2] not in alive and scan.is_file(directory / JOURNAL)]
-    left += [path for path in scan.glob(directory, ".*.new") if is_theirs(directory) and disk.is_abandoned(path)]
+    left = [
+        path
+        for path in signs
+        if path.name.partition("-")[2] not in alive and scan.is_file(directory / JOURNAL)
+    ]
+    left += [
+        path
+        for path in scan.glob(directory, ".*.new")
+        if is_theirs(directory) and disk.is_abandoned(path)
+    ]
     script = directory / SCRIPT
-    if not scan.exists(directory / JOURNAL) and scan.is_file(script) and not scan.is_symlink(script):
+    if (
+        not scan.exists(directory / JOURNAL)
+        and scan.is_file(script)
+        and not scan.is_symlink(script)
+    ):
         facts = script.stat()
-        left += [script] if not facts.st_size and time.time() - facts.st_mtime > UNSUBMITTED_S else []
+        left += (
+            [script] if not facts.st_size and time.time() - facts.st_mtime > UNSUBMITTED_S else []
+        )
     return sorted(left)
 
 

@@ -18,7 +18,9 @@ LEAD_S = 60.0
 
 
 class Time:
-    """When the command must stop, and when it is killed. Monotonic seconds, unless a name says otherwise."""
+    """When the command must stop, and when it is killed.
+    Monotonic seconds, unless a name says otherwise.
+    """
 
     def __init__(self, job: Job | None, grace_s: float | None, lead_s: float | None) -> None:
         self._job, self._grace_option_s, self._lead_option_s = job, grace_s, lead_s
@@ -31,7 +33,9 @@ class Time:
         return None if self.watch.end_s is None else self.watch.end_s - time.time()
 
     def lead_s(self) -> float:
-        """Return how long before the job's end the command is told to stop: by default a quarter of a short job."""
+        """Return how long before the job's end the command is told to stop:
+        by default a quarter of a short job.
+        """
         if self._lead_option_s is not None:
             return self._lead_option_s
         self._longest_s = max(self._longest_s, self.left_s() or 0.0)
@@ -53,9 +57,13 @@ class Time:
         return max(wait_s - LAST_ACT_S, wait_s / 2)
 
     def patience_ends_s(self, signals: SignalInbox) -> float:
-        """Return when the command is killed. If it received several signals, the shortest grace time counts."""
+        """Return when the command is killed.
+        If it received several signals, the shortest grace time counts.
+        """
         told = [self._until_s(number, heard_s) for number, heard_s in signals.told_s.items()]
-        by_deadline_s = self._until_s(signal.SIGUSR1, time.monotonic() + signals.told_unix_s - time.time())
+        by_deadline_s = self._until_s(
+            signal.SIGUSR1, time.monotonic() + signals.told_unix_s - time.time()
+        )
         return min(told, default=by_deadline_s)
 
     def _until_s(self, number: int, heard_s: float) -> float:
@@ -64,6 +72,10 @@ class Time:
         A notice leaves time until the job's end. SIGTERM comes then, and its grace time decides.
         """
         left_s = self.left_s()
-        if self._grace_option_s is None and left_s is not None and number not in {signal.SIGTERM, signal.SIGHUP}:
+        if (
+            self._grace_option_s is None
+            and left_s is not None
+            and number not in {signal.SIGTERM, signal.SIGHUP}
+        ):
             return time.monotonic() + left_s + LATE_S
         return heard_s + self.grace_s(number)

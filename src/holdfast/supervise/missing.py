@@ -1,4 +1,6 @@
-"""Missing: for which rank the others wait, and other evidence about a hang from /proc. Pure except for `cause`."""
+"""Missing: for which rank the others wait,
+and other evidence about a hang from /proc. Pure except for `cause`.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,21 @@ from .stacks import waits_for_others
 
 
 def ranks(seen: Sequence[SlotView], stacks: Mapping[int, str]) -> list[SlotView]:
-    """Return the ranks that the others wait for: those behind, else those that are in no collective.
+    """Return the ranks that the others wait for: those behind, else those that are in no
+    collective.
 
     None if that does not tell them apart. The other ranks may be on other nodes.
     """
-    here = sorted((each for each in seen if each.phase != OVER), key=lambda each: (each.step, each.rank))
+    here = sorted(
+        (each for each in seen if each.phase != OVER), key=lambda each: (each.step, each.rank)
+    )
     world = max((each.world for each in here), default=1)
     if world == 1:
         return []
     behind = [each for each in here if each.step < here[-1].step]
-    behind = behind or [each for each in here if waits_for_others(stacks.get(each.pid, "")) is False]
+    behind = behind or [
+        each for each in here if waits_for_others(stacks.get(each.pid, "")) is False
+    ]
     return behind if len(behind) < world else []
 
 
@@ -30,10 +37,14 @@ def sentence(missed: Sequence[SlotView], seen: Sequence[SlotView]) -> str:
     if world == 1:
         return ""
     if missed:
-        names = ", ".join(f"{each.rank} (pid {each.pid}, after step {each.step})" for each in missed)
+        names = ", ".join(
+            f"{each.rank} (pid {each.pid}, after step {each.step})" for each in missed
+        )
         return f"of {world} ranks, the others wait for {names}"
     if len(seen) < world:
-        return f"of {world} ranks, all that this node has wait: {_named([each.rank for each in seen])}"
+        return (
+            f"of {world} ranks, all that this node has wait: {_named([each.rank for each in seen])}"
+        )
     return f"all {world} ranks wait"
 
 

@@ -1,7 +1,7 @@
 """Output: passes the command's output to our caller unchanged, and remembers its end.
 
-The command inherits a file or a terminal directly. The end of a file is read back; a terminal shows it already. A pipe
-cannot be read back, so its bytes pass through this process.
+The command inherits a file or a terminal directly. The end of a file is read back; a terminal shows
+it already. A pipe cannot be read back, so its bytes pass through this process.
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ def accepts(number: int) -> bool:
 
 
 def fill_gaps() -> None:
-    """Open /dev/null for 0, 1 and 2 if the caller has closed them; otherwise our next pipe would get that number."""
+    """Open /dev/null for 0, 1 and 2 if the caller has closed them;
+    otherwise our next pipe would get that number.
+    """
     while (descriptor := os.open(os.devnull, os.O_RDONLY)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
@@ -111,8 +113,11 @@ class Output:
 
     def __init__(self) -> None:
         self._behind: dict[tuple[int, int] | None, _File | _Pipe] = {}
-        stdin = os.open(os.devnull, os.O_RDONLY) if os.isatty(0) else None  # not readable from the background
-        self.streams = Streams(stdin, self._prepare(1), self._prepare(2), os.isatty(1) or os.isatty(2))
+        # not readable from the background
+        stdin = os.open(os.devnull, os.O_RDONLY) if os.isatty(0) else None
+        self.streams = Streams(
+            stdin, self._prepare(1), self._prepare(2), os.isatty(1) or os.isatty(2)
+        )
         self.streams = self.streams._replace(sources=tuple(pipe.source for pipe in self.pipes))
 
     def __enter__(self) -> Self:
@@ -167,10 +172,14 @@ class Output:
     def elsewhere(self) -> str:
         """As `tail`, without output sent to our own stderr; the user already sees it there."""
         ours = _place(2)
-        return "".join(each.tail().decode(errors="replace") for at, each in self._behind.items() if at != ours)
+        return "".join(
+            each.tail().decode(errors="replace") for at, each in self._behind.items() if at != ours
+        )
 
     def _prepare(self, number: int) -> int | None:
-        """Return the descriptor that replaces ours in the command; None: the command inherits ours."""
+        """Return the descriptor that replaces ours in the command;
+        None: the command inherits ours.
+        """
         place = _place(number)
         if place is not None and place not in self._behind:
             mode = os.fstat(number).st_mode
@@ -183,7 +192,9 @@ class Output:
 
 
 def _place(number: int) -> tuple[int, int] | None:
-    """Return an identity of the file, pipe or terminal; None: our caller has closed the descriptor."""
+    """Return an identity of the file, pipe or terminal;
+    None: our caller has closed the descriptor.
+    """
     try:
         facts = os.fstat(number)
     except OSError:

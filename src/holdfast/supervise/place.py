@@ -1,4 +1,6 @@
-"""Place: the supervisor's directory, with its journal. Only one supervisor at a time is alive in each."""
+"""Place: the supervisor's directory, with its journal.
+Only one supervisor at a time is alive in each.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,20 @@ from ..legible import counted
 from ..terminal import say, warn
 
 JOURNAL = "supervisor.jsonl"
-SYNCED = (*CLOSING, "requeued", "excluded")  # must be durable after a power loss, or before the scheduler ends us
+# must be durable after a power loss, or before the scheduler ends us
+SYNCED = (*CLOSING, "requeued", "excluded")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 BEAT_S = 10.0  # between two signs of life
-SILENT_S = 60.0  # after so long without one an earlier start of this job, whose node is lost, counts as ended
+# after so long without one an earlier start of this job, whose node is lost, counts as ended
+SILENT_S = 60.0
 TAKEN = b"taken"  # written by a later start that waits no longer for an earlier one
 LOOK_S = 1.0  # at an earlier start that is still at work
 
 
 class SupervisorDirectory:
-    """A directory that only this supervisor uses, as long as other supervisors check before they enter."""
+    """A directory that only this supervisor uses,
+    as long as other supervisors check before they enter.
+    """
 
     def __init__(self, path: Path, begin: Event) -> None:
         self.path = path
@@ -45,7 +51,8 @@ class SupervisorDirectory:
         self.record("begin", supervisor=self._id, owner=owner.me(), **begin)
 
     def beat(self) -> bool:
-        """Give a sign of life now and then; return whether a later start of this job wants this one to leave.
+        """Give a sign of life now and then; return whether a later start of this job wants this one
+        to leave.
 
         Slurm starts a job again whose node it has lost, also if the node itself still works.
         """
@@ -64,7 +71,9 @@ class SupervisorDirectory:
             disk.replace_with(_sign(self.path, self._id), [str(self._beats).encode()])
 
     def _is_asked(self) -> bool:
-        """Whether to leave; asked after our sign: either we see the later start's request, or it sees our sign."""
+        """Whether to leave; asked after our sign:
+        either we see the later start's request, or it sees our sign.
+        """
         try:
             said = _leave(self.path, self._id).read_bytes()
         except OSError:
@@ -73,7 +82,9 @@ class SupervisorDirectory:
         return True
 
     def record(self, event: str, /, **facts: Any) -> None:
-        """Note what has happened. If the journal cannot be written, warn once and write the lines later."""
+        """Note what has happened. If the journal cannot be written,
+        warn once and write the lines later.
+        """
         if self.lost:
             return
         known = {name: value for name, value in facts.items() if value is not None}
@@ -83,7 +94,10 @@ class SupervisorDirectory:
             self._waiting.clear()
         except OSError as error:
             if len(self._waiting) == 1:
-                warn(f"{self.journal}: {os.strerror(error.errno or 0)}; supervising goes on, the journal waits")
+                warn(
+                    f"{self.journal}: {os.strerror(error.errno or 0)}; "
+                    "supervising goes on, the journal waits"
+                )
 
     def close(self, event: str, /, **facts: Any) -> None:
         """Write the closing line."""
@@ -95,22 +109,32 @@ class SupervisorDirectory:
             warn(f"{self.journal}: not written, at its end: {counted(len(self._waiting), 'line')}")
 
     def count(self, event: str) -> int:
-        """Return the number of such events in the journal, including those of earlier supervisors."""
+        """Return the number of such events in the journal,
+        including those of earlier supervisors.
+        """
         with suppress(OSError):
             return sum(each["event"] == event for each in journal.read(self.journal))
         return 0
 
     def others(self) -> list[Event]:
-        """Return earlier supervisors of this directory that wrote no closing line and may be alive."""
+        """Return earlier supervisors of this directory that wrote no closing line and may be
+        alive.
+        """
         return living(self.journal, before=self._id)
 
 
 def enter(
-    path: Path | None, name: str, root: Path, begin: Event, told: Callable[[], object] = lambda: None
+    path: Path | None,
+    name: str,
+    root: Path,
+    begin: Event,
+    told: Callable[[], object] = lambda: None,
 ) -> SupervisorDirectory:
-    """Begin to use `path`, created if needed; if it is None, the first free directory in `root` of that name.
+    """Begin to use `path`, created if needed; if it is None, the first free directory in `root` of
+    that name.
 
-    `told`: whether this supervisor has been told to stop, and waits for no earlier start of its job any more.
+    `told`: whether this supervisor has been told to stop, and waits for no earlier start of its job
+    any more.
 
     Raises:
         UsageError: a supervisor is alive in `path`, or may be.
@@ -127,23 +151,27 @@ def enter(
         if not others:
             if chosen != first:
                 say(
-                    f"another `holdfast run` is at work in {first.absolute()}; this one keeps its journal in "
+                    f"another `holdfast run` is at work in {first.absolute()}; "
+                    "this one keeps its journal in "
                     f"{place.path}. If it is to be the same work, stop one of them"
                 )
             return place
         place.close("failed", why="the place is taken")
     who = owner.describe(others[0].get("owner") or {})
     raise UsageError(
-        f"{path}: another `holdfast run` may still be running there: {who}. Stop it first, or give this one a "
+        f"{path}: another `holdfast run` may still be running there: "
+        f"{who}. Stop it first, or give this one a "
         "directory of its own with --run; if you know that it is gone, set HOLDFAST_TAKE_OVER=1"
     )
 
 
 def outlast(path: Path, told: Callable[[], object]) -> None:
-    """Ask earlier starts of this job to leave `path`, and wait until they have, or until `told` is true.
+    """Ask earlier starts of this job to leave `path`, and wait until they have, or until `told` is
+    true.
 
-    Starts of a job that Slurm says is over count as well. Only one whose node is lost can still be at work. It is never
-    taken over by force: while it gives signs of life, its command may write the same files as ours would.
+    Starts of a job that Slurm says is over count as well. Only one whose node is lost can still be
+    at work. It is never taken over by force: while it gives signs of life, its command may write
+    the same files as ours would.
     """
     here = job()
     for begin in _open(path / JOURNAL):
@@ -162,7 +190,10 @@ def _wait_for(path: Path, begin: Event, told: Callable[[], object]) -> None:
     with suppress(OSError):
         disk.replace_with(_leave(path, name), [])
     who = owner.describe(begin.get("owner") or {})
-    say(f"{path}: an earlier start of this job may still be at work ({who}): waits until it has left")
+    say(
+        f"{path}: an earlier start of this job may still "
+        f"be at work ({who}): waits until it has left"
+    )
     while not told() and any(str(each.get("supervisor")) == name for each in _open(path / JOURNAL)):
         if (sign := _content(_sign(path, name))) != seen:
             seen, since_s = sign, time.monotonic()
@@ -173,7 +204,8 @@ def _wait_for(path: Path, begin: Event, told: Callable[[], object]) -> None:
 
 
 def _take(path: Path, supervisor: str, seen: bytes) -> bool:
-    """Tell an earlier start that it is waited for no longer; return whether it still gives no sign of life.
+    """Tell an earlier start that it is waited for no longer; return whether it still gives no sign
+    of life.
 
     One that wakes looks for this after its first sign, and ends at once without another byte.
     """
@@ -203,7 +235,9 @@ def _content(path: Path) -> bytes:
 
 
 def living(path: Path, before: str | None = None) -> list[Event]:
-    """Return the first lines of supervisors that may be alive; if `before` is given, only of those before it."""
+    """Return the first lines of supervisors that may be alive;
+    if `before` is given, only of those before it.
+    """
     return [begin for begin in _open(path, before) if not _is_gone(begin)]
 
 
@@ -238,13 +272,17 @@ def cwd() -> Path:
 
 
 def name_of(command: Sequence[str]) -> str:
-    """Return a name for the command. Within a job it contains the job's id, so that jobs do not share a directory."""
+    """Return a name for the command. Within a job it contains the job's id, so that jobs do not
+    share a directory.
+    """
     here, name = job(), script.name(command).strip(".") or "job"
     return f"{name}-{here.id}" if here else name
 
 
 def called(command: Sequence[str]) -> str:
-    """Return the command's name for messages: the script or program as given, without its interpreter."""
+    """Return the command's name for messages:
+    the script or program as given, without its interpreter.
+    """
     name = script.name(command)
     words = (word for word in command if not word.startswith("-"))
     return next((word for word in words if script.name([word]) == name), command[0])
@@ -253,13 +291,16 @@ def called(command: Sequence[str]) -> str:
 def _enter(path: Path, begin: Event) -> SupervisorDirectory:
     try:
         disk.make_dirs(path)
-        modes.inherit_mode(path, of=path / JOURNAL)  # a private run makes that file private, and so all later files
+        # a private run makes that file private, and so all later files
+        modes.inherit_mode(path, of=path / JOURNAL)
         with suppress(FileExistsError):
             disk.write(path / JOURNAL, [])
         disk.sync_dir(path)
     except OSError as error:
         if error.errno in _FULL:
-            raise NoSpace(f"{path}: no space left for the supervisor's journal; nothing was started") from error
+            raise NoSpace(
+                f"{path}: no space left for the supervisor's journal; nothing was started"
+            ) from error
         raise
     return SupervisorDirectory(path, begin)
 
@@ -280,7 +321,10 @@ def await_turn(directory: Path, here: Job | None) -> None:
     path = directory / JOURNAL
     chain.await_turn(
         directory,
-        lambda: [Earlier(begin.get("owner") or {}, partial(_close, path, begin)) for begin in living(path)],
+        lambda: [
+            Earlier(begin.get("owner") or {}, partial(_close, path, begin))
+            for begin in living(path)
+        ],
         here,
     )
 

@@ -13,16 +13,19 @@ from ..children.warden import adopt
 
 # These mean "stop". SIGHUP (terminal closed) is passed on as SIGTERM, which more programs handle.
 STOPS = {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP}
-# Set on purpose by nohup, and by shells for background processes. Our batch scripts ignore the notice until we handle
-# it.
+# Set on purpose by nohup, and by shells for background processes. Our batch scripts ignore the
+# notice until we handle it.
 IGNORED = {signal.SIGHUP, signal.SIGINT}
 
 
 class SignalInbox:
-    """While entered, receives the signals of `SIGNALS`, except those that the caller's shell has set to be ignored."""
+    """While entered, receives the signals of `SIGNALS`, except those that the caller's shell has
+    set to be ignored.
+    """
 
     def __init__(self) -> None:
-        self.told: str | None = None  # the first signal, or "deadline"; after it nothing is started any more
+        # the first signal, or "deadline"; after it nothing is started any more
+        self.told: str | None = None
         self.told_unix_s = 0.0
         self.told_s: dict[int, float] = {}  # when each was first received
         self.insists = False  # a second Ctrl-C was received
@@ -36,7 +39,8 @@ class SignalInbox:
         for number in SIGNALS:
             if number not in IGNORED or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, lambda *_: None)
-        signal.signal(signal.SIGCONT, lambda *_: None)  # ends a wait: what has happened meanwhile is looked at first
+        # ends a wait: what has happened meanwhile is looked at first
+        signal.signal(signal.SIGCONT, lambda *_: None)
         adopt(orphans=True)
         return self
 
@@ -73,7 +77,8 @@ class SignalInbox:
     def close(self) -> None:
         """Ignore all signals that mean "stop", also in processes started from now on.
 
-        A scheduler that is asked to requeue a job ends the job first, and would also end the command that asks it.
+        A scheduler that is asked to requeue a job ends the job first, and would also end the
+        command that asks it.
         """
         for number in STOPS:
             signal.signal(number, signal.SIG_IGN)

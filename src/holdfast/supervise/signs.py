@@ -59,5 +59,7 @@ def silence(phase: str, file: Path | None) -> str:
 
 
 def of_output(volume: int, *, traced: bool = False) -> list[Look]:
-    """Return a look at the output, of which so many bytes have been seen. `traced`: a debugger holds the command."""
+    """Return a look at the output, of which so many bytes have been seen. `traced`: a debugger
+    holds the command.
+    """
     return [Look(OUTPUT, volume, OUTPUT, excused=traced)]

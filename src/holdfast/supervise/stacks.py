@@ -1,7 +1,9 @@
-"""Stacks: where the processes of a command are, as text for people. Nothing here changes what they do.
+"""Stacks: where the processes of a command are, as text for people. Nothing here changes what they
+do.
 
-A run itself writes the stacks of its threads, at a signal that is sent only to processes that catch it. py-spy shows
-other Python processes, if it is installed and the system allows it. /proc shows all.
+A run itself writes the stacks of its threads, at a signal that is sent only to processes that catch
+it. py-spy shows other Python processes, if it is installed and the system allows it. /proc shows
+all.
 """
 
 from __future__ import annotations
@@ -55,7 +57,11 @@ class Stacks:
         for pid in pids[:MOST]:
             text = ""
             number = numbers[pid] = signals.get(pid) or numbers.get(owner.parent(pid), 0)
-            if time.monotonic() < until and not processes.stopped(pid) and not processes.traced(pid):
+            if (
+                time.monotonic() < until
+                and not processes.stopped(pid)
+                and not processes.traced(pid)
+            ):
                 answers = number and self._answers(pid, number)
                 text = self._ask(pid, number) if answers else _py_spy(pid, until - time.monotonic())
             command = " ".join(redact(processes.command(pid)))
@@ -80,30 +86,44 @@ class Stacks:
 
 
 def _py_spy(pid: int, limit_s: float) -> str:
-    """Return what py-spy prints of a Python process; "" if there is no py-spy, or it may not look."""
+    """Return what py-spy prints of a Python process;
+    "" if there is no py-spy, or it may not look.
+    """
     tool = shutil.which("py-spy") or shutil.which("py-spy", path=sysconfig.get_path("scripts"))
     if tool is None or "python" not in processes.program(pid):
         return ""
     with suppress(OSError, subprocess.TimeoutExpired):
         words = [tool, "dump", "--nonblocking", "--pid", str(pid)]
         done = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s, check=False
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            check=False,
         )
         return done.stdout if done.returncode == 0 else ""
     return ""
 
 
 def place(text: str) -> str:
-    """Return the innermost line of the user's own code in the last thread of these stacks, which is the main one."""
+    """Return the innermost line of the user's own code in the last thread of these stacks,
+    which is the main one.
+    """
     frames = [match for part in text.split("\n\n")[-1:] for match in _FRAME.finditer(part)]
     ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    own = (match for match in frames if not _LIBRARY.search(match["file"]) and not match["file"].startswith(ours))
+    own = (
+        match
+        for match in frames
+        if not _LIBRARY.search(match["file"]) and not match["file"].startswith(ours)
+    )
     found = next(own, None)
     return f"{os.path.basename(found['file'])}, line {found['line']}" if found else ""
 
 
 def waits_for_others(text: str) -> bool | None:
-    """Whether the main thread is in a collective, or in the backward pass, which holds DDP's; None: it does not show.
+    """Whether the main thread is in a collective, or in the backward pass, which holds DDP's; None:
+    it does not show.
 
     With a GPU a collective only begins there: whatever the thread does next may wait for it.
     """

@@ -1,7 +1,8 @@
-"""Standby: the command, started in advance, that has done the imports of the last start and waits for its turn.
+"""Standby: the command, started in advance, that has done the imports of the last start and waits
+for its turn.
 
-Nothing is forked from it: it becomes the next start itself (`standing_by/sitecustomize.py`). It is discarded, with one
-line, if anything that it did in advance would have another result now.
+Nothing is forked from it: it becomes the next start itself (`standing_by/sitecustomize.py`). It is
+discarded, with one line, if anything that it did in advance would have another result now.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _PROBE = (
     "import os, sys; print(os.environ.get('PYTHONPATH'), os.environ.get('HOLDFAST_STANDBY'), "
     "os.path.isdir(sys.argv[1]), sys.flags.ignore_environment + sys.flags.no_site)"
 )
-_FLAGS = re.compile(r"-[uOBbvqd]+$")  # options of Python, except those that change its imports at the start
+# options of Python, except those that change its imports at the start
+_FLAGS = re.compile(r"-[uOBbvqd]+$")
 
 
 class Ready(NamedTuple):
@@ -59,7 +61,8 @@ _IMPORTED = msgspec.json.Decoder(_Imported)  # made here for the reason that `fo
 
 
 def require_script(command: Sequence[str], *, keeps: bool) -> None:
-    """Check that the command is `python script.py`, whose imports can be done in advance. `keeps`: it is an app's.
+    """Check that the command is `python script.py`, whose imports can be done in advance. `keeps`:
+    it is an app's.
 
     Raises:
         UsageError: it is another one.
@@ -68,7 +71,9 @@ def require_script(command: Sequence[str], *, keeps: bool) -> None:
     script = next((word for word in words if not _FLAGS.match(word)), "")
     python = re.match(r"(python|pypy)[\d.]*$", os.path.basename(command[0])) if command else None
     if keeps or python is None or not script.endswith(".py") or script.startswith("-"):
-        raise UsageError("--standby is for commands like `python train.py`; start this one without it")
+        raise UsageError(
+            "--standby is for commands like `python train.py`; start this one without it"
+        )
 
 
 class Standby:
@@ -97,12 +102,16 @@ class Standby:
             return
         alive = self._hear()
         if self._parted:
-            self._discard(self._refusal() or ("another program took its place" if alive else "it has ended"))
+            self._discard(
+                self._refusal() or ("another program took its place" if alive else "it has ended")
+            )
         elif alive and self._size and self._is_short(self._size):
             self._discard(f"memory is short, and it holds {self._size >> 20} MiB")
 
     def take(self, command: Sequence[str], environment: Mapping[str, str]) -> Ready | None:
-        """Return the standby as the next start, which runs from now on; None: a cold start is needed."""
+        """Return the standby as the next start,
+        which runs from now on; None: a cold start is needed.
+        """
         why = self._trouble(command, environment) if self._waiting is not None else ""
         waiting, self._for = self._waiting, None
         if waiting is None:
@@ -178,7 +187,10 @@ class Standby:
         found = re.search(rb"^ready (\d+)\n", self._heard, re.MULTILINE)
         if found and not self._size:
             self._size, self._obeyed = int(found[1]), True
-            say(f"{self._name}: a standby has done the imports, and waits; it holds {self._size >> 20} MiB")
+            say(
+                f"{self._name}: a standby has done the imports, "
+                f"and waits; it holds {self._size >> 20} MiB"
+            )
         child = waiting.ready.child
         child.look()
         return child.code is None and not child.gone
@@ -213,24 +225,39 @@ class Standby:
         short = free < need + SHARE * whole
         if short and self._waiting is None and not self._told_short:
             self._told_short = True
-            say(f"{self._name}: no standby: it may hold {need >> 20} MiB, and {free >> 20} MiB of memory are free")
+            say(
+                f"{self._name}: no standby: it may hold {need >> 20} MiB, "
+                f"and {free >> 20} MiB of memory are free"
+            )
         return short
 
 
 def _lost_on_the_way(python: str, environment: Mapping[str, str]) -> str:
-    """Return why a standby might not find its orders, and would run the script at once: `python` may be a wrapper."""
+    """Return why a standby might not find its orders, and would run the script at once: `python`
+    may be a wrapper.
+    """
     path, number = str(HOOK / "nothing"), "0"
     more = {"PYTHONPATH": path, CHANNEL: number}
     nothing, all_of_it = subprocess.DEVNULL, {**environment, **more}
     try:
         words = [python, "-c", _PROBE, str(HOOK)]
         done = subprocess.run(
-            words, env=all_of_it, stdin=nothing, capture_output=True, timeout=ANSWERS_S, check=False, text=True
+            words,
+            env=all_of_it,
+            stdin=nothing,
+            capture_output=True,
+            timeout=ANSWERS_S,
+            check=False,
+            text=True,
         )
     except subprocess.TimeoutExpired:
         return f"{python} does not answer"
     found = done.stdout.splitlines()[-1:]
-    return "" if found == [f"{path} {number} True 0"] else f"{python} starts Python with other settings"
+    return (
+        ""
+        if found == [f"{path} {number} True 0"]
+        else f"{python} starts Python with other settings"
+    )
 
 
 def _size(pid: int) -> int:

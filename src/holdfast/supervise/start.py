@@ -25,8 +25,10 @@ from .signals import STOPS, SignalInbox
 from .standby import Ready, Standby
 from .watching import HangWatch
 
-LEFTOVERS_S = 5.0  # how long processes that the command left behind may run, unless a signal sets another limit
-LISTENS_S = 10.0  # within this time after its start a program that uses `Run` installs its signal handlers
+# how long processes that the command left behind may run, unless a signal sets another limit
+LEFTOVERS_S = 5.0
+# within this time after its start a program that uses `Run` installs its signal handlers
+LISTENS_S = 10.0
 PERHAPS_S = 1.0  # the same for any other program
 ROUND_S = 5.0
 STANDBY_S = 1.0  # between two looks whether one is to be started
@@ -50,11 +52,13 @@ class CommandProcess:
     signals: SignalInbox
     time: Time
     note: Callable[..., None]  # writes events to the journal
-    look: Callable[[Callable[[], Sequence[int]]], float]  # processes at work -> seconds until the next
+    # processes at work -> seconds until the next
+    look: Callable[[Callable[[], Sequence[int]]], float]
     look_s: float = ROUND_S
     listens_s: float = PERHAPS_S
     notices: Notices | None = None
-    beat: Callable[[], bool] = lambda: False  # gives a sign of life; whether a later start wants this one to leave
+    # gives a sign of life; whether a later start wants this one to leave
+    beat: Callable[[], bool] = lambda: False
     lost: Callable[[], bool] = lambda: False  # whether it has gone on without this one
     hangs: HangWatch | None = None
     standby: Standby | None = None
@@ -70,7 +74,8 @@ class CommandProcess:
     _looked_s: float = 0.0
 
     def run(self) -> int:
-        """Start the command and wait until it has ended; return its exit code in subprocess's notation.
+        """Start the command and wait until it has ended; return its exit code in subprocess's
+        notation.
 
         Raises:
             UsageError: it cannot be started.
@@ -79,8 +84,13 @@ class CommandProcess:
             self.hangs.begin()
         if self.standby is not None:
             self.look_s = min(self.look_s, STANDBY_S)
-        ready = self.standby.take(self.command, self.environment) if self.standby is not None else None
-        with ready.output if ready is not None else Output() as output, self._child(ready, output) as child:
+        ready = (
+            self.standby.take(self.command, self.environment) if self.standby is not None else None
+        )
+        with (
+            ready.output if ready is not None else Output() as output,
+            self._child(ready, output) as child,
+        ):
             output.started()
             self.pid = child.pid
             self.note("start", pid=child.pid, standby=ready is not None or None)
@@ -100,12 +110,19 @@ class CommandProcess:
             return child.code if child.code is not None else -signal.SIGKILL
 
     def _child(self, ready: Ready | None, output: Output) -> Child:
-        return ready.child if ready is not None else Child(self.command, self.environment, output.streams)
+        return (
+            ready.child
+            if ready is not None
+            else Child(self.command, self.environment, output.streams)
+        )
 
     def _flowing(self, output: Output) -> bool:
-        """Whether output still has to reach our reader. A reader that does not read delays no stop."""
+        """Whether output still has to reach our reader.
+        A reader that does not read delays no stop.
+        """
         return bool(output.pipes) and not (
-            (self.signals.told or self._hung) and time.monotonic() > (self._ended_s or 0.0) + LEFTOVERS_S
+            (self.signals.told or self._hung)
+            and time.monotonic() > (self._ended_s or 0.0) + LEFTOVERS_S
         )
 
     def _wait(self, child: Child, output: Output) -> None:
@@ -127,12 +144,16 @@ class CommandProcess:
         if self._waiting or self._asking or self._ended_s is not None or self.killed:
             return CLOSE_S
         now = time.monotonic()
-        dues = [self.time.patience_ends_s(self.signals) if self.signals.told else self.time.stop_due_s()]
+        dues = [
+            self.time.patience_ends_s(self.signals) if self.signals.told else self.time.stop_due_s()
+        ]
         if self.hangs is not None:
             dues.append(self.hangs.due_s)
         if self.notices is not None and not self.signals.told:
             dues.append(self.notices.due_s)
-        due_s = min(now + ROUND_S, self._looked_s + self.look_s, *(due for due in dues if due is not None))
+        due_s = min(
+            now + ROUND_S, self._looked_s + self.look_s, *(due for due in dues if due is not None)
+        )
         return max(due_s - now, 0.0) + 0.001
 
     def _hear(self, child: Child) -> None:
@@ -168,13 +189,17 @@ class CommandProcess:
         child.send(signal.SIGCONT)
 
     def _hand_on(self, child: Child) -> None:
-        """Forward each signal once: some launchers take a repeated signal as a demand to exit at once."""
+        """Forward each signal once:
+        some launchers take a repeated signal as a demand to exit at once.
+        """
         if child.code is not None or self.killed:
             self._waiting.clear()
             return
         later = []
         for number in self._waiting:
-            wanted = self.program.stop(signal.SIGTERM if number == signal.SIGHUP else number, child.pid)
+            wanted = self.program.stop(
+                signal.SIGTERM if number == signal.SIGHUP else number, child.pid
+            )
             if not isinstance(wanted, int):
                 self._ask(child, wanted)
             elif wanted not in self._handed and self._will_listen(child, wanted, number):
@@ -200,11 +225,15 @@ class CommandProcess:
         For example, torchrun handles no SIGUSR1.
         """
         group = processes.members(child.pid) if number in {signal.SIGUSR1, signal.SIGUSR2} else []
-        instead = group and not processes.catch(group, number) and processes.catch(group, signal.SIGTERM)
+        instead = (
+            group and not processes.catch(group, number) and processes.catch(group, signal.SIGTERM)
+        )
         return signal.SIGTERM if instead else number
 
     def _will_listen(self, child: Child, number: int, came: int) -> bool:
-        """Whether to delay a signal: it would kill a program that has just begun and may soon handle it."""
+        """Whether to delay a signal:
+        it would kill a program that has just begun and may soon handle it.
+        """
         young = time.monotonic() < child.began_s + min(self.listens_s, self.time.grace_s(came) / 3)
         if not young or number == signal.SIGINT:
             return False
@@ -238,9 +267,15 @@ class CommandProcess:
         if told and not self.killed and now >= self.time.patience_ends_s(self.signals):
             self._kill(
                 child,
-                f"not ended {now - min(self.signals.told_s.values(), default=now):.0f} s after it was told to: killed",
+                f"not ended {now - min(self.signals.told_s.values(), default=now):.0f} "
+                "s after it was told to: killed",
             )
-        if self._hung and not self.killed and self.hangs is not None and now >= self.hangs.patience_ends_s():
+        if (
+            self._hung
+            and not self.killed
+            and self.hangs is not None
+            and now >= self.hangs.patience_ends_s()
+        ):
             self._kill(child, "it still hangs: killed")
         if self._ended_s is not None and not child.gone and not self.killed:
             self._tidy(child, now)
@@ -251,7 +286,9 @@ class CommandProcess:
         If the signal killed only its shell, the rest may still be saving.
         """
         fell = self._handed and (child.code or 0) < 0
-        if fell and any(processes.handle_signal(processes.members(child.pid), number) for number in self._handed):
+        if fell and any(
+            processes.handle_signal(processes.members(child.pid), number) for number in self._handed
+        ):
             return
         if self._nudged_s is None:
             child.send(signal.SIGTERM)
@@ -267,7 +304,9 @@ class CommandProcess:
         warn(why)
 
     def _end_hung(self, child: Child) -> None:
-        """Tell a command that hangs to save and end, if it still can. A suspended one is continued for that."""
+        """Tell a command that hangs to save and end,
+        if it still can. A suspended one is continued for that.
+        """
         say("the command is told to save and end, if it still can")
         self._waiting.append(signal.SIGTERM)
         warden.send(child.processes(), signal.SIGCONT)
@@ -278,7 +317,8 @@ class CommandProcess:
 
     def _attend(self, child: Child, output: Output) -> None:
         self.time.watch.look()
-        watched = child.code is None and self.signals.told is None  # a stop has a limit of its own: the grace time
+        # a stop has a limit of its own: the grace time
+        watched = child.code is None and self.signals.told is None
         if watched and self.hangs is not None and self.hangs.look(child.processes, output):
             self._end_hung(child)
         if child.code is None and time.monotonic() >= self._looked_s + self.look_s:

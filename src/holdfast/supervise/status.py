@@ -56,7 +56,8 @@ class Status(NamedTuple):
     deadline: float | None  # when the job's time limit ends it
     step: int | None
     steps_per_s: float | None
-    heard: float | None  # of a running run: its last sign of life; long ago if it died where nobody could see it
+    # of a running run: its last sign of life; long ago if it died where nobody could see it
+    heard: float | None
     saved_step: int | None
     saved: float | None  # when that was
     starts: list[Start]
@@ -65,11 +66,13 @@ class Status(NamedTuple):
     next: str  # what to type
     at_risk: str  # what the loss of the run's disk would cost now; empty: it has no mirrors
     excluded: Mapping[str, float]  # nodes that the job is kept from, and until when
-    not_finite: str  # a sentence about the newest checkpoint; empty: its weights are finite, or not known
+    # a sentence about the newest checkpoint; empty: its weights are finite, or not known
+    not_finite: str
 
 
 def places(path: Path) -> list[RunDirectories]:
-    """Return the runs at `path`: one, those of a sweep, or those in a folder of runs, without duplicates.
+    """Return the runs at `path`: one, those of a sweep, or those in a folder of runs, without
+    duplicates.
 
     Raises:
         NotFound: there is none.
@@ -77,12 +80,22 @@ def places(path: Path) -> list[RunDirectories]:
     found = list(_places(path, path.name or path.absolute().name, deep=2))
     if not found:
         raise NotFound(f"{path}: no run is there, and no folder of runs")
-    supervised = {place.run.absolute() for place in found if place.directory is not None and place.run is not None}
-    return [place for place in found if place.directory or place.run is None or place.run.absolute() not in supervised]
+    supervised = {
+        place.run.absolute()
+        for place in found
+        if place.directory is not None and place.run is not None
+    }
+    return [
+        place
+        for place in found
+        if place.directory or place.run is None or place.run.absolute() not in supervised
+    ]
 
 
 def queue() -> tuple[list[Queued] | None, str]:
-    """Return this user's jobs in Slurm's queue; None if they are not known, and why if Slurm does not answer."""
+    """Return this user's jobs in Slurm's queue;
+    None if they are not known, and why if Slurm does not answer.
+    """
     try:
         return slurm.queue(), ""
     except Absent:
@@ -92,12 +105,15 @@ def queue() -> tuple[list[Queued] | None, str]:
 
 
 def status(place: RunDirectories, queued: Sequence[Queued] | None) -> Status:
-    """Return what the journals and the queue say of one run. `queued` is None if the queue is not known."""
+    """Return what the journals and the queue say of one run.
+    `queued` is None if the queue is not known.
+    """
     events = _read(place.directory / JOURNAL) if place.directory is not None else []
     logs = _of_starts(journal.logs(place.run)) if place.run is not None else []
     found = starts.of_run(logs, events) if logs else starts.of_command(events)
     here = _queued(place, queued or [], found)
-    over = place.submitted.jobs if queued is not None and here is None else ()  # they are not in the queue any more
+    # they are not in the queue any more
+    over = place.submitted.jobs if queued is not None and here is None else ()
     state, why = _state(place, events, logs, here, over)
     if found and not found[-1].cause and state != "running":
         found[-1] = found[-1]._replace(cause=starts.KILLED)  # the reason of its end is not recorded
@@ -139,12 +155,20 @@ def _places(path: Path, name: str, deep: int) -> Iterator[RunDirectories]:
         submitted = submission.submitted(path)
         for number in tasks.numbers:
             directory = path / f"{job_leader.TASK_DIRECTORY}{number}"
-            yield RunDirectories(f"{name}/{directory.name}", directory, job_leader.run_of(directory), submitted, number)
+            yield RunDirectories(
+                f"{name}/{directory.name}",
+                directory,
+                job_leader.run_of(directory),
+                submitted,
+                number,
+            )
     elif sweep is not None:
         task = int(path.absolute().name.removeprefix(job_leader.TASK_DIRECTORY))
         yield RunDirectories(name, path, job_leader.run_of(path), submission.submitted(sweep), task)
     elif ours or scan.is_file(path / JOURNAL):
-        yield RunDirectories(name, path, job_leader.run_of(path) or _run(path), submission.submitted(path))
+        yield RunDirectories(
+            name, path, job_leader.run_of(path) or _run(path), submission.submitted(path)
+        )
     elif (run := _run(path)) is not None:
         yield RunDirectories(name, None, run)
     elif deep and scan.is_dir(path):
@@ -153,7 +177,9 @@ def _places(path: Path, name: str, deep: int) -> Iterator[RunDirectories]:
                 continue
             with suppress(OSError, StoreError):  # it is another user's, or is being removed
                 if scan.is_dir(child):
-                    yield from _places(child, child.name if child.name != ".holdfast" else "", deep - 1)
+                    yield from _places(
+                        child, child.name if child.name != ".holdfast" else "", deep - 1
+                    )
 
 
 def _by_number(path: Path) -> tuple[str, int, str]:
@@ -169,11 +195,16 @@ def _run(path: Path) -> Path | None:
     return None
 
 
-def _queued(place: RunDirectories, queued: Sequence[Queued], found: Sequence[Start]) -> Queued | None:
+def _queued(
+    place: RunDirectories, queued: Sequence[Queued], found: Sequence[Start]
+) -> Queued | None:
     """Return its job in the queue; of a chain's tasks the one at work before those that wait."""
-    if place.directory is None:  # a job that asked for its own requeue; while it runs, the run's journal knows more
+    # a job that asked for its own requeue; while it runs, the run's journal knows more
+    if place.directory is None:
         last = found[-1].job if found and found[-1].cause != starts.DONE else None
-        return next((each for each in queued if each.state == "PENDING" and _id(each) == last), None)
+        return next(
+            (each for each in queued if each.state == "PENDING" and _id(each) == last), None
+        )
     task = None if place.task is None else str(place.task)
     jobs = [each for each in queued if task in (None, each.task) and place.submitted.has(each)]
     return min(jobs, key=lambda each: each.state == "PENDING", default=None)
@@ -185,18 +216,27 @@ def _id(queued: Queued) -> str:
 
 def _held(place: RunDirectories) -> Path | None:
     sweep = job_leader.sweep_of(place.directory) if place.directory is not None else None
-    return next((each for each in (place.directory, sweep, place.run) if each and scan.exists(each / HOLD)), None)
+    return next(
+        (each for each in (place.directory, sweep, place.run) if each and scan.exists(each / HOLD)),
+        None,
+    )
 
 
 def _state(
-    place: RunDirectories, events: Sequence[Event], logs: Sequence[Log], queued: Queued | None, over: Sequence[str]
+    place: RunDirectories,
+    events: Sequence[Event],
+    logs: Sequence[Log],
+    queued: Queued | None,
+    over: Sequence[str],
 ) -> tuple[str, str]:
     held = _held(place) is not None
     if queued is not None:
         waits = queued.state == "PENDING"
         whys = [queued.reason if waits else "", ON_HOLD if held else ""]
         return ("queued" if waits else "running"), ", ".join(filter(None, whys))
-    last = next((event for event in reversed(events) if event["event"] in {"begin", *CLOSING}), None)
+    last = next(
+        (event for event in reversed(events) if event["event"] in {"begin", *CLOSING}), None
+    )
     if last is None and logs:
         last = logs[-1].last if logs[-1].closed else {"event": "begin"}
     if last is None:
@@ -213,7 +253,10 @@ def _state(
 def _alive(place: RunDirectories, logs: Sequence[Log], over: Sequence[str]) -> bool:
     """Whether a process of this run may be alive, as far as this machine and Slurm can tell."""
     begun = living(place.directory / JOURNAL) if place.directory is not None else []
-    if any(str(_mapping(_mapping(begin.get("owner")).get("job")).get("id")) not in over for begin in begun):
+    if any(
+        str(_mapping(_mapping(begin.get("owner")).get("job")).get("id")) not in over
+        for begin in begun
+    ):
         return True
     last = logs[-1] if logs and place.directory is None else None
     return last is not None and not last.closed and not owner.proven_gone(last.owner, time.time)
@@ -221,7 +264,9 @@ def _alive(place: RunDirectories, logs: Sequence[Log], over: Sequence[str]) -> b
 
 def _of_starts(logs: Sequence[Log]) -> Sequence[Log]:
     """Return the attempts without those of a start that was refused, which has done no work."""
-    return [log for log in logs if log.last.get("event") != "end" or log.restored is not None] or logs
+    return [
+        log for log in logs if log.last.get("event") != "end" or log.restored is not None
+    ] or logs
 
 
 def _pace(log: Log) -> float | None:
@@ -250,7 +295,13 @@ def _output(place: RunDirectories, queued: Queued | None, found: Sequence[Start]
     return path if not unheard or scan.exists(Path(path)) else None
 
 
-def _next(place: RunDirectories, state: str, events: Sequence[Event], output: str | None, logs: Sequence[Log]) -> str:
+def _next(
+    place: RunDirectories,
+    state: str,
+    events: Sequence[Event],
+    output: str | None,
+    logs: Sequence[Log],
+) -> str:
     if state in {"running", "queued"}:
         return f"tail -F {shlex.quote(output)}" if output and state == "running" else ""
     if state == "done":
@@ -258,7 +309,11 @@ def _next(place: RunDirectories, state: str, events: Sequence[Event], output: st
     if state == "not started" and output is not None:
         return f"tail {shlex.quote(output)}"
     again = _again(place, events)
-    if place.run is not None and logs and str(logs[-1].last.get("error")).startswith(f"{NotFinite.__name__}:"):
+    if (
+        place.run is not None
+        and logs
+        and str(logs[-1].last.get("error")).startswith(f"{NotFinite.__name__}:")
+    ):
         again = _from_finite(place.run, again)
     if place.run is not None and _needs_doctor(place.run, logs):
         again = f"holdfast doctor {shlex.quote(str(place.run))} says what to do first"
@@ -267,7 +322,9 @@ def _next(place: RunDirectories, state: str, events: Sequence[Event], output: st
 
 
 def _needs_doctor(run: Path, logs: Sequence[Log]) -> bool:
-    """Whether a start of the run is refused as it lies there: run.json is damaged, or no checkpoint is valid."""
+    """Whether a start of the run is refused as it lies there: run.json is damaged, or no
+    checkpoint is valid.
+    """
     try:
         read_run(run)
     except Damaged:
@@ -283,7 +340,9 @@ def _from_finite(run: Path, again: str) -> str:
     with suppress(OSError, StoreError):
         finite = unsound.newest_finite(CheckpointIndex(run))
         if finite is None:
-            return "mend the cause, and begin another run: no checkpoint with finite weights is here"
+            return (
+                "mend the cause, and begin another run: no checkpoint with finite weights is here"
+            )
         again = "start it again" if again == AS_BEFORE else again
         return f"mend the cause, write {unsound.way_back(finite)}, then: {again}"
     return again
@@ -296,7 +355,8 @@ def _again(place: RunDirectories, events: Sequence[Event]) -> str:
     if job_leader.script_of(place.directory) is not None:
         return job_leader.again(place.directory)
     begin = next((event for event in reversed(events) if event["event"] == "begin"), {})
-    words, options = begin.get("command"), begin.get("options", [])  # an older supervisor kept no options
+    # an older supervisor kept no options
+    words, options = begin.get("command"), begin.get("options", [])
     if not isinstance(words, list) or not isinstance(options, list):
         return AS_BEFORE
     if any(REDACTED in str(word) for word in [*options, *words]):

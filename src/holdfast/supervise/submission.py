@@ -1,4 +1,6 @@
-"""Submission: the directory of one submission, a job or a sweep, and the tasks that are left to do."""
+"""Submission: the directory of one submission,
+a job or a sweep, and the tasks that are left to do.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def next_free(parent: Path, name: str) -> str:
 
 
 def create(parent: Path, name: str) -> Path:
-    """Create and return a directory that no other submission has, also if several are made at once."""
+    """Create and return a directory that no other submission has,
+    also if several are made at once.
+    """
     disk.make_dirs(parent)
     while True:
         directory = parent / next_free(parent, name)
@@ -65,13 +69,17 @@ def claim(directory: Path) -> None:
         UsageError: another submission or supervisor has it.
     """
     if scan.exists(directory / JOURNAL) and not scan.exists(directory / SCRIPT):
-        raise UsageError(f"{directory} is where another `holdfast run` keeps its journal; give another --run")
+        raise UsageError(
+            f"{directory} is where another `holdfast run` keeps its journal; give another --run"
+        )
     disk.make_dirs(directory)
     try:
         disk.write(directory / SCRIPT, [])  # one of two that try it at once succeeds
     except FileExistsError:
         again = f"holdfast submit --continue {shlex.quote(str(directory))}"
-        raise UsageError(f"{directory} belongs to another submission; to go on with that: {again}") from None
+        raise UsageError(
+            f"{directory} belongs to another submission; to go on with that: {again}"
+        ) from None
 
 
 def give_back(directory: Path) -> None:
@@ -92,7 +100,9 @@ def script_of(directory: Path) -> str:
     try:
         return (directory / SCRIPT).read_bytes().decode("utf-8", "surrogateescape")
     except OSError as error:
-        raise NotFound(f"{directory}: no {SCRIPT} of `holdfast submit` is there ({error.strerror})") from error
+        raise NotFound(
+            f"{directory}: no {SCRIPT} of `holdfast submit` is there ({error.strerror})"
+        ) from error
 
 
 def is_there(directory: Path) -> bool:
@@ -103,7 +113,9 @@ def is_there(directory: Path) -> bool:
 
 
 def note(directory: Path, job: str, command: Sequence[str]) -> None:
-    """Write into the submission's journal that it was submitted. A full disk is no error: the job is in the queue."""
+    """Write into the submission's journal that it was submitted.
+    A full disk is no error: the job is in the queue.
+    """
     with suppress(OSError):
         with suppress(FileExistsError):
             disk.write(directory / JOURNAL, [])
@@ -112,12 +124,21 @@ def note(directory: Path, job: str, command: Sequence[str]) -> None:
 
 
 def submitted(directory: Path) -> Submitted:
-    """Return the jobs that were submitted for this directory, successors included, and those in which its script ran.
+    """Return the jobs that were submitted for this directory, successors included, and those in
+    which its script ran.
 
     A job with a script of the user may do something else after this.
     """
-    places, ours = [directory, *scan.glob(directory, f"{TASK_DIRECTORY}*")], scan.is_file(directory / SCRIPT)
-    found = (_job(event) for place in places for event in _events(place) if ours or event["event"] != "begin")
+    places, ours = (
+        [directory, *scan.glob(directory, f"{TASK_DIRECTORY}*")],
+        scan.is_file(directory / SCRIPT),
+    )
+    found = (
+        _job(event)
+        for place in places
+        for event in _events(place)
+        if ours or event["event"] != "begin"
+    )
     return Submitted([*dict.fromkeys(filter(None, found))], full_path(directory) if ours else None)
 
 
@@ -131,7 +152,9 @@ def _job(event: journal.Event) -> str | None:
 
 
 def full_path(directory: Path) -> str:
-    """Return the script's path as sbatch gets it: only a whole one tells in the queue whose job it is."""
+    """Return the script's path as sbatch gets it:
+    only a whole one tells in the queue whose job it is.
+    """
     return os.path.realpath(directory / SCRIPT)
 
 
@@ -155,7 +178,8 @@ def require_unfinished(directory: Path) -> None:
     there = next(filter(submitted(directory).has, slurm.queue()), None)
     if there is not None:
         raise UsageError(
-            f"{directory}: its job {there.job} is {there.state}, and goes on by itself; to begin it anew, "
+            f"{directory}: its job {there.job} is {there.state}, "
+            "and goes on by itself; to begin it anew, "
             f"first scancel {there.job}"
         )
     if is_done(directory):
@@ -185,7 +209,10 @@ def sweep_progress(directory: Path, tasks: sweep.Tasks) -> SweepProgress:
 
 def is_done(directory: Path) -> bool:
     """Whether the last supervisor in this directory has seen its command finish."""
-    last = next((each for each in reversed([*_events(directory)]) if each["event"] in {"begin", *CLOSING}), {})
+    last = next(
+        (each for each in reversed([*_events(directory)]) if each["event"] in {"begin", *CLOSING}),
+        {},
+    )
     return last.get("event") == "end"
 
 

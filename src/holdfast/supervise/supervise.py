@@ -44,15 +44,21 @@ from .witness import ProgressWitness, Said
 SHOWN_LINES = 20
 TOGETHER_S = 1.0  # a scheduler signals the processes of a job one after another: ours may come next
 ENDING = "what ends the job"
+# reasons to stop without a signal after which the job is continued
+# -> the notice that each counts as
 CARRIED = {
     "deadline": "deadline",
     judge.LATE: "deadline",
     ENDING: "SIGTERM",
     BAD_NODE: BAD_NODE,
-}  # reasons to stop without a signal after which the job is continued -> the notice that each counts as
-# Only torchrun reads these: how long its workers may save (our patience decides), and that restarted workers get a
-# rendezvous of their own. Without the latter, gloo finds the ranks' old addresses. (torch 2.13, measured)
-TORCHRUN = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(PATIENCE_S)), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+}
+# Only torchrun reads these: how long its workers may save (our patience decides), and that
+# restarted workers get a rendezvous of their own. Without the latter, gloo finds the ranks' old
+# addresses. (torch 2.13, measured)
+TORCHRUN = {
+    "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(PATIENCE_S)),
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+}
 MEASURED_S = 30.0  # between two looks at the duration of the run's saves
 LATE_SHARE = 0.02  # share of the time left at its start by which a program may stop too early
 
@@ -72,7 +78,8 @@ class SupervisorOptions:
     spot: str | None = None  # the cloud that may take this machine back
     hangs: HangOptions = HANGS
     standby: bool = False  # the next start's imports are done in advance
-    typed: Sequence[str] = ()  # those of these options that the user gave, for the line to type next
+    # those of these options that the user gave, for the line to type next
+    typed: Sequence[str] = ()
 
 
 class Outcome(NamedTuple):
@@ -86,7 +93,9 @@ class Outcome(NamedTuple):
     directory: Path
 
 
-def supervise(command: Sequence[str], program: Callable[[Path], Program], options: SupervisorOptions) -> Outcome:
+def supervise(
+    command: Sequence[str], program: Callable[[Path], Program], options: SupervisorOptions
+) -> Outcome:
     """Run `command` until it is done or told to stop; `program` gets the supervisor's directory.
 
     Raises:
@@ -108,7 +117,9 @@ def supervise(command: Sequence[str], program: Callable[[Path], Program], option
     fill_gaps()
     with SignalInbox() as signals:
         name = options.name or name_of(command)
-        chosen = Path("runs", name) if options.keeps and options.directory is None else options.directory
+        chosen = (
+            Path("runs", name) if options.keeps and options.directory is None else options.directory
+        )
         place = enter(chosen, name, Path(".holdfast"), begin, signals.hear)
         return _Supervisor(command, program(place.path), options, signals, place, here).run()
 
@@ -142,7 +153,8 @@ class _Supervisor:
             try:
                 self.witness = ProgressWitness(self.place.path)
                 held = next(filter(_is_held, self._places), None)
-                if held is not None and self.job is not None:  # put back into the queue before, or by hand
+                # put back into the queue before, or by hand
+                if held is not None and self.job is not None:
                     self.place.close("stop", reason=judge.HELD, exit_code=RUN_ME_AGAIN)
                     ours = job_leader.script_of(self.place.path) is not None
                     say(hold.not_started(held, job_leader.again(self.place.path) if ours else ""))
@@ -152,16 +164,23 @@ class _Supervisor:
                 if _is_held(self.place.path):  # a run prints this itself
                     say(hold.on_hold(self.place.path))
                 chosen = self.options
-                self.job_end = JobEnd(self.job, self.place, chosen.requeue, chosen.max_requeues, chosen.chain)
+                self.job_end = JobEnd(
+                    self.job, self.place, chosen.requeue, chosen.max_requeues, chosen.chain
+                )
                 if self.job_end.is_in_vain():
                     self.place.close("end")
-                    say(f"{self._name}: done before Slurm started this job once more; nothing is left to do")
+                    say(
+                        f"{self._name}: done before Slurm started "
+                        "this job once more; nothing is left to do"
+                    )
                     return Outcome(0, 0, "end", "", None, self.place.path)
                 if self.job_end.is_on_bad_node():
                     return self._leave(Next("leave", BAD_NODE))
                 self.time = Time(self.job, self.options.grace_s, self.options.lead_s)
                 around.callback(self.time.watch.close)
-                self.notices = Notices(cloud(self.options.spot)) if self.options.spot is not None else None
+                self.notices = (
+                    Notices(cloud(self.options.spot)) if self.options.spot is not None else None
+                )
                 if self.options.keeps:
                     self.kept = ProgramStore(self.place.path, self.program)
                 self.environment = {
@@ -175,7 +194,11 @@ class _Supervisor:
                     self.environment = self.standby.wanted(self.environment)
                 return self._leave(self._until_over())
             except BaseException as error:
-                said = error.reason if isinstance(error, ChildError) else f"{type(error).__name__}: {error}"
+                said = (
+                    error.reason
+                    if isinstance(error, ChildError)
+                    else f"{type(error).__name__}: {error}"
+                )
                 self.place.close("failed", error=next(iter(said.splitlines()), ""))
                 raise
 
@@ -189,7 +212,9 @@ class _Supervisor:
                 self._take_over()
                 took_over = True
             self.attempts.append(self._attempt())
-            following = judge.judge(self.attempts, self.options.retries, self.options.max_no_progress)
+            following = judge.judge(
+                self.attempts, self.options.retries, self.options.max_no_progress
+            )
             self.place.record("next", **following._asdict())
             if following.do in {"done", "leave", "fail"}:
                 return following
@@ -199,7 +224,9 @@ class _Supervisor:
             self._wait(following.wait_s * random.uniform(0.75, 1.25))  # noqa: S311  jitter, no cryptography
 
     def _take_over(self) -> None:
-        """Keep files with which the program would begin, or that it wrote before it was killed with its supervisor."""
+        """Keep files with which the program would begin, or that it wrote before it was killed
+        with its supervisor.
+        """
         if self.kept is None or not isinstance(self.program, AppFile):
             return
         fresh = not self.place.count("start") and not self.kept.store.checkpoints()
@@ -210,7 +237,10 @@ class _Supervisor:
         if left is None:
             return
         settle_s = left.settle_s or 0.0
-        quiet_s = time.time() - max((seen.mtime_ns for seen in looks(left.files).values()), default=0) / 1e9
+        quiet_s = (
+            time.time()
+            - max((seen.mtime_ns for seen in looks(left.files).values()), default=0) / 1e9
+        )
         self._wait(min(settle_s - quiet_s, settle_s))
         self.kept.take_over(left)
 
@@ -219,7 +249,9 @@ class _Supervisor:
         checkpoint = self.kept.newest_valid() if self.kept is not None else None
         time_left_s = self.time.left_s()
         own_s = None if time_left_s is None else max(time_left_s - self.time.lead_s(), 1.0)
-        command = self.program.begin(self.command, checkpoint.path if checkpoint is not None else None, own_s)
+        command = self.program.begin(
+            self.command, checkpoint.path if checkpoint is not None else None, own_s
+        )
         if self.kept is not None:
             self.kept.begin()
         self.witness.before()
@@ -259,9 +291,16 @@ class _Supervisor:
     ) -> CommandAttempt:
         self.tail, self.elsewhere = start.tail, start.elsewhere
         told = self.signals.told
-        verdict = self.program.verdict(ProgramExit(code, start.tail, told is not None, checkpoint is not None))
-        orderly = verdict in {"done", "stopped"} and code >= 0  # a killed one may leave an incomplete file
-        step = self.kept.last(orderly=orderly) if self.kept is not None and not self.place.lost else None
+        verdict = self.program.verdict(
+            ProgramExit(code, start.tail, told is not None, checkpoint is not None)
+        )
+        # a killed one may leave an incomplete file
+        orderly = verdict in {"done", "stopped"} and code >= 0
+        step = (
+            self.kept.last(orderly=orderly)
+            if self.kept is not None and not self.place.lost
+            else None
+        )
         if said.event == "stop":  # even if a launcher changed the exit code
             verdict = "stopped"
         elif judge.was_leaving(code, told, self.signals.told_unix_s, said.event, said.unix_s):
@@ -279,7 +318,11 @@ class _Supervisor:
             verdict = "failed"
         self.diagnosis.look([start.pid])
         failed = verdict == "failed" and told is None
-        cause = self.diagnosis.cause(code, start.tail, said, self._places) if failed else self.diagnosis.forget()
+        cause = (
+            self.diagnosis.cause(code, start.tail, said, self._places)
+            if failed
+            else self.diagnosis.forget()
+        )
         node, node_deaths = self.job_end.died(start.tail) if cause == BAD_NODE else ("", 0)
         attempt = CommandAttempt(
             verdict,
@@ -316,9 +359,14 @@ class _Supervisor:
                 say(f"{self._name}: {last_line(self.kept, self.witness.run, self.place.journal)}")
             return Outcome(0, len(self.attempts), "end", "", None, self.place.path)
         reason = self.signals.told or last.why
-        code = judge.exit_code(self.attempts[-1], resumable=self._resumable) if self.attempts else RUN_ME_AGAIN
+        code = (
+            judge.exit_code(self.attempts[-1], resumable=self._resumable)
+            if self.attempts
+            else RUN_ME_AGAIN
+        )
         self._close_store()
-        what = None if self.place.beat() else self.signals.told or CARRIED.get(last.why)  # else it is at work elsewhere
+        # else it is at work elsewhere
+        what = None if self.place.beat() else self.signals.told or CARRIED.get(last.why)
         self.place.close("stop", reason=reason, exit_code=code)
         held = next(filter(_is_held, self._places), None)
         say(f"{self._name}: {parting(self.attempts, reason, code, held)}")
@@ -329,7 +377,8 @@ class _Supervisor:
             code = self.job_end.exit_code
         return Outcome(code, len(self.attempts), "stop", reason, carried, self.place.path)
 
-    # -- used by the parts above -----------------------------------------------------------------------------------
+    # -- used by the parts above
+    # -----------------------------------------------------------------------------------
 
     @property
     def _places(self) -> list[Path]:
@@ -343,30 +392,43 @@ class _Supervisor:
     @property
     def _resumable(self) -> bool:
         """Whether the next start can resume, or at least detects that it cannot."""
-        return self.witness.run is not None or (self.kept is not None and bool(self.kept.store.checkpoints()))
+        return self.witness.run is not None or (
+            self.kept is not None and bool(self.kept.store.checkpoints())
+        )
 
     @property
     def _name(self) -> str:
         return called(self.command) if self.command else self.options.name or self.place.path.name
 
     def _is_late(self, left_at_start_s: float | None) -> bool:
-        """Whether another start in this job is useless, because the program may have stopped for lack of time."""
+        """Whether another start in this job is useless,
+        because the program may have stopped for lack of time.
+        """
         left_s = self.time.left_s()
         if left_s is None or left_at_start_s is None:
             return False
         return left_s <= self.time.lead_s() * 1.5 + LATE_SHARE * left_at_start_s
 
-    def _has_failed_with_what_was_left(self, verdict: str, code: int, checkpoint: Checkpoint | None) -> bool:
+    def _has_failed_with_what_was_left(
+        self, verdict: str, code: int, checkpoint: Checkpoint | None
+    ) -> bool:
         """Whether the checkpoint is treated as incomplete.
 
         It is if it was never seen unchanged and the program failed after loading it.
         """
-        if self.kept is None or checkpoint is None or checkpoint.head.note != LEFT or self.signals.told is not None:
+        if (
+            self.kept is None
+            or checkpoint is None
+            or checkpoint.head.note != LEFT
+            or self.signals.told is not None
+        ):
             return False
         return verdict == "failed" and code != -signal.SIGKILL and not self.kept.committed
 
     def _look(self, pids: Callable[[], Sequence[int]]) -> float:
-        """Look at the run's saves and at new checkpoints; return the seconds until the next look."""
+        """Look at the run's saves and at new checkpoints;
+        return the seconds until the next look.
+        """
         self.diagnosis.look(pids())
         if self.time.left_s() is not None and time.monotonic() >= self.measured_s + MEASURED_S:
             self.witness.look()

@@ -47,7 +47,8 @@ class HangWatch:
     directory: Path
     note: Callable[..., None]  # writes events to the journal
     due_s: float = 0.0
-    hung: str = ""  # where the present start has hung, if it is to be ended; equal for two hangs at the same step
+    # where the present start has hung, if it is to be ended; equal for two hangs at the same step
+    hung: str = ""
     _memory: StepMemory | None = None
     _stacks: Stacks | None = None
     _told: list[tuple[Hang, float]] = field(default_factory=list)  # and when
@@ -72,8 +73,14 @@ class HangWatch:
             self._memory.clear()
 
     def hung_at(self, checkpoint: int | None) -> str:
-        """Return where the present start has hung, if it was ended for that; of an app, after which checkpoint."""
-        return f"{self.hung}, after its checkpoint {checkpoint}" if self.hung and checkpoint is not None else self.hung
+        """Return where the present start has hung, if it was ended for that; of an app, after
+        which checkpoint.
+        """
+        return (
+            f"{self.hung}, after its checkpoint {checkpoint}"
+            if self.hung and checkpoint is not None
+            else self.hung
+        )
 
     def close(self) -> None:
         """Free what is shared with the command, which has ended."""
@@ -89,28 +96,38 @@ class HangWatch:
             return False
         self.due_s = now + self._judge.look_s
         self._say_late(output)
-        seen = [each for each in (self._memory.look() if self._memory is not None else []) if processes.runs(each.pid)]
+        seen = [
+            each
+            for each in (self._memory.look() if self._memory is not None else [])
+            if processes.runs(each.pid)
+        ]
         looks = self._looks(seen, pids, output)
         self._see_it_live(looks, now)
         hangs = self._judge.look(now, looks)
         self._see_it_go_on(output)
-        if hangs and not self.hung and not self._told:  # else the other ranks are told, too, one after the other
+        # else the other ranks are told, too, one after the other
+        if hangs and not self.hung and not self._told:
             self._tell(hangs[0], seen, [*pids()], output)
             return bool(self.hung)
         return False
 
     def patience_ends_s(self) -> float:
-        """Return when a command that is being ended because it hangs is killed, unless it shows a sign of life."""
+        """Return when a command that is being ended because it hangs is killed,
+        unless it shows a sign of life.
+        """
         grace_s = GRACE_S if self.options.grace_s is None else self.options.grace_s
         return min(self._alive_s + grace_s, self._hung_s + max(MOST_GRACE_S, grace_s))
 
-    def _looks(self, seen: list[SlotView], pids: Callable[[], Sequence[int]], output: Output) -> list[Look]:
+    def _looks(
+        self, seen: list[SlotView], pids: Callable[[], Sequence[int]], output: Output
+    ) -> list[Look]:
         if self.options.file is not None:
             return signs.of_file(self.options.file)
         if seen or output.volume is None:
             return signs.of_ranks(seen)
         volume = output.volume - self._own
-        silent = volume == self._counts.get(signs.OUTPUT)  # to look at all processes costs a look at all of the machine
+        # to look at all processes costs a look at all of the machine
+        silent = volume == self._counts.get(signs.OUTPUT)
         return signs.of_output(volume, traced=silent and any(map(processes.traced, pids())))
 
     def _see_it_live(self, looks: list[Look], now: float) -> None:
@@ -128,7 +145,11 @@ class HangWatch:
 
     def _tell(self, hang: Hang, seen: list[SlotView], pids: list[int], output: Output) -> None:
         """Keep the stacks, and report the hang."""
-        found = {} if self._stacks is None else self._stacks.take(pids, {each.pid: each.signal for each in seen})
+        found = (
+            {}
+            if self._stacks is None
+            else self._stacks.take(pids, {each.pid: each.signal for each in seen})
+        )
         file = self._keep(found, output)
         missed, cause = missing.ranks(seen, found), missing.cause(pids, output)
         stuck = next((each for each in [*missed, *seen] if missed or each.slot == hang.place), None)
@@ -154,7 +175,9 @@ class HangWatch:
             where and f"it is at {where}",
             cause,
         ]
-        self._say("; ".join(filter(None, [*parts, f"stacks: {file}" if file is not None else ""])), output)
+        self._say(
+            "; ".join(filter(None, [*parts, f"stacks: {file}" if file is not None else ""])), output
+        )
         if self.options.restart:
             self._give_up(at, output)
 
@@ -182,7 +205,9 @@ class HangWatch:
         self._say_late(output)
 
     def _say_late(self, output: Output) -> None:
-        """Print the waiting lines as soon as our reader reads: a full pipe must not stop the supervisor, too."""
+        """Print the waiting lines as soon as our reader reads:
+        a full pipe must not stop the supervisor, too.
+        """
         if self._unsaid and accepts(2):
             before = output.volume or 0
             for line in self._unsaid.splitlines():

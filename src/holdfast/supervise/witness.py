@@ -16,23 +16,28 @@ from ..store.format import Name, parse_name
 from ..store.store import Store
 from .causes import Error
 
-LOOKED_AT_BYTES = 1 << 18  # of each end of a journal, which grows with the run and is looked at twice a minute
+# of each end of a journal, which grows with the run and is looked at twice a minute
+LOOKED_AT_BYTES = 1 << 18
 
 
 class Said(NamedTuple):
     """The results of one start of the command in its run."""
 
-    event: str = ""  # "stop", "end", "failed": the run's last event; "" if it died without one, or there is no run
+    # "stop", "end", "failed": the run's last event; "" if it died without one, or there is no run
+    event: str = ""
     reason: str = ""
     unix_s: float = 0.0  # when that event was written
     refused: str = ""  # why the run did not begin, and will not the next time
     error: Error = Error("")  # of a run that failed
     behind: str = ""  # it failed behind a last batch: what its next start goes on from
-    progressed: bool | None = None  # the run's newest checkpoint is newer than any before; None: unknown
+    # the run's newest checkpoint is newer than any before; None: unknown
+    progressed: bool | None = None
 
 
 class ProgressWitness:
-    """Called around each start of the command; remembers the run's progress, and how long its saves take."""
+    """Called around each start of the command;
+    remembers the run's progress, and how long its saves take.
+    """
 
     def __init__(self, place: Path) -> None:
         self._place = place
@@ -78,19 +83,32 @@ class ProgressWitness:
         return Said(str(last["event"]), reason, _time([last]), "", _error(last), behind, progressed)
 
     def _take_saves(self, events: Iterable[Event]) -> None:
-        self.save_s = max([self.save_s, *(event.get("save_s", 0.0) for event in events if event["event"] == "saved")])
+        self.save_s = max(
+            [
+                self.save_s,
+                *(event.get("save_s", 0.0) for event in events if event["event"] == "saved"),
+            ]
+        )
 
 
 def _last(run: Path) -> tuple[int, list[Event]]:
     """Return the number of the run's last attempt, and its first and its last events."""
-    found = [*scan.glob(run, "attempts/*/attempt-*.jsonl"), *scan.glob(run, "history/attempt-*.jsonl")]
-    numbers = {int(text): path for path in found if (text := path.stem.removeprefix("attempt-")).isdecimal()}
+    found = [
+        *scan.glob(run, "attempts/*/attempt-*.jsonl"),
+        *scan.glob(run, "history/attempt-*.jsonl"),
+    ]
+    numbers = {
+        int(text): path
+        for path in found
+        if (text := path.stem.removeprefix("attempt-")).isdecimal()
+    }
     number = max(numbers, default=0)
     if not number:
         return 0, []
     with suppress(OSError), open(disk.open_plain(numbers[number], follow=True), "rb") as file:
         first = file.read(LOOKED_AT_BYTES)
-        file.seek(max(0, file.seek(0, os.SEEK_END) - LOOKED_AT_BYTES))  # lines that are read twice count once
+        # lines that are read twice count once
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LOOKED_AT_BYTES))
         return number, journal.parse(first + b"\n" + file.read())
     # the journal was just moved by a later attempt
     return number, []
@@ -103,7 +121,9 @@ def _error(last: Event) -> Error:
     step = last.get("step")
     sets_aside = bool(last.get("counts") and last.get("checkpoint"))
     kind = str(last.get("kind") or text.partition(":")[0])
-    return Error(kind, str(last.get("place", "")), step if isinstance(step, int) else None, text, sets_aside)
+    return Error(
+        kind, str(last.get("place", "")), step if isinstance(step, int) else None, text, sets_aside
+    )
 
 
 def _newest(run: Path) -> tuple[int, int]:

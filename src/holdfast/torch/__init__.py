@@ -1,4 +1,5 @@
-"""Torch: what a run needs of it, and `Writer` and `Reader` for direct users of torch.distributed.checkpoint.
+"""Torch: what a run needs of it, and `Writer` and `Reader` for direct users of
+torch.distributed.checkpoint.
 
 Those two are imported on first use: importing DCP takes a second, and most runs do not need it.
 """

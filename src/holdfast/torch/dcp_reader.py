@@ -1,4 +1,6 @@
-"""The reading side of torch.distributed.checkpoint: reads our checkpoints in their stored pieces, by DCP's names."""
+"""The reading side of torch.distributed.checkpoint:
+reads our checkpoints in their stored pieces, by DCP's names.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +47,13 @@ INSTEAD = (
 class Reader(StorageReader):
     """Reads one checkpoint of ours.
 
-    `place` is a checkpoint or its directory, or a run or its directory: then each load reads the checkpoint that is
-    newest by then, or that of `step`, or the one with the load's `checkpoint_id`: a step (`checkpoint_id="100"`), a
-    checkpoint's name, or the directory of another run or checkpoint.
+    `place` is a checkpoint or its directory, or a run or its directory: then each load reads the
+    checkpoint that is newest by then, or that of `step`, or the one with the load's
+    `checkpoint_id`: a step (`checkpoint_id="100"`), a checkpoint's name, or the directory of
+    another run or checkpoint.
 
-    `types` are the user's own types that objects in the state have: enums, dataclasses, named tuples.
+    `types` are the user's own types that objects in the state have: enums, dataclasses, named
+    tuples.
 
     Raises:
         UsageError: the given `Run` is entered.
@@ -64,7 +68,13 @@ class Reader(StorageReader):
     ) -> None:
         if isinstance(place, Run):
             require_outside(place.path, INSTEAD)
-        path = place.root if isinstance(place, Store) else place.path if isinstance(place, Run | Checkpoint) else place
+        path = (
+            place.root
+            if isinstance(place, Store)
+            else place.path
+            if isinstance(place, Run | Checkpoint)
+            else place
+        )
         self._path, self._step, self._types = Path(path), step, tuple(types)
         self._given = self._known = place if isinstance(place, Checkpoint) else None
         self._id: str | None = None  # that this load asks for
@@ -101,7 +111,10 @@ class Reader(StorageReader):
             self._id, self._is_reset = self._id if self._is_reset else None, False
         self._known, self._values = self._selected(), {}
         self._find(kwargs.get("rank") or 0)
-        return Metadata({name: _described(value) for name, value in self._values.items()}, planner_data=self._paths)
+        return Metadata(
+            {name: _described(value) for name, value in self._values.items()},
+            planner_data=self._paths,
+        )
 
     def set_up_storage_reader(self, *_: Any, **kwargs: Any) -> None:
         if not self._values:
@@ -152,7 +165,9 @@ class Reader(StorageReader):
         name = item.storage_index.fqn
         node = nodes.at(self._view.tree, *(nodes.quoted(str(step)) for step in self._paths[name]))
         if node is None and self._values[name] is not None:
-            raise UsageError(f"{name}: it lies under a key that DCP cannot name; load it by Store.load()")
+            raise UsageError(
+                f"{name}: it lies under a key that DCP cannot name; load it by Store.load()"
+            )
         return whole(tree.unflatten(node, self._view.leaf, types=self._types))
 
 
@@ -169,13 +184,19 @@ def _described(value: Any) -> TensorStorageMetadata | BytesStorageMetadata:
     if _is_view(value):
         shape = torch.Size(value.content["shape"])
         chunk = ChunkStorageMetadata(torch.Size([0] * len(shape)), shape)
-        return TensorStorageMetadata(TensorProperties(DTYPES[value.content["dtype"]]), shape, [chunk])
+        return TensorStorageMetadata(
+            TensorProperties(DTYPES[value.content["dtype"]]), shape, [chunk]
+        )
     if not is_stored_tensor(value):
         return BytesStorageMetadata()
     if value.dtype not in DTYPES:
         raise Damaged(f"leaf {value.key!r}: torch has no dtype {value.dtype!r}")
-    chunks = [ChunkStorageMetadata(torch.Size(at), torch.Size(shape)) for at, shape, _ in _chunks(value)]
-    return TensorStorageMetadata(TensorProperties(DTYPES[value.dtype]), torch.Size(value.shape), chunks)
+    chunks = [
+        ChunkStorageMetadata(torch.Size(at), torch.Size(shape)) for at, shape, _ in _chunks(value)
+    ]
+    return TensorStorageMetadata(
+        TensorProperties(DTYPES[value.dtype]), torch.Size(value.shape), chunks
+    )
 
 
 def _chunks(value: Any) -> Sequence[tuple[tuple[int, ...], tuple[int, ...], Any]]:
@@ -202,7 +223,10 @@ def _slices(item: ReadItem) -> tuple[slice, ...]:
 def _put_object(planner: Any, item: ReadItem, value: Any) -> None:
     """Give the planner the object itself: `load_bytes` would unpickle its argument."""
     if type(planner).load_bytes is not DefaultLoadPlanner.load_bytes:
-        raise UsageError(f"{item.dest_index.fqn} is no tensor, and {type(planner).__name__}.load_bytes wants a pickle")
+        raise UsageError(
+            f"{item.dest_index.fqn} is no tensor, "
+            f"and {type(planner).__name__}.load_bytes wants a pickle"
+        )
     name = item.dest_index.fqn
     if planner.flatten_state_dict:
         set_element(planner.original_state_dict, planner.mappings[name], value)

@@ -1,8 +1,9 @@
-"""The writing side of torch.distributed.checkpoint: each rank's plan becomes its part of one of our checkpoints.
+"""The writing side of torch.distributed.checkpoint: each rank's plan becomes its part of one of our
+checkpoints.
 
-Each rank writes its tensors itself. Objects are sent to the coordinator, which writes them into the tree: DCP would
-pickle them. The coordinator writes part 0, whichever rank it is. A part has one piece of a tensor: a rank that has
-several writes several parts.
+Each rank writes its tensors itself. Objects are sent to the coordinator, which writes them into the
+tree: DCP would pickle them. The coordinator writes part 0, whichever rank it is. A part has one
+piece of a tensor: a rank that has several writes several parts.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ from ..store.checkpoint import Checkpoint
 from ..store.format import Name
 from ..store.store import Facts, Store
 
-CACHING = "Writer: a planner with enable_plan_caching=True sends places of an earlier save; leave it out"
+CACHING = (
+    "Writer: a planner with enable_plan_caching=True sends places of an earlier save; leave it out"
+)
 
 _Path = tuple[str | int, ...]
 
@@ -50,13 +53,15 @@ class _SavePlace(NamedTuple):
 class _Report(NamedTuple):
     """What a rank sends to the coordinator after its writes."""
 
-    seals: dict[int, Seal]  # by part; without part 0, which is sealed after the objects of all ranks have arrived
+    # by part; without part 0, which is sealed after the objects of all ranks have arrived
+    seals: dict[int, Seal]
     nodes: dict[str, Any]  # of objects that are not tensors, by their names in the plan
     blocks: dict[str, Any]  # their leaves, with bytes as data; the coordinator writes them
 
 
 INSTEAD = (
-    "The run saves what it tracks: track the object, as in Run(path, dict(model=model, more=more)), and call "
+    "The run saves what it tracks: track the object, "
+    "as in Run(path, dict(model=model, more=more)), and call "
     "run.save(); or give Writer a directory of its own"
 )
 
@@ -64,8 +69,9 @@ INSTEAD = (
 class Writer(StorageWriter):
     """Saves into the run at `place`, as the checkpoint of `step`.
 
-    `place` is a path, a store, or a `Run` that is not entered. The rule of the store or of the run then prunes. Without
-    `step` the checkpoint's id is the step: `dcp.save(..., checkpoint_id="100")`.
+    `place` is a path, a store, or a `Run` that is not entered. The rule of the store or of the run
+    then prunes. Without `step` the checkpoint's id is the step: `dcp.save(...,
+    checkpoint_id="100")`.
 
     Raises:
         UsageError: a run at `place` is entered.
@@ -80,7 +86,13 @@ class Writer(StorageWriter):
         note: str | None = None,
     ) -> None:
         self._given = isinstance(place, Store)
-        self._store = place if isinstance(place, Store) else place.store() if isinstance(place, Run) else Store(place)
+        self._store = (
+            place
+            if isinstance(place, Store)
+            else place.store()
+            if isinstance(place, Run)
+            else Store(place)
+        )
         self._step, self._facts = step, Facts(metrics=dict(metrics or {}), note=note)
         require_outside(self._store.root, INSTEAD)
         self._owner = self._store
@@ -88,10 +100,13 @@ class Writer(StorageWriter):
         self._coordinator = 0
         self._part: PartWriter | None = None  # part 0
         self._id: str | None = None
-        self.checkpoint: Checkpoint | None = None  # the last one that was committed; set on the coordinator only
+        # the last one that was committed; set on the coordinator only
+        self.checkpoint: Checkpoint | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the store, for torch's process that saves (`AsyncCheckpointerType.PROCESS`): it opens its own."""
+        """Leave out the store, for torch's process that saves (`AsyncCheckpointerType.PROCESS`):
+        it opens its own.
+        """
         if self._given:
             raise UsageError("Writer: a Store stays in its process; give Writer its directory")
         left = ("_owner", "_name", "_part", "checkpoint")
@@ -107,7 +122,10 @@ class Writer(StorageWriter):
 
     def set_up_storage_writer(self, is_coordinator: bool, *_: Any, **kwargs: Any) -> None:
         if not kwargs.get("use_collectives", True):
-            raise UsageError("Writer: with use_collectives=False no rank knows when all have written; leave it out")
+            raise UsageError(
+                "Writer: with use_collectives=False no rank "
+                "knows when all have written; leave it out"
+            )
         if not is_coordinator:
             return
         self._coordinator = kwargs.get("rank") or 0
@@ -125,10 +143,14 @@ class Writer(StorageWriter):
             raise UsageError("Writer: this process was not told that it is the coordinator")
         partial = str(self._owner.begin(self._name))
         numbered = zip(plans, _parts(plans, self._coordinator), strict=True)
-        return [dataclasses.replace(plan, storage_data=_SavePlace(partial, parts)) for plan, parts in numbered]
+        return [
+            dataclasses.replace(plan, storage_data=_SavePlace(partial, parts))
+            for plan, parts in numbered
+        ]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        if getattr(planner, "_enable_plan_caching", False):  # refused here; otherwise only the second save would fail
+        # refused here; otherwise only the second save would fail
+        if getattr(planner, "_enable_plan_caching", False):
             raise UsageError(CACHING)
         place: _SavePlace = plan.storage_data
         appear(Path(place.partial))
@@ -152,28 +174,46 @@ class Writer(StorageWriter):
         self._part = written.pop(0, None)
         raw: Mapping[str, Any] = objects.leaves
         sent = {
-            key: replace(block, data=b"".join(map(bytes, pieces(block.data))), attrs=dict(block.attrs))
+            key: replace(
+                block, data=b"".join(map(bytes, pieces(block.data))), attrs=dict(block.attrs)
+            )
             for key, block in raw.items()
         }
-        report = _Report({number: part.seal() for number, part in written.items()}, objects.tree, sent)
+        report = _Report(
+            {number: part.seal() for number, part in written.items()}, objects.tree, sent
+        )
         results = [WriteResult(item.index, 0, None) for item in plan.items]
         return done([*results, WriteResult(MetadataIndex(""), 0, report)])
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        found = [each.storage_data for rank in results for each in rank if isinstance(each.storage_data, _Report)]
+        found = [
+            each.storage_data
+            for rank in results
+            for each in rank
+            if isinstance(each.storage_data, _Report)
+        ]
         if self._part is None or self._name is None:
             raise UsageError("Writer: finish() before write_data()")
         blocks = {key: block for each in found for key, block in each.blocks.items()}
-        self._part.add({key: replace(block, data=memoryview(block.data)) for key, block in blocks.items()})
+        self._part.add(
+            {key: replace(block, data=memoryview(block.data)) for key, block in blocks.items()}
+        )
         seals = {0: self._part.seal()}
         seals |= {number: seal for each in found for number, seal in each.seals.items()}
         nodes = {name: node for each in found for name, node in each.nodes.items()}
         paths: Mapping[str, _Path] = metadata.planner_data or {}
         for name in metadata.state_dict_metadata:
             nodes.setdefault(name, {"leaf": _key(paths.get(name, (name,)))})
-        body = _tree({paths.get(name, (name,)): nodes[name] for name in metadata.state_dict_metadata})
+        body = _tree(
+            {paths.get(name, (name,)): nodes[name] for name in metadata.state_dict_metadata}
+        )
         commit(
-            self._owner, self._name, self._facts, self._part.partial, [seals[number] for number in sorted(seals)], body
+            self._owner,
+            self._name,
+            self._facts,
+            self._part.partial,
+            [seals[number] for number in sorted(seals)],
+            body,
         )
         self._owner.apply_rule(self._name)
         self.checkpoint = self._owner.index.checkpoint(self._name)
@@ -186,7 +226,10 @@ class Writer(StorageWriter):
         if self._step is not None:
             return self._step
         if self._id is None or not self._id.isdecimal():
-            raise UsageError(f"Writer: which step? Writer(path, step=100), or checkpoint_id='100', not {self._id!r}")
+            raise UsageError(
+                "Writer: which step? Writer(path, step=100), "
+                f"or checkpoint_id='100', not {self._id!r}"
+            )
         return int(self._id)
 
 
@@ -194,9 +237,16 @@ _open: dict[Path, Store] = {}  # stores through which this process writes, until
 
 
 def _opened(wanted: Store) -> Store:
-    """Return the store with which this process already writes there, if any: a second one would be refused."""
+    """Return the store with which this process already writes there,
+    if any: a second one would be refused.
+    """
     known = _open.get(wanted.root)
-    if known is None or known.attempt is None or known.attempt.inherited or not scan.is_dir(known.attempt.room):
+    if (
+        known is None
+        or known.attempt is None
+        or known.attempt.inherited
+        or not scan.is_dir(known.attempt.room)
+    ):
         known = _open[wanted.root] = wanted
     known.keep = wanted.keep
     return known
@@ -204,7 +254,9 @@ def _opened(wanted: Store) -> Store:
 
 @atexit.register
 def _give_back() -> None:
-    """Release the runs. Otherwise a process on another machine would have to assume that this one is alive."""
+    """Release the runs.
+    Otherwise a process on another machine would have to assume that this one is alive.
+    """
     for store in _open.values():
         if store.attempt is not None and not store.attempt.inherited:
             with suppress(HoldfastError, OSError):
@@ -212,11 +264,15 @@ def _give_back() -> None:
 
 
 def _parts(plans: Sequence[SavePlan], coordinator: int) -> Iterator[tuple[int, ...]]:
-    """Yield the numbers of each rank's parts: one, and another for each further piece that it has of one tensor."""
+    """Yield the numbers of each rank's parts: one,
+    and another for each further piece that it has of one tensor.
+    """
     more = itertools.count(len(plans))
     for rank, plan in enumerate(plans):
         first = 0 if rank == coordinator else coordinator if rank == 0 else rank
-        pieces_of = Counter(item.index.fqn for item in plan.items if item.type != WriteItemType.BYTE_IO)
+        pieces_of = Counter(
+            item.index.fqn for item in plan.items if item.type != WriteItemType.BYTE_IO
+        )
         yield (first, *itertools.islice(more, max(pieces_of.values(), default=1) - 1))
 
 
@@ -231,7 +287,9 @@ def _key(path: _Path) -> str:
 
 
 def _block(item: WriteItem, planner: SavePlanner, *, whole: bool) -> Block | None:
-    """The item's bytes and position. None if it is empty and others have all. `whole`: it must not be a piece."""
+    """The item's bytes and position. None if it is empty and others have all.
+    `whole`: it must not be a piece.
+    """
     tensor: Any = planner.resolve_data(item)
     data = item.tensor_data
     if data is None:
@@ -253,15 +311,22 @@ def _object(planner: Any, item: WriteItem) -> Any:
     """Return the object itself, not DCP's pickle of it."""
     name = item.index.fqn
     if not hasattr(planner, "lookup_object"):
-        raise UsageError(f"{name} is no tensor, and {type(planner).__name__} hands out pickles only")
+        raise UsageError(
+            f"{name} is no tensor, and {type(planner).__name__} hands out pickles only"
+        )
     value = planner.lookup_object(item.index)
     if not getattr(planner, "flatten_state_dict", True) and isinstance(value, Mapping):
-        raise UsageError(f"{name}: with flatten_state_dict=False it would be one object with its tensors; leave it out")
+        raise UsageError(
+            f"{name}: with flatten_state_dict=False it would "
+            "be one object with its tensors; leave it out"
+        )
     return value
 
 
 def _taken_apart(value: Any, path: _Path) -> tree.Flat:
-    """Return the object's node, and its leaves under the keys that they would have in the whole state."""
+    """Return the object's node,
+    and its leaves under the keys that they would have in the whole state.
+    """
     for step in reversed(path):
         value = {str(step): value}
     flat = tree.flatten(value)

@@ -1,7 +1,9 @@
-"""Entered: a run's modules and optimizers as they were at its start, to find changes during training.
+"""Entered: a run's modules and optimizers as they were at its start, to find changes during
+training.
 
-A buffer that training registers, or makes larger, comes back with the checkpoint. So does a buffer outside of the
-state_dict() whose numbers change. Any other change of the structure is refused at the save: no start could restore it.
+A buffer that training registers, or makes larger, comes back with the checkpoint. So does a buffer
+outside of the state_dict() whose numbers change. Any other change of the structure is refused at
+the save: no start could restore it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ _NUMBERS = (int, float, tuple)
 
 
 class OfModule:
-    """One module: its names and shapes, and the numbers of the buffers that its state_dict() leaves out."""
+    """One module: its names and shapes,
+    and the numbers of the buffers that its state_dict() leaves out.
+    """
 
     def __init__(self, state: Mapping[str, Any], apart: Mapping[str, torch.Tensor]) -> None:
         self.shapes = {name: _shape(value) for name, value in state.items()}
@@ -36,7 +40,9 @@ class OfModule:
 
     def changed(self, apart: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the buffers whose numbers have changed."""
-        return {name: each for name, each in apart.items() if _numbers(each) != self._first.get(name)}
+        return {
+            name: each for name, each in apart.items() if _numbers(each) != self._first.get(name)
+        }
 
     def look(self, apart: Mapping[str, torch.Tensor]) -> None:
         """Assume that a buffer is computed once if it has changed, but not since the last look."""
@@ -44,8 +50,11 @@ class OfModule:
         self._first |= {name: each for name, each in now.items() if self._looked.get(name) == each}
         self._looked = now
 
-    def late(self, state: Mapping[str, Any], buffers: set[str], passed: Iterable[str], what: str) -> list[str]:
-        """Return the names of buffers that are new, or have another shape. `passed`: names that are not compared.
+    def late(
+        self, state: Mapping[str, Any], buffers: set[str], passed: Iterable[str], what: str
+    ) -> list[str]:
+        """Return the names of buffers that are new, or have another shape. `passed`: names that are
+        not compared.
 
         Raises:
             UsageError: anything else has come, is gone, or has another shape.
@@ -54,14 +63,22 @@ class OfModule:
         if shapes == self.shapes:
             return []
         free = {*passed}
-        late = [name for name in shapes if name in buffers and shapes[name] != self.shapes.get(name, "absent")]
+        late = [
+            name
+            for name in shapes
+            if name in buffers and shapes[name] != self.shapes.get(name, "absent")
+        ]
         lines = [*_lines(self.shapes, shapes, free.union(late))]
         if lines:
             raise UsageError(
-                f"the structure of a tracked {what} has changed since the run was entered, and no start could restore "
-                f"it: {'; '.join(lines[:3])}. Nothing is saved; the checkpoints of before can be used. Make it before "
-                "Run(...) as it will be: layers of their last width, torch.nn.utils.prune.identity(...) for masks "
-                "that come later. Or end this run before the change, and begin another with start_from="
+                f"the structure of a tracked {what} has changed since "
+                "the run was entered, and no start could restore "
+                f"it: {'; '.join(lines[:3])}. Nothing is saved; "
+                "the checkpoints of before can be used. Make it before "
+                "Run(...) as it will be: layers of their last width, "
+                "torch.nn.utils.prune.identity(...) for masks "
+                "that come later. Or end this run before the change, "
+                "and begin another with start_from="
             )
         return late
 
@@ -75,16 +92,19 @@ class OfOptimizer:
         self.begin(optimizer, [])
 
     def begin(self, optimizer: Optimizer, moved: Iterable[Mapping[str, Any]]) -> None:
-        """Note the present options as the first ones. `moved`: the first values of those that had moved, by group."""
+        """Note the present options as the first ones. `moved`:
+        the first values of those that had moved, by group.
+        """
         known = [dict(each) for each in moved]
         self._moved = [*known, *({} for _ in range(len(optimizer.param_groups) - len(known)))]
         self._first = [_options(group) for group in optimizer.param_groups]
 
     def moved(self, optimizer: Optimizer) -> list[dict[str, Any]]:
-        """By group, the first values of options that the script itself has changed; [] if there are none.
+        """By group, the first values of options that the script itself has changed; [] if there are
+        none.
 
-        Where a scheduler has left `initial_lr`, that is the first value. An option that is back at its first value has
-        not moved, in a resumed run as in the others.
+        Where a scheduler has left `initial_lr`, that is the first value. An option that is back at
+        its first value has not moved, in a resumed run as in the others.
         """
         pairs = zip(optimizer.param_groups, self._first, self._moved, strict=False)
         found = [
@@ -102,9 +122,12 @@ class OfOptimizer:
         now = _sizes(optimizer)
         if now != self._sizes:
             raise UsageError(
-                f"a tracked {type(optimizer).__name__} has groups of {_shown(now)} parameters, and had "
-                f"{_shown(self._sizes)} when the run was entered: no start could restore that. Nothing is saved; the "
-                "checkpoints of before can be used. Give it all parameters before Run(...), and let those that wait "
+                f"a tracked {type(optimizer).__name__} has "
+                f"groups of {_shown(now)} parameters, and had "
+                f"{_shown(self._sizes)} when the run was entered: "
+                "no start could restore that. Nothing is saved; the "
+                "checkpoints of before can be used. "
+                "Give it all parameters before Run(...), and let those that wait "
                 "have no gradients: p.requires_grad_(epoch >= 1) at each epoch's beginning"
             )
 
@@ -124,7 +147,9 @@ def of_optimizer(optimizer: Optimizer) -> OfOptimizer | None:
 
 
 def note(target: nn.Module | Optimizer, state: Mapping[str, Any] | None = None) -> None:
-    """Record the present state of a module or an optimizer. `state`: the module's, by plain names."""
+    """Record the present state of a module or an optimizer.
+    `state`: the module's, by plain names.
+    """
     if isinstance(target, Optimizer):
         forget(target)
         _OPTIMIZERS[target] = OfOptimizer(target)
@@ -152,7 +177,12 @@ def apart(root: nn.Module) -> dict[str, torch.Tensor]:
 
 def _numbers(tensor: torch.Tensor) -> Any:
     shape, size = tuple(tensor.shape), tensor.numel() * tensor.element_size()
-    if type(tensor) is not torch.Tensor or tensor.is_meta or tensor.layout != torch.strided or size > LARGEST_BYTES:
+    if (
+        type(tensor) is not torch.Tensor
+        or tensor.is_meta
+        or tensor.layout != torch.strided
+        or size > LARGEST_BYTES
+    ):
         return shape, id(tensor), tensor._version  # noqa: SLF001
     return shape, digest(encode_leaf(tensor.detach()).data)
 
@@ -165,7 +195,11 @@ def _shape(value: Any) -> Any:
 
 def _lines(before: Mapping[str, Any], now: Mapping[str, Any], passed: set[str]) -> Iterator[str]:
     for name in [*before, *(name for name in now if name not in before)]:
-        if name in passed or before.get(name) == "lazy" or before.get(name, "") == now.get(name, ""):
+        if (
+            name in passed
+            or before.get(name) == "lazy"
+            or before.get(name, "") == now.get(name, "")
+        ):
             continue
         if name not in now:
             yield f"{name} is gone"

@@ -1,8 +1,9 @@
-"""Gradients that a loop leaves at a safe point for its next step, as in its own gradient accumulation.
+"""Gradients that a loop leaves at a safe point for its next step, as in its own gradient
+accumulation.
 
-They are saved if a step was seen to add to the gradients of the step before. Until then they are saved after a step in
-which the optimizer did not step, unless such gradients were seen to be thrown away. A loop that zeroes them before its
-first backward does not use them, and nothing is saved.
+They are saved if a step was seen to add to the gradients of the step before. Until then they are
+saved after a step in which the optimizer did not step, unless such gradients were seen to be thrown
+away. A loop that zeroes them before its first backward does not use them, and nothing is saved.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ _LOOKS, _THEN_EACH = 8, 16  # steps at which numbers are read that were zero so 
 
 
 class GradientWatch:
-    """Whether a loop reads the gradients that its steps leave to one optimizer. Two hooks see it, until that is known.
+    """Whether a loop reads the gradients that its steps leave to one optimizer. Two hooks see it,
+    until that is known.
 
-    Only the smallest parameter is watched; its last gradient is kept as long as the comparison needs it.
+    Only the smallest parameter is watched; its last gradient is kept as long as the comparison
+    needs it.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -31,7 +34,8 @@ class GradientWatch:
         self._may_be_read = False  # at this safe point
         self._is_lost = False  # whether gradients that no step had used were thrown away
         self._stepped = False  # whether the optimizer has stepped since the last safe point
-        self._used: tuple[torch.Tensor, int] | None = None  # the probe's gradient and its version at the last step
+        # the probe's gradient and its version at the last step
+        self._used: tuple[torch.Tensor, int] | None = None
         self._probe: torch.Tensor | None = None
         self._left: torch.Tensor | None = None  # its gradient at the last safe point
         self._version = 0
@@ -47,7 +51,9 @@ class GradientWatch:
         return self.is_read or self._may_be_read
 
     def at_safe_point(self, optimizer: Optimizer) -> bool:
-        """Return whether this step is the first to show that the loop uses gradients of the step before."""
+        """Return whether this step is the first to show that the loop uses gradients of the step
+        before.
+        """
         if self.is_read:
             return False
         left = self._left
@@ -63,7 +69,9 @@ class GradientWatch:
         return False
 
     def _is_untouched(self, left: torch.Tensor) -> bool:
-        same = self._probe is not None and self._probe.grad is left and left._version == self._version  # noqa: SLF001
+        same = (
+            self._probe is not None and self._probe.grad is left and left._version == self._version  # noqa: SLF001
+        )
         return same and not self._stepped
 
     @property
@@ -72,7 +80,9 @@ class GradientWatch:
         return READ if self.is_read else DISCARDED if self._is_lost else None
 
     def goes_on(self, optimizer: Optimizer, are: str | None, *, pending: bool) -> None:
-        """Take over the observations of the resumed run. `pending`: its gradients have been restored."""
+        """Take over the observations of the resumed run.
+        `pending`: its gradients have been restored.
+        """
         self._reads = self._stepped = False
         if are == READ or self.is_read:
             self._is_found()
@@ -100,7 +110,8 @@ class GradientWatch:
                 self._probe, self._used = found[0], None
                 self._hook = found[0].register_hook(self._before)  # type: ignore[no-untyped-call]
         self._left = None if self._probe is None else self._probe.grad
-        if self._left is not None and self._stepped and self._used is None:  # before the probe was known
+        # before the probe was known
+        if self._left is not None and self._stepped and self._used is None:
             self._used = self._left, self._left._version  # noqa: SLF001
         if self._left is not None:
             self._first, self._version = True, self._left._version  # noqa: SLF001
@@ -132,8 +143,8 @@ class GradientWatch:
             self._reads = bool(left.any())
 
     def _is_filled(self, left: torch.Tensor) -> bool:
-        """Whether the gradient has numbers other than zeros. After many steps with zeros the numbers are not read any
-        more.
+        """Whether the gradient has numbers other than zeros. After many steps with zeros the
+        numbers are not read any more.
         """
         if self._zeros >= _LOOKS and self._zeros % _THEN_EACH:
             self._zeros += 1
@@ -152,7 +163,11 @@ def capture(optimizer: Optimizer) -> dict[str, torch.Tensor]:
 def of(those: Iterable[torch.Tensor]) -> dict[str, torch.Tensor]:
     """The gradients of these parameters by their numbers: wrappers change names."""
     found = ((number, each.grad) for number, each in enumerate(those))
-    return {str(number): each for number, each in found if each is not None and each.layout == torch.strided}
+    return {
+        str(number): each
+        for number, each in found
+        if each is not None and each.layout == torch.strided
+    }
 
 
 def differences(optimizer: Optimizer, stored: Mapping[str, Any]) -> Iterator[str]:

@@ -1,4 +1,6 @@
-"""Shared by the samplers: the order of an epoch, and a position in it that is the same on every rank."""
+"""Shared by the samplers: the order of an epoch,
+and a position in it that is the same on every rank.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ CHUNK = 16_384  # indices that are converted to Python integers at once
 
 
 class ResumableOrder:
-    """The order of each epoch, as of torch's DistributedSampler: it depends on (length, seed, epoch).
+    """The order of each epoch, as of torch's DistributedSampler: it depends on (length, seed,
+    epoch).
 
     The last one is kept.
     """
@@ -31,7 +34,11 @@ class ResumableOrder:
     def of(self, epoch: int) -> torch.Tensor:
         if epoch not in self._last:
             drawn = torch.Generator().manual_seed(self.seed + epoch)
-            order = torch.randperm(self.length, generator=drawn) if self.shuffle else torch.arange(self.length)
+            order = (
+                torch.randperm(self.length, generator=drawn)
+                if self.shuffle
+                else torch.arange(self.length)
+            )
             self._last = {epoch: order}
         return self._last[epoch]
 
@@ -46,7 +53,8 @@ class ResumableOrder:
         """The facts that determine the order."""
         name = _shuffle_name() if self.shuffle else "as it is"
         found = {"length": self.length, "seed": self.seed, "shuffle": self.shuffle, "order": name}
-        shards = getattr(self.dataset, "shards", None)  # a DistributedShardedDataset: an index means another sample
+        # a DistributedShardedDataset: an index means another sample
+        shards = getattr(self.dataset, "shards", None)
         return found if shards is None else found | {"shards": shards}
 
 
@@ -75,7 +83,9 @@ class Interruptible:
 
     @contextmanager
     def in_epoch(self, epoch: int) -> Iterator[None]:
-        """Like `set_epoch`; after the block the next epoch is due. An exception leaves the position unchanged."""
+        """Like `set_epoch`; after the block the next epoch is due. An exception leaves the
+        position unchanged.
+        """
         self.set_epoch(epoch)
         yield
         self._begin(epoch + 1)
@@ -85,7 +95,9 @@ class Interruptible:
         self._begin(self.epoch)
 
     def seek(self, epoch: int, position: Any) -> None:
-        """Set the position; from now on the caller counts (`run.batches` does), and `advance` does nothing."""
+        """Set the position; from now on the caller counts (`run.batches` does),
+        and `advance` does nothing.
+        """
         self._go(epoch, position)
         self._counted, self._advanced = True, False
 
@@ -104,18 +116,28 @@ class Interruptible:
             Mismatch: the state belongs to another order, or to no sampler.
         """
         if not {"epoch", "position", "length"} <= state.keys():
-            raise Mismatch(f"this is no state of a sampler: it has {', '.join(map(str, state)) or 'nothing'}")
+            raise Mismatch(
+                f"this is no state of a sampler: it has {', '.join(map(str, state)) or 'nothing'}"
+            )
         if type(state["position"]) is not type(self._position()):
-            raise Mismatch(f"this is the state of a sampler of another kind: its position is {state['position']!r}")
+            raise Mismatch(
+                "this is the state of a sampler of another kind: "
+                f"its position is {state['position']!r}"
+            )
         epoch, position, mine = state["epoch"], state["position"], self.describe()
         dealt_anew = state.get("shards") != mine.get("shards")
-        if dealt_anew and (0 < position < state["length"] if isinstance(position, int) else position):
+        if dealt_anew and (
+            0 < position < state["length"] if isinstance(position, int) else position
+        ):
             raise Mismatch(
-                f"epoch {epoch} was begun on the shards {state.get('shards')}, and these are {mine.get('shards')}:"
+                f"epoch {epoch} was begun on the shards {state.get('shards')}, "
+                f"and these are {mine.get('shards')}:"
                 " continue with as many ranks as then, or from a state where an epoch begins"
             )
         changed = {"shards", "length"} if dealt_anew else set()
-        require_same_order({name: fact for name, fact in mine.items() if name not in changed}, state)
+        require_same_order(
+            {name: fact for name, fact in mine.items() if name not in changed}, state
+        )
         if dealt_anew:
             self._begin(epoch + 1 if position else epoch)
         else:
@@ -140,8 +162,10 @@ class Interruptible:
             return False
         if not 0 <= more <= self.remaining:
             raise UsageError(
-                f"advance({more}): {self.remaining} {unit} of epoch {self.epoch} are left for this rank; "
-                "count what was consumed, advance(len(batch)), and begin each epoch with in_epoch() or set_epoch()"
+                f"advance({more}): {self.remaining} {unit} of "
+                f"epoch {self.epoch} are left for this rank; "
+                "count what was consumed, advance(len(batch)), "
+                "and begin each epoch with in_epoch() or set_epoch()"
             )
         self._advanced = self._advanced or more > 0
         return True
@@ -154,7 +178,8 @@ class Interruptible:
         """
         if (self._advanced or self._counted) and not self.remaining:
             raise UsageError(
-                f"epoch {self.epoch} is over: begin the next one with set_epoch({self.epoch + 1}), or go through epochs"
+                f"epoch {self.epoch} is over: begin the next one with "
+                f"set_epoch({self.epoch + 1}), or go through epochs"
                 " with sampler.in_epoch(epoch)"
             )
         self._counted = False
@@ -162,6 +187,8 @@ class Interruptible:
 
 @lru_cache(maxsize=1)
 def _shuffle_name() -> str:
-    """Identifies torch.randperm's algorithm: torch does not promise that a later version draws the same order."""
+    """Identifies torch.randperm's algorithm:
+    torch does not promise that a later version draws the same order.
+    """
     drawn = torch.randperm(1000, generator=torch.Generator().manual_seed(1)).tolist()
     return f"torch.randperm {key(*drawn):016x}"

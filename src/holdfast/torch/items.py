@@ -11,7 +11,8 @@ import torch
 from ..pages import PIECE_BYTES, Data, Distant, Wait, address, copy, settle, slabs
 from . import staging
 
-CARRIERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # torch copies these in any layout
+# torch copies these in any layout
+CARRIERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Now:
@@ -27,7 +28,9 @@ class Now:
 
 
 def data(tensor: torch.Tensor, now: Now) -> Data:
-    """Return the bytes of a tensor in C order: its own memory; distant if on a device or in another order."""
+    """Return the bytes of a tensor in C order: its own memory;
+    distant if on a device or in another order.
+    """
     is_lazy = tensor.is_conj() or tensor.is_neg()
     if not tensor.numel() or (tensor.is_cpu and tensor.is_contiguous() and not is_lazy):
         return memory(tensor)
@@ -35,14 +38,18 @@ def data(tensor: torch.Tensor, now: Now) -> Data:
         return Distant(TensorItems(tensor, _copied), tensor.nbytes)
     device = tensor.device
     return Distant(
-        TensorItems(tensor, now.moment(device).copy), tensor.nbytes, pin=lambda memory: staging.pin(memory, device)
+        TensorItems(tensor, now.moment(device).copy),
+        tensor.nbytes,
+        pin=lambda memory: staging.pin(memory, device),
     )
 
 
 class TensorItems:
     """The items of a tensor in C order, on any device."""
 
-    def __init__(self, tensor: torch.Tensor, copied: Callable[[torch.Tensor, torch.Tensor], Wait | None]) -> None:
+    def __init__(
+        self, tensor: torch.Tensor, copied: Callable[[torch.Tensor, torch.Tensor], Wait | None]
+    ) -> None:
         plain, self._copied = tensor.detach(), copied
         is_lazy = plain.is_conj() or plain.is_neg()  # the numbers differ from the stored bytes
         as_it_lies = plain.is_contiguous() and not is_lazy
@@ -63,9 +70,16 @@ class TensorItems:
         return self._moved(start, source, self._copied, back=False)
 
     def _moved(
-        self, start: int, whole: memoryview, move: Callable[[torch.Tensor, torch.Tensor], Wait | None], *, back: bool
+        self,
+        start: int,
+        whole: memoryview,
+        move: Callable[[torch.Tensor, torch.Tensor], Wait | None],
+        *,
+        back: bool,
     ) -> Wait | None:
-        """Like `_each`; memory that is not aligned to the items is copied through aligned memory, piece by piece."""
+        """Like `_each`; memory that is not aligned to the items is copied through aligned memory,
+        piece by piece.
+        """
         if address(whole) % self.itemsize == 0:
             return self._each(start, whole, move)
         for at in range(0, whole.nbytes, PIECE_BYTES):
@@ -78,14 +92,22 @@ class TensorItems:
         return None
 
     def _each(
-        self, start: int, whole: memoryview, move: Callable[[torch.Tensor, torch.Tensor], Wait | None]
+        self,
+        start: int,
+        whole: memoryview,
+        move: Callable[[torch.Tensor, torch.Tensor], Wait | None],
     ) -> Wait | None:
         """Call `move` with each part of the tensor and the same part of `whole`.
 
         Return the last wait, which covers all.
         """
         flat = torch.frombuffer(whole, dtype=self._tensor.dtype)
-        wait, at, place, end = None, 0, start // self.itemsize, start // self.itemsize + flat.numel()
+        wait, at, place, end = (
+            None,
+            0,
+            start // self.itemsize,
+            start // self.itemsize + flat.numel(),
+        )
         try:
             while place < end:
                 stop = min(end, place + self._most)
@@ -93,7 +115,9 @@ class TensorItems:
                     wait = move(slab, flat[at : at + slab.numel()].view(slab.shape))
                     at += slab.numel()
                 place = stop
-        except BaseException:  # the device is full: pending work must end before its memory is freed
+        except (
+            BaseException
+        ):  # the device is full: pending work must end before its memory is freed
             settle(wait)
             raise
         return wait
@@ -104,13 +128,21 @@ def _copied(target: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def memory(tensor: torch.Tensor) -> memoryview:
-    """Return the bytes of a contiguous CPU tensor: its own memory, writable, kept alive by the view."""
+    """Return the bytes of a contiguous CPU tensor:
+    its own memory, writable, kept alive by the view.
+    """
     size = tensor.nbytes
-    return window(tensor.data_ptr(), size, tensor.untyped_storage()) if size else memoryview(bytearray())
+    return (
+        window(tensor.data_ptr(), size, tensor.untyped_storage())
+        if size
+        else memoryview(bytearray())
+    )
 
 
 class _Memory(ctypes.Array[ctypes.c_ubyte]):
-    """Bytes at an address; one type for every size, since ctypes would keep one type for each size."""
+    """Bytes at an address; one type for every size,
+    since ctypes would keep one type for each size.
+    """
 
     __slots__ = ("owner",)
     _type_, _length_ = ctypes.c_ubyte, 1 << 46

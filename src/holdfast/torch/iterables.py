@@ -24,7 +24,9 @@ def unknown_stream(dataset: Any) -> Any:
 
 
 class IterableFeed(ReplayFeed):
-    """An IterableDataset without a state, or in workers: the consumed batches are read again and compared."""
+    """An IterableDataset without a state, or in workers:
+    the consumed batches are read again and compared.
+    """
 
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:
         self._users, self._seed = loader, seed
@@ -54,11 +56,16 @@ class IterableFeed(ReplayFeed):
         return [self._users.dataset]
 
     def _cause(self) -> str:
-        return f"its dataset, a {type(self._users.dataset).__name__}, depends on more than that and set_epoch(epoch)"
+        return (
+            f"its dataset, a {type(self._users.dataset).__name__}, "
+            "depends on more than that and set_epoch(epoch)"
+        )
 
 
 class DatasetFeed(StatefulFeed):
-    """An IterableDataset with a state: the dataset's own without workers, that of torchdata's loader with them."""
+    """An IterableDataset with a state: the dataset's own without workers, that of torchdata's
+    loader with them.
+    """
 
     def __init__(self, loader: Any, seed: int) -> None:
         dataset = loader.dataset
@@ -67,7 +74,9 @@ class DatasetFeed(StatefulFeed):
         self._seed = seed
         if loader.num_workers:
             kind, steps = torchdatas("StatefulDataLoader"), loader.snapshot_every_n_steps
-            super().__init__(twin_of(loader, dataset=watched, kind=kind, snapshot_every_n_steps=steps))
+            super().__init__(
+                twin_of(loader, dataset=watched, kind=kind, snapshot_every_n_steps=steps)
+            )
         else:
             super().__init__(twin_of(loader, dataset=watched), watched)
 
@@ -86,8 +95,8 @@ class DatasetFeed(StatefulFeed):
 class _Watched(IterableDataset[Any]):
     """A dataset whose state records whether its pass is over.
 
-    A short last batch ends the pass before it is returned, and a dataset may then have gone back to its beginning.
-    Resumed from such a state it would return its samples once more.
+    A short last batch ends the pass before it is returned, and a dataset may then have gone back to
+    its beginning. Resumed from such a state it would return its samples once more.
     """
 
     def __init__(self, dataset: Any) -> None:

@@ -1,4 +1,6 @@
-"""Torch's tensors: converts them to bytes, without a copy where their layout allows, and back; keeps ties and views."""
+"""Torch's tensors: converts them to bytes, without a copy where their layout allows, and back;
+keeps ties and views.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,8 @@ def _refusal(tensor: torch.Tensor) -> str:
         return f"its dtype {tensor.dtype} has no bytes of its own"
     end = tensor.storage_offset() * tensor.element_size() + _span_bytes(tensor)
     freed = end > tensor.untyped_storage().nbytes() and tensor.numel()
-    return "its storage has been freed: gather it first" if freed else ""  # sharded models resize storages to 0
+    # sharded models resize storages to 0
+    return "its storage has been freed: gather it first" if freed else ""
 
 
 def value(tag: str, content: Any) -> Any:
@@ -65,7 +68,9 @@ def value(tag: str, content: Any) -> Any:
 
 
 def shares(tensors: Sequence[torch.Tensor]) -> list[Share]:
-    """Return one block for each tensor, one for all tied tensors, and one flat block for views that overlap."""
+    """Return one block for each tensor, one for all tied tensors,
+    and one flat block for views that overlap.
+    """
     found: list[Share | None] = [None] * len(tensors)
     now = Now()
     for group in _overlapping([pieces.local(tensor) for tensor in tensors]):
@@ -94,7 +99,8 @@ def _overlapping(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
     """Return indices in groups that share bytes, each in order."""
     memories: dict[tuple[str, int] | None, list[tuple[int, int, int]]] = {}
     for index, tensor in enumerate(tensors):
-        if tensor.numel() == 0 or tensor.is_conj() or tensor.is_neg():  # the numbers differ from the stored bytes
+        # the numbers differ from the stored bytes
+        if tensor.numel() == 0 or tensor.is_conj() or tensor.is_neg():
             yield [index]
             continue
         # two storages may share host memory (torch.from_numpy), so there the address alone decides
@@ -150,7 +156,8 @@ def _attrs(tied: Sequence[torch.Tensor]) -> dict[str, Any]:
         if type(tensor) is not torch.Tensor and isinstance(tensor, Parameter):
             attrs["parameter"] = True
         if tensor.requires_grad and tensor.is_leaf:
-            attrs["requires_grad"] = True  # a graph is not saved: its result is restored without one
+            # a graph is not saved: its result is restored without one
+            attrs["requires_grad"] = True
     return attrs
 
 
@@ -159,15 +166,20 @@ def _device(tensor: torch.Tensor) -> dict[str, str]:
 
 
 def _flat(group: Sequence[int], members: Sequence[torch.Tensor], now: Now) -> Share:
-    """Return the bytes from the first to the last that any member uses, and each member as a view of them."""
+    """Return the bytes from the first to the last that any member uses,
+    and each member as a view of them.
+    """
     start = min(tensor.data_ptr() for tensor in members)
     stop = max(tensor.data_ptr() + _span_bytes(tensor) for tensor in members)
-    pad = start % max(tensor.element_size() for tensor in members)  # makes every offset a multiple of the item size
+    # makes every offset a multiple of the item size
+    pad = start % max(tensor.element_size() for tensor in members)
     views: dict[int, Mapping[str, Any] | None] = {}
     for index, tensor in zip(group, members, strict=True):
         offset = tensor.data_ptr() - start + pad
         if offset % tensor.element_size():
-            raise UsageError("tensors of a shared storage do not lie at multiples of their item size: clone one")
+            raise UsageError(
+                "tensors of a shared storage do not lie at multiples of their item size: clone one"
+            )
         views[index] = {
             "dtype": NAMES[tensor.dtype],
             "shape": list(tensor.shape),
@@ -206,7 +218,11 @@ def mapped(stored: LeafReader, data: memoryview) -> torch.Tensor | None:
     if stride is not None or not data:
         return None
     raw = torch.frombuffer(data, dtype=torch.uint8)
-    return None if raw.data_ptr() % dtype.itemsize else _dressed(raw.view(dtype).view(stored.shape), stored)
+    return (
+        None
+        if raw.data_ptr() % dtype.itemsize
+        else _dressed(raw.view(dtype).view(stored.shape), stored)
+    )
 
 
 def unfit(live: Any) -> str:
@@ -216,8 +232,14 @@ def unfit(live: Any) -> str:
         return "it has a graph: detach() it"
     if live.is_inference():
         return "it was made in inference mode: clone() it outside"
-    twice = any(step == 0 and extent > 1 for step, extent in zip(live.stride(), live.shape, strict=True))
-    return "several of its items are one in memory: clone() has a place for each" if twice else _refusal(live)
+    twice = any(
+        step == 0 and extent > 1 for step, extent in zip(live.stride(), live.shape, strict=True)
+    )
+    return (
+        "several of its items are one in memory: clone() has a place for each"
+        if twice
+        else _refusal(live)
+    )
 
 
 def differing(live: Any, stored: Any) -> list[str]:
@@ -276,7 +298,11 @@ def lives(live: Any) -> Callable[[], bool]:
 
 
 def refill(live: Any, stored: Any) -> bool:
-    if type(live) is not torch.Generator or type(stored) is not torch.Generator or live.device != stored.device:
+    if (
+        type(live) is not torch.Generator
+        or type(stored) is not torch.Generator
+        or live.device != stored.device
+    ):
         return False
     live.set_state(stored.get_state())
     return True
@@ -303,7 +329,9 @@ def _view(content: Any) -> torch.Tensor:
     shape, stride, offset = content["shape"], content["stride"], content["offset"]
     if not (isinstance(base, torch.Tensor) and base.dtype is torch.uint8 and base.dim() == 1):
         raise ValueError("the leaf under it is not flat bytes")
-    if not (are_sizes([offset]) and are_sizes(shape) and are_sizes(stride) and len(shape) == len(stride)):
+    if not (
+        are_sizes([offset]) and are_sizes(shape) and are_sizes(stride) and len(shape) == len(stride)
+    ):
         raise ValueError("it has no sizes")
     reach = _items(shape, stride) * dtype.itemsize if math.prod(shape) else 0
     if offset % dtype.itemsize or offset + reach > base.numel():
@@ -314,7 +342,8 @@ def _view(content: Any) -> torch.Tensor:
 
 
 def _dtype(name: Any) -> torch.dtype:
-    dtype = vars(torch).get(name) if isinstance(name, str) else None  # getattr would import what torch imports lazily
+    # getattr would import what torch imports lazily
+    dtype = vars(torch).get(name) if isinstance(name, str) else None
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"torch has no dtype {name!r}")
     return dtype
@@ -325,7 +354,9 @@ def _generator(content: Any) -> torch.Generator:
     try:
         generator = torch.Generator(device)
     except RuntimeError as error:
-        raise UsageError(f"this checkpoint holds a torch.Generator on {device}, which this machine lacks") from error
+        raise UsageError(
+            f"this checkpoint holds a torch.Generator on {device}, which this machine lacks"
+        ) from error
     generator.set_state(state)
     return generator
 

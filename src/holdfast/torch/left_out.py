@@ -1,5 +1,5 @@
-"""Left out: attributes of modules and optimizers that are not in their state_dict(), but may be used by the
-next step.
+"""Left out: attributes of modules and optimizers that are not in their state_dict(), but may be
+used by the next step.
 """
 
 from __future__ import annotations
@@ -24,22 +24,37 @@ def _of_optimizers() -> frozenset[str]:
 
 
 def left_out(target: Any) -> Iterator[tuple[str, Any, str]]:
-    """Yield path of the part, the part, and the name of each attribute that the next step may read."""
+    """Yield path of the part, the part,
+    and the name of each attribute that the next step may read.
+    """
     if isinstance(target, Optimizer):
         if not _is_torchs(target) and type(target).state_dict is Optimizer.state_dict:
-            yield from (("", target, name) for name in vars(target) if _may_be_carried(target, name, _of_optimizers()))
+            yield from (
+                ("", target, name)
+                for name in vars(target)
+                if _may_be_carried(target, name, _of_optimizers())
+            )
         return
     for path, part in target.named_modules() if isinstance(target, nn.Module) else ():
         if _is_torchs(part):
             continue
         if saves_nothing(part):
             yield from ((path, part, name) for name in vars(part) if name not in _OF_MODULES)
-        elif type(part).state_dict is nn.Module.state_dict and type(part).get_extra_state is nn.Module.get_extra_state:
-            yield from ((path, part, name) for name in vars(part) if _may_be_carried(part, name, _OF_MODULES))
+        elif (
+            type(part).state_dict is nn.Module.state_dict
+            and type(part).get_extra_state is nn.Module.get_extra_state
+        ):
+            yield from (
+                (path, part, name)
+                for name in vars(part)
+                if _may_be_carried(part, name, _OF_MODULES)
+            )
 
 
 def saves_nothing(part: Any) -> bool:
-    """Whether its class has a state_dict() of its own, which is empty: a metric whose states are not persistent."""
+    """Whether its class has a state_dict() of its own,
+    which is empty: a metric whose states are not persistent.
+    """
     if not isinstance(part, nn.Module) or type(part).state_dict is nn.Module.state_dict:
         return False
     return hasattr(part, "persistent") and not part.state_dict()

@@ -1,7 +1,7 @@
 """Live torch objects: capture, differences, restore, by the kind of object.
 
-Modules and optimizers are restored in place (modules.py, optimizers.py), schedulers and gradient scalers through their
-own load_state_dict, generators by their state.
+Modules and optimizers are restored in place (modules.py, optimizers.py), schedulers and gradient
+scalers through their own load_state_dict, generators by their state.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ __all__ = [
 
 
 def handles(target: object) -> bool:
-    """Whether an adapter here handles this object; any other object is captured by its state_dict alone."""
+    """Whether an adapter here handles this object;
+    any other object is captured by its state_dict alone.
+    """
     return isinstance(target, tuple(_KINDS))
 
 
@@ -55,7 +57,9 @@ def capture(target: Any) -> Any:
 
 @uncollected()
 def differences(target: Any, stored: Any) -> list[str]:
-    """Return one line for each difference between checkpoint and object; changes and reads nothing."""
+    """Return one line for each difference between checkpoint and object;
+    changes and reads nothing.
+    """
     lines: list[str] = _kind(target).differences(target, stored)
     return lines
 
@@ -72,8 +76,8 @@ def restore(target: Any, stored: Any) -> None:
 
 
 def places(target: Any) -> Members:
-    """Return the buffers, by name: a restore fills them, and a module can rebind them. Each comes with a call that
-    gives it new memory.
+    """Return the buffers, by name: a restore fills them, and a module can rebind them. Each comes
+    with a call that gives it new memory.
     """
     return modules.places(target) if isinstance(target, nn.Module) else {}
 
@@ -100,7 +104,9 @@ def look(target: Any) -> None:
 
 
 def at_safe_point(target: Any) -> bool:
-    """Return whether the gradients that the loop leaves are saved from now on, and were not before."""
+    """Return whether the gradients that the loop leaves are saved from now on,
+    and were not before.
+    """
     return isinstance(target, Optimizer) and optimizers.at_safe_point(target)
 
 
@@ -114,7 +120,9 @@ def _kind(target: object) -> Any:
     for kind, functions in _KINDS.items():
         if isinstance(target, kind):
             return functions
-    raise UsageError(f"{type(target).__name__} is not a torch object that Holdfast restores in place")
+    raise UsageError(
+        f"{type(target).__name__} is not a torch object that Holdfast restores in place"
+    )
 
 
 def _scaler_differences(scaler: GradScaler, stored: Any) -> list[str]:

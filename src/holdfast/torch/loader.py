@@ -1,11 +1,13 @@
-"""How a loop walks torch's DataLoader: through a twin with the user's settings and an order that can be resumed.
+"""How a loop walks torch's DataLoader: through a twin with the user's settings and an order that
+can be resumed.
 
-The twin is made once, so that persistent workers persist. It has a batch sampler and a generator of Holdfast's own:
-neither making nor iterating it draws from the global generators. Its batch sampler follows one of three plans:
+The twin is made once, so that persistent workers persist. It has a batch sampler and a generator of
+Holdfast's own: neither making nor iterating it draws from the global generators. Its batch sampler
+follows one of three plans:
 
-    OrderPlan      no sampler, shuffle, or a Holdfast Sampler: the place in the epoch's order; any start for free
-    StatefulPlan   a sampler with state_dict(): its state after each batch
-    ReplayPlan     any other sampler: its indices are drawn again (not the data), and compared
+    OrderPlan      no sampler, shuffle, or a Holdfast Sampler: the place in the epoch's order; any
+    start for free StatefulPlan   a sampler with state_dict(): its state after each batch ReplayPlan
+    any other sampler: its indices are drawn again (not the data), and compared
 """
 
 from __future__ import annotations
@@ -27,16 +29,25 @@ from .workers import iterate
 
 
 def feed_for(loader: Any, seed: int) -> Feed | None:
-    """The feed of a DataLoader; None for others, and for one that keeps its state or has its own __iter__."""
+    """The feed of a DataLoader; None for others,
+    and for one that keeps its state or has its own __iter__.
+    """
     if not isinstance(loader, DataLoader):
         return None
     indexed = not isinstance(loader.dataset, IterableDataset)
     keeps_state = hasattr(loader.dataset, "state_dict") and not forgets(loader.dataset)
     of_torchdata = _is_torchdatas(loader)
-    if of_torchdata:  # its own state is needed where it contains more than an order and a dataset's state
-        ours = not keeps_state if indexed else keeps_state and not isinstance(loader.dataset, IterDataPipe)
+    # its own state is needed where it contains more than an order and a dataset's state
+    if of_torchdata:
+        ours = (
+            not keeps_state
+            if indexed
+            else keeps_state and not isinstance(loader.dataset, IterDataPipe)
+        )
     else:
-        ours = (_iterates_as(loader, DataLoader) or _repeats(loader)) and not hasattr(loader, "state_dict")
+        ours = (_iterates_as(loader, DataLoader) or _repeats(loader)) and not hasattr(
+            loader, "state_dict"
+        )
     if not ours:
         return None
     if indexed:
@@ -46,9 +57,11 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
 
 
 def _repeats(loader: DataLoader[Any]) -> bool:
-    """Whether an epoch is the next len(loader) batches of one iterator that never ends, over its batch sampler.
+    """Whether an epoch is the next len(loader) batches of one iterator that never ends, over its
+    batch sampler.
 
-    This keeps its workers alive. Source: InfiniteDataLoader of ultralytics, MultiEpochsDataLoader of timm.
+    This keeps its workers alive. Source: InfiniteDataLoader of ultralytics, MultiEpochsDataLoader
+    of timm.
     """
     code = getattr(type(loader).__iter__, "__code__", None)
     makes = {"_get_iterator", "super", "__iter__"}  # when it is walked first
@@ -57,8 +70,8 @@ def _repeats(loader: DataLoader[Any]) -> bool:
 
 
 def unknown_in(value: Any) -> Any:
-    """Return the class whose replay nobody promises, in one of torch's iterators over a DataLoader; None if there is
-    none.
+    """Return the class whose replay nobody promises, in one of torch's iterators over a DataLoader;
+    None if there is none.
     """
     if not isinstance(value, _BaseDataLoaderIter):
         return type(value)
@@ -100,7 +113,8 @@ class DataLoaderFeed(Feed):
         )  # a plain loader draws its workers' seed only in its first epoch
 
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
-        if position is not None:  # as in the run's first attempt: later attempts may have other workers
+        # as in the run's first attempt: later attempts may have other workers
+        if position is not None:
             self._once = bool(position.get("once"))
         resumed = position is not None and reached(position, epoch)
         at = position if position is not None and resumed else self._start(epoch, position)
@@ -123,7 +137,8 @@ class DataLoaderFeed(Feed):
 
     def _seed_workers(self, epoch: int, batches: int, *, first: bool) -> None:
         """Seed the workers of this pass. `first`: it is the loader's first in the run."""
-        plain = batches == 0  # otherwise the restored random numbers already come after those drawn here
+        # otherwise the restored random numbers already come after those drawn here
+        plain = batches == 0
         seed = key("workers", self._seed, epoch, batches)
         if plain and self._draws and (first or not self._once):
             draw_seed_of_workers(self._loader, self._twin, seed)
@@ -148,7 +163,9 @@ class DataLoaderFeed(Feed):
 
 
 class _Steps:
-    """The twin's batch sampler: yields one walk, and keeps the positions of batches that are not consumed yet."""
+    """The twin's batch sampler: yields one walk,
+    and keeps the positions of batches that are not consumed yet.
+    """
 
     def __init__(self) -> None:
         self.pending: deque[FeedPosition] = deque()

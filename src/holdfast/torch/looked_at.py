@@ -1,7 +1,7 @@
 """Looked at: the tensors of a captured object that are parameters or moments.
 
-A save checks that their numbers are finite. Buffers are not checked: a causal mask is full of infinities. Nor are an
-optimizer's options, such as its rates.
+A save checks that their numbers are finite. Buffers are not checked: a causal mask is full of
+infinities. Nor are an optimizer's options, such as its rates.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from .pieces import local
 def weights(target: object, captured: Any) -> Iterator[torch.Tensor]:
     """Yield the parameters, or the moments, among the tensors of `captured`: the state of `target`.
 
-    A tensor that is tracked by itself counts if it is a parameter: an `nn.Parameter`, or a leaf that gets gradients.
+    A tensor that is tracked by itself counts if it is a parameter: an `nn.Parameter`, or a leaf
+    that gets gradients.
     """
     if isinstance(target, nn.Module):
         known = {_place(parameter) for parameter in target.parameters()}
@@ -37,7 +38,9 @@ def _is_parameter(tensor: torch.Tensor) -> bool:
 
 
 def _place(tensor: torch.Tensor) -> tuple[str, int, int]:
-    """Return the place of its numbers: a module's state_dict() holds other tensor objects over the same memory."""
+    """Return the place of its numbers:
+    a module's state_dict() holds other tensor objects over the same memory.
+    """
     held = local(tensor)
     return str(held.device), held.data_ptr() if held.numel() else -id(tensor), held.numel()
 

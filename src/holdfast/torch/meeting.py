@@ -1,7 +1,8 @@
-"""Meeting: the ranks of one start find each other in a store that may still hold messages of an earlier start.
+"""Meeting: the ranks of one start find each other in a store that may still hold messages of an
+earlier start.
 
-torchrun may restart its workers at the same rendezvous (torch 2.13, dynamic_rendezvous.py: the agent shares its store,
-and so does every restart). Messages of an earlier start must not be read.
+torchrun may restart its workers at the same rendezvous (torch 2.13, dynamic_rendezvous.py: the
+agent shares its store, and so does every restart). Messages of an earlier start must not be read.
 """
 
 from __future__ import annotations
@@ -16,14 +17,19 @@ from ..errors import RanksError
 def meet(channel: Channel, rank: int, world: int, timeout_s: float) -> str:
     """Return a prefix for keys that all ranks of this start know, and that no earlier start had.
 
-    Rank 0 stores a random text. Each other rank replies with that text and a random text of its own. When rank 0
-    repeats the reply, each of the two is certain that the other's message is not of an earlier start.
+    Rank 0 stores a random text. Each other rank replies with that text and a random text of its
+    own. When rank 0 repeats the reply, each of the two is certain that the other's message is not
+    of an earlier start.
 
     Raises:
         RanksError: a rank did not reply in time.
     """
     mine = uuid.uuid4().hex
-    return _gather(channel, mine, world, timeout_s) if rank == 0 else _join(channel, mine, rank, world, timeout_s)
+    return (
+        _gather(channel, mine, world, timeout_s)
+        if rank == 0
+        else _join(channel, mine, rank, world, timeout_s)
+    )
 
 
 def _gather(channel: Channel, mine: str, world: int, timeout_s: float) -> str:
@@ -67,6 +73,7 @@ def _text(channel: Channel, key: str) -> str:
 
 def _missing(rank: int, here: int, timeout_s: float) -> str:
     return (
-        f"rank {rank} did not come to its Run within {timeout_s:.3g} s (rank {here} waited): it has died, hangs, or "
+        f"rank {rank} did not come to its Run within {timeout_s:.3g} "
+        f"s (rank {here} waited): it has died, hangs, or "
         "went another way. HOLDFAST_RANKS_TIMEOUT_S sets the longest wait"
     )

@@ -1,4 +1,6 @@
-"""Metrics of many ranks: sums and weighted means over ranks, over the steps of an epoch, and over its interruptions."""
+"""Metrics of many ranks: sums and weighted means over ranks, over the steps of an epoch, and
+over its interruptions.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,11 @@ class Sum:
     count: float = 0.0
 
     def add(self, total: Any, weight: Any, count: float = 1.0) -> None:
-        self.total, self.weight, self.count = _plus(self.total, total), _plus(self.weight, weight), self.count + count
+        self.total, self.weight, self.count = (
+            _plus(self.total, total),
+            _plus(self.weight, weight),
+            self.count + count,
+        )
 
     @property
     def value(self) -> float:
@@ -51,13 +57,15 @@ class MetricsTracker:
                 metrics.reset_local()
             metrics.end_epoch()
 
-    `local`: since the last `reset_local`; of all ranks once they have called `reduce`, before that of this rank. `agg`:
-    the reduced values of all ranks since the epoch began. `epoch_reports`: `agg` at the end of each epoch. `local` and
-    `agg` read as mappings in which a metric without updates is 0.0.
+    `local`: since the last `reset_local`; of all ranks once they have called `reduce`, before that
+    of this rank. `agg`: the reduced values of all ranks since the epoch began. `epoch_reports`:
+    `agg` at the end of each epoch. `local` and `agg` read as mappings in which a metric without
+    updates is 0.0.
 
-    Values may be tensors on any device; reading one waits only in `reduce` or when `local` is read. Sums have 64 bits.
-    `reduce` is a collective: all ranks call it; each may have updated other metrics, in another order. Tracked by a
-    `Run` it resumes with its values; updates not reduced when the state was saved are lost.
+    Values may be tensors on any device; reading one waits only in `reduce` or when `local` is read.
+    Sums have 64 bits. `reduce` is a collective: all ranks call it; each may have updated other
+    metrics, in another order. Tracked by a `Run` it resumes with its values; updates not reduced
+    when the state was saved are lost.
     """
 
     def __init__(self, group: Any = None) -> None:
@@ -66,7 +74,8 @@ class MetricsTracker:
         self._fresh: Sums = {}  # of this rank, not reduced yet
         self._local: Sums = {}
         self._agg: Sums = {}
-        self._known: dict[str, bool] = {}  # name of each metric known to all ranks -> whether it is a mean
+        # name of each metric known to all ranks -> whether it is a mean
+        self._known: dict[str, bool] = {}
 
     @property
     def local(self) -> Mapping[str, float]:
@@ -82,14 +91,17 @@ class MetricsTracker:
         """Add each number to the sum of its name; with `weight`, to a weighted mean.
 
         Raises:
-            UsageError: a value is not a single number, or a metric is used both as a sum and as a mean.
+            UsageError: a value is not a single number, or a metric is used both as a sum and as a
+                mean.
         """
         for name, value in metrics.items():
             mean = weight is not None
             before = self._fresh.get(name) or self._agg.get(name)
             known = before.mean if before else self._known.get(name, mean)
             if known != mean:
-                raise UsageError(f"metric {name!r} is a {_kind(known)}: it cannot be a {_kind(mean)} as well")
+                raise UsageError(
+                    f"metric {name!r} is a {_kind(known)}: it cannot be a {_kind(mean)} as well"
+                )
             number = _number(name, value)
             counts = _number(f"{name}'s weight", weight) if mean else 0.0
             self._fresh.setdefault(name, Sum(mean)).add(number * counts if mean else number, counts)
@@ -103,7 +115,11 @@ class MetricsTracker:
         """
         several = is_grouped() and distributed.get_world_size(self._group) > 1
         fresh = self._over_ranks() if several else self._fresh
-        self._local, self._agg, self._fresh = _joined(self._local, fresh), _joined(self._agg, fresh), {}
+        self._local, self._agg, self._fresh = (
+            _joined(self._local, fresh),
+            _joined(self._agg, fresh),
+            {},
+        )
         return self
 
     def reset_local(self) -> Self:
@@ -119,7 +135,8 @@ class MetricsTracker:
         """
         if self._fresh:
             raise UsageError(
-                f"end_epoch(): {', '.join(sorted(self._fresh))} was updated and not reduced: call reduce() on every"
+                f"end_epoch(): {', '.join(sorted(self._fresh))} was "
+                "updated and not reduced: call reduce() on every"
                 " rank before it, or reset_local() to leave it out"
             )
         self.epoch_reports.append(dict(self.agg))
@@ -155,7 +172,11 @@ class MetricsTracker:
             self._known = self._agreed(device)
             return self._over_ranks()
         found = zip(self._known.items(), flat[::3], flat[1::3], flat[2::3], strict=True)
-        return {name: Sum(mean, total, weight, count) for (name, mean), total, weight, count in found if count}
+        return {
+            name: Sum(mean, total, weight, count)
+            for (name, mean), total, weight, count in found
+            if count
+        }
 
     def _agreed(self, device: torch.device) -> dict[str, bool]:
         """Return the metrics of all ranks, in one order."""
@@ -164,12 +185,17 @@ class MetricsTracker:
         found: dict[str, bool] = {}
         for name, mean in sorted(pair for theirs in every for pair in theirs):
             if found.setdefault(name, mean) != mean:
-                raise UsageError(f"metric {name!r} is a sum on one rank and a mean on another: weight= belongs to all")
+                raise UsageError(
+                    f"metric {name!r} is a sum on one rank and "
+                    "a mean on another: weight= belongs to all"
+                )
         return found
 
 
 def _packed(sums: Sums, names: Mapping[str, bool], device: torch.device, *, news: bool) -> Tensor:
-    """Three numbers for each name, and at the end whether there are others. Copied to the device at once."""
+    """Three numbers for each name,
+    and at the end whether there are others. Copied to the device at once.
+    """
     found = [sums.get(name, Sum(mean=False)) for name in names]
     numbers = [part for each in found for part in (each.total, each.weight, each.count)]
     known = [0.0 if isinstance(number, Tensor) else number for number in numbers]
@@ -180,15 +206,21 @@ def _packed(sums: Sums, names: Mapping[str, bool], device: torch.device, *, news
     return packed
 
 
-def _everybodys(mine: list[tuple[str, bool]], group: Any, device: torch.device) -> list[list[tuple[str, bool]]]:
-    """Each rank's value as JSON, padded to one length with spaces: all_gather_object would pickle it."""
+def _everybodys(
+    mine: list[tuple[str, bool]], group: Any, device: torch.device
+) -> list[list[tuple[str, bool]]]:
+    """Each rank's value as JSON, padded to one length with spaces:
+    all_gather_object would pickle it.
+    """
     text = msgspec.json.encode(mine)
     longest = torch.tensor(len(text), device=device)
     distributed.all_reduce(longest, distributed.ReduceOp.MAX, group=group)
     padded = torch.tensor(list(text.ljust(int(longest))), dtype=torch.uint8, device=device)
     theirs = [torch.zeros_like(padded) for _ in range(distributed.get_world_size(group))]
     distributed.all_gather(theirs, padded, group=group)
-    return [msgspec.json.decode(bytes(each.tolist()), type=list[tuple[str, bool]]) for each in theirs]
+    return [
+        msgspec.json.decode(bytes(each.tolist()), type=list[tuple[str, bool]]) for each in theirs
+    ]
 
 
 def _device(group: Any) -> torch.device:
@@ -205,7 +237,9 @@ def _number(name: str, value: Any) -> Any:
     """Convert to a float, or to a zero-dimensional tensor."""
     if isinstance(value, Tensor):
         if value.numel() != 1 or value.is_complex():
-            raise UsageError(f"metric {name!r} is a tensor of shape {tuple(value.shape)}, not one number")
+            raise UsageError(
+                f"metric {name!r} is a tensor of shape {tuple(value.shape)}, not one number"
+            )
         return value.detach().to(_exact(value.device)).reshape(())
     try:
         return float(value)
@@ -223,7 +257,9 @@ def _joined(*several: Sums) -> Sums:
     """Return all of them as numbers, fetched together."""
     found: Sums = {}
     for name, each in chain.from_iterable(sums.items() for sums in several):
-        found.setdefault(name, Sum(each.mean)).add(float(each.total), float(each.weight), each.count)
+        found.setdefault(name, Sum(each.mean)).add(
+            float(each.total), float(each.weight), each.count
+        )
     return found
 
 

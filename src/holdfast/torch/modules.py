@@ -1,8 +1,10 @@
-"""nn.Module: captures named tensors by reference, and reads stored bytes straight into the live memory.
+"""nn.Module: captures named tensors by reference, and reads stored bytes straight into the live
+memory.
 
-A captured module is a dict of plain state_dict names. Wrappers do not appear in them: DDP, DataParallel and
-torch.compile are unwrapped. Parts that a copy into live memory would bypass (hooks, overridden state_dict methods,
-extra state, lazy parameters) use the module's own load_state_dict. Only these parts are read twice.
+A captured module is a dict of plain state_dict names. Wrappers do not appear in them: DDP,
+DataParallel and torch.compile are unwrapped. Parts that a copy into live memory would bypass
+(hooks, overridden state_dict methods, extra state, lazy parameters) use the module's own
+load_state_dict. Only these parts are read twice.
 """
 
 from __future__ import annotations
@@ -29,14 +31,20 @@ from .entered import BESIDES
 from .pieces import divided_like, is_dtensor, local
 from .stored import TensorRestore, differing, facts, is_stored_tensor, load
 
-METADATA = ".metadata"  # no state_dict name begins with a dot: modules and tensors cannot have an empty name
-_HOOKS = ("_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
+# no state_dict name begins with a dot: modules and tensors cannot have an empty name
+METADATA = ".metadata"
+_HOOKS = (
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
 _METHODS = ("state_dict", "load_state_dict", "_save_to_state_dict", "_load_from_state_dict")
 
 
 def capture(module: nn.Module) -> dict[str, Any]:
-    """Return the state by plain names, tensors by reference; with version numbers if a custom load_state_dict needs
-    them.
+    """Return the state by plain names, tensors by reference; with version numbers if a custom
+    load_state_dict needs them.
 
     Raises:
         UsageError: a lazy parameter has no shape yet.
@@ -44,7 +52,9 @@ def capture(module: nn.Module) -> dict[str, Any]:
     root = unwrapped(module)
     state = root.state_dict()
     if lazy := [name for name, value in state.items() if is_lazy(value)]:
-        raise UsageError(f"{lazy[0]} has no shape yet; run one batch through the model before it is saved")
+        raise UsageError(
+            f"{lazy[0]} has no shape yet; run one batch through the model before it is saved"
+        )
     plain = _plain_name(state)
     tree = {plain(name): value for name, value in state.items()}
     customised = customised_prefixes(root)
@@ -54,7 +64,9 @@ def capture(module: nn.Module) -> dict[str, Any]:
         if _is_under(name, customised)
     }
     besides = _besides(root, tree, plain, customised)
-    return tree | ({METADATA: versions} if versions else {}) | ({BESIDES: besides} if besides else {})
+    return (
+        tree | ({METADATA: versions} if versions else {}) | ({BESIDES: besides} if besides else {})
+    )
 
 
 def enter(module: nn.Module) -> None:
@@ -64,20 +76,30 @@ def enter(module: nn.Module) -> None:
 
 
 def look(module: nn.Module) -> None:
-    """Check the buffers that are not in the state_dict(): which ones change, and which are computed once."""
+    """Check the buffers that are not in the state_dict():
+    which ones change, and which are computed once.
+    """
     root = unwrapped(module)
     known = entered.of_module(root)
     if known is not None:
         known.look(entered.apart(root))
 
 
-def _besides(root: nn.Module, tree: Mapping[str, Any], plain: Callable[[str], str], own: set[str]) -> dict[str, Any]:
-    """What training has added to a module: names of buffers, and buffers that its state_dict() leaves out."""
+def _besides(
+    root: nn.Module, tree: Mapping[str, Any], plain: Callable[[str], str], own: set[str]
+) -> dict[str, Any]:
+    """What training has added to a module: names of buffers,
+    and buffers that its state_dict() leaves out.
+    """
     known = entered.of_module(root)
     if known is None:
         return {}
     buffers = {plain(name) for name, _ in root.named_buffers(remove_duplicate=False)}
-    passed = {name for name in known.shapes.keys() | tree.keys() if _is_under(name, {plain(each) for each in own})}
+    passed = {
+        name
+        for name in known.shapes.keys() | tree.keys()
+        if _is_under(name, {plain(each) for each in own})
+    }
     late = known.late(tree, buffers - passed, passed, class_name(root))
     apart = known.changed(entered.apart(root))
     return ({"late": late} if late else {}) | ({"apart": apart} if apart else {})
@@ -101,8 +123,16 @@ def differences(module: nn.Module, stored: Any) -> list[str]:
     lines = [*_homeless(root, {*late, *besides(stored).apart})]
     there = {name: value for name, value in there.items() if name not in late}
     live = {name: value for name, value in live.items() if name not in late}
-    lines += [f"{name}: missing in the checkpoint" for name in live if name not in there and not _is_under(name, own)]
-    lines += [f"{name}: only in the checkpoint" for name in there if name not in live and not _is_under(name, own)]
+    lines += [
+        f"{name}: missing in the checkpoint"
+        for name in live
+        if name not in there and not _is_under(name, own)
+    ]
+    lines += [
+        f"{name}: only in the checkpoint"
+        for name in there
+        if name not in live and not _is_under(name, own)
+    ]
     for name, value in there.items():
         lines += differing(name, value, live.get(name))
     return lines + _untied(there, live)
@@ -111,11 +141,17 @@ def differences(module: nn.Module, stored: Any) -> list[str]:
 def _homeless(root: nn.Module, names: Iterable[str]) -> Iterator[str]:
     """Buffers of the checkpoint whose module is not here."""
     modules = {name for name, _ in root.named_modules(remove_duplicate=False)}
-    yield from (f"{name}: only in the checkpoint" for name in names if name.rpartition(".")[0] not in modules)
+    yield from (
+        f"{name}: only in the checkpoint"
+        for name in names
+        if name.rpartition(".")[0] not in modules
+    )
 
 
 class Besides(msgspec.Struct):
-    """What training had added to a module: names of buffers, and buffers that its state_dict() leaves out."""
+    """What training had added to a module: names of buffers,
+    and buffers that its state_dict() leaves out.
+    """
 
     late: list[str] = []
     apart: dict[str, Any] = {}
@@ -142,7 +178,8 @@ class _Version(msgspec.Struct):
 
 
 for _kind in (_Version, Besides):
-    msgspec.json.Decoder(_kind)  # here, where only one thread is: the first use of a type by two can crash msgspec
+    # here, where only one thread is: the first use of a type by two can crash msgspec
+    msgspec.json.Decoder(_kind)
 
 
 def require_names(stored: Mapping[str, Any]) -> None:
@@ -164,13 +201,17 @@ def entries(module: nn.Module) -> dict[str, Any]:
 
 
 def restore(module: nn.Module, stored: Mapping[str, Any]) -> None:
-    """Fill the live tensors; parameters keep their identity, so that optimizers still refer to them.
+    """Fill the live tensors; parameters keep their identity, so that optimizers still refer to
+    them.
 
     Raises:
         Mismatch: the module's own load_state_dict refused.
     """
     root, filling = unwrapped(module), TensorRestore()
-    for name, value in [*((each, stored[each]) for each in besides(stored).late), *besides(stored).apart.items()]:
+    for name, value in [
+        *((each, stored[each]) for each in besides(stored).late),
+        *besides(stored).apart.items(),
+    ]:
         _put_buffer(root, name, value, filling)
     state = root.state_dict()
     plain = _plain_name(state)
@@ -184,7 +225,9 @@ def restore(module: nn.Module, stored: Mapping[str, Any]) -> None:
 
 
 def places(module: nn.Module) -> Members:
-    """The buffers, each with a call that sets a new tensor: another name holds the memory of the present one."""
+    """The buffers, each with a call that sets a new tensor:
+    another name holds the memory of the present one.
+    """
     return {
         f"{path}.{name}" if path else name: (buffer, partial(_part, owner, name))
         for path, owner in unwrapped(module).named_modules()
@@ -219,7 +262,9 @@ def unwrapped(module: nn.Module) -> nn.Module:
     while True:
         if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
             module = module.module
-        elif type(module).__module__.startswith("torch._dynamo"):  # OptimizedModule; importing it costs a second
+        elif type(module).__module__.startswith(
+            "torch._dynamo"
+        ):  # OptimizedModule; importing it costs a second
             module = module.get_submodule("_orig_mod")
         else:
             return module
@@ -234,7 +279,8 @@ def customised_prefixes(root: nn.Module) -> set[str]:
 
 @contextmanager
 def still(modules: Iterable[object]) -> Iterator[None]:
-    """Within this block, modules are in evaluation mode without gradients; afterwards training flags are as before.
+    """Within this block, modules are in evaluation mode without gradients; afterwards training
+    flags are as before.
 
     Objects that are not modules are ignored.
     """
@@ -266,19 +312,29 @@ def class_name(target: object) -> str:
 
 
 def _plain_name(names: Iterable[str]) -> Callable[[str], str]:
-    """A function that removes `_orig_mod` and a leading `module` from names, or the identity if two would collide."""
+    """A function that removes `_orig_mod` and a leading `module` from names, or the identity if
+    two would collide.
+    """
     names = list(names)
     whole = all(_compiled_out(name).startswith("module.") for name in names)
 
     def plain(name: str) -> str:
         name = _compiled_out(name)
-        return name.removeprefix("module").removeprefix(".") if whole and name.split(".")[0] == "module" else name
+        return (
+            name.removeprefix("module").removeprefix(".")
+            if whole and name.split(".")[0] == "module"
+            else name
+        )
 
     return plain if len({plain(name) for name in names}) == len(names) else lambda name: name
 
 
 def _compiled_out(name: str) -> str:
-    return name if "_orig_mod" not in name else ".".join(part for part in name.split(".") if part != "_orig_mod")
+    return (
+        name
+        if "_orig_mod" not in name
+        else ".".join(part for part in name.split(".") if part != "_orig_mod")
+    )
 
 
 def _is_under(name: str, prefixes: set[str]) -> bool:
@@ -293,12 +349,18 @@ def _is_customised(module: nn.Module) -> bool:
 
     Lazy modules are: they have a hook until their first batch.
     """
-    hooked = any(_is_scripts(hook) for hooks in _HOOKS for hook in (getattr(module, hooks, None) or {}).values())
+    hooked = any(
+        _is_scripts(hook)
+        for hooks in _HOOKS
+        for hook in (getattr(module, hooks, None) or {}).values()
+    )
     return hooked or any(name in vars(module) for name in _METHODS)
 
 
 def _is_scripts(hook: Any) -> bool:
-    """FSDP2 shards its modules again before state_dict() runs; copying into the shards needs nothing more."""
+    """FSDP2 shards its modules again before state_dict() runs;
+    copying into the shards needs nothing more.
+    """
     return not str(getattr(getattr(hook, "hook", hook), "__module__", "")).startswith(
         "torch.distributed.fsdp._fully_shard"
     )
@@ -315,26 +377,38 @@ def _is_customised_kind(kind: type[nn.Module]) -> bool:
 def is_torchs_own(kind: type, method: str, home: str) -> bool:
     """Whether a module of torch's under `home` defines the method that `kind` has.
 
-    Batch norm and its like override theirs only to read checkpoints of older versions; torch.ao's do more.
+    Batch norm and its like override theirs only to read checkpoints of older versions; torch.ao's
+    do more.
     """
     definer = next(base for base in kind.__mro__ if method in vars(base))
     return definer.__module__.startswith(home)
 
 
 def _own_state(
-    state: Mapping[str, Any], plain: Callable[[str], str], customised: set[str], stored: Mapping[str, Any]
+    state: Mapping[str, Any],
+    plain: Callable[[str], str],
+    customised: set[str],
+    stored: Mapping[str, Any],
 ) -> OrderedDict[str, Any]:
-    """Return the argument of load_state_dict: new tensors below custom modules; elsewhere the live ones, unchanged."""
+    """Return the argument of load_state_dict:
+    new tensors below custom modules; elsewhere the live ones, unchanged.
+    """
     raw = {plain(name): name for name in state}
     theirs = {
         raw.get(name, name): value
         for name, value in stored.items()
         if name not in (METADATA, BESIDES) and (name not in raw or _is_under(raw[name], customised))
     }
-    given = OrderedDict({name: value for name, value in state.items() if not _is_under(name, customised)})
+    given = OrderedDict(
+        {name: value for name, value in state.items() if not _is_under(name, customised)}
+    )
     for name, value in whole(theirs).items():
         live = state.get(name)
-        given[name] = divided_like(live, value) if is_dtensor(live) and isinstance(value, torch.Tensor) else value
+        given[name] = (
+            divided_like(live, value)
+            if is_dtensor(live) and isinstance(value, torch.Tensor)
+            else value
+        )
     versions = stored.get(METADATA, {})
     live_versions = getattr(state, "_metadata", {})
     metadata = {name: versions.get(plain(name), version) for name, version in live_versions.items()}
@@ -343,13 +417,22 @@ def _own_state(
 
 
 def _untied(there: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
-    """Tensors that share memory here but were stored separately: the second would silently overwrite the first."""
+    """Tensors that share memory here but were stored separately: the second would silently
+    overwrite the first.
+    """
     first: dict[Any, str] = {}
     lines = []
     for name, tensor in live.items():
-        if not isinstance(tensor, torch.Tensor) or is_lazy(tensor) or tensor.is_meta or not local(tensor).numel():
+        if (
+            not isinstance(tensor, torch.Tensor)
+            or is_lazy(tensor)
+            or tensor.is_meta
+            or not local(tensor).numel()
+        ):
             continue
-        other = first.setdefault((tensor.device, local(tensor).data_ptr(), facts(tensor), tensor.stride()), name)
+        other = first.setdefault(
+            (tensor.device, local(tensor).data_ptr(), facts(tensor), tensor.stride()), name
+        )
         one, two = there.get(other), there.get(name)
         if is_stored(one) and is_stored(two) and one.key != two.key:
             lines.append(f"{name}: on its own in the checkpoint, tied to {other} here")

@@ -1,7 +1,9 @@
-"""Optimizers: restores their state in the stored dtypes, on the right devices, aliased with nothing.
+"""Optimizers: restores their state in the stored dtypes, on the right devices, aliased with
+nothing.
 
-`Optimizer.load_state_dict` casts fp32 moments of bf16 parameters to bf16 and aliases the tensors that it receives, so
-torch's own optimizers are restored directly. Those with hooks or a custom load_state_dict use that.
+`Optimizer.load_state_dict` casts fp32 moments of bf16 parameters to bf16 and aliases the tensors
+that it receives, so torch's own optimizers are restored directly. Those with hooks or a custom
+load_state_dict use that.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ _HOOKS = (
 
 
 def capture(optimizer: Optimizer) -> Any:
-    """Return its state_dict, tensors by reference; and changes made during training, and inner optimizers.
+    """Return its state_dict, tensors by reference; and changes made during training, and inner
+    optimizers.
 
     Raises:
         UsageError: it has other groups than when its run was entered.
@@ -62,7 +65,9 @@ def enter(optimizer: Optimizer) -> None:
 
 
 def at_safe_point(optimizer: Optimizer) -> bool:
-    """Return whether its loop has shown, for the first time, that it uses gradients of the step before."""
+    """Return whether its loop has shown, for the first time,
+    that it uses gradients of the step before.
+    """
     known = entered.of_optimizer(optimizer)
     return known is not None and known.carried.at_safe_point(optimizer)
 
@@ -70,7 +75,8 @@ def at_safe_point(optimizer: Optimizer) -> bool:
 class _Besides(msgspec.Struct):
     """The part of an optimizer's stored state that is not in its state_dict()."""
 
-    moved: list[dict[str, Any]] = []  # by group, the first values of options that the script itself has changed
+    # by group, the first values of options that the script itself has changed
+    moved: list[dict[str, Any]] = []
     held: dict[str, Any] = {}  # the states of optimizers that it holds, by their places in it
     gradients: dict[str, Any] | None = (
         None  # by the numbers of their parameters, if the loop may use gradients of the step before
@@ -89,7 +95,8 @@ class _Optimizer(msgspec.Struct):
 
 
 for _kind in (_Besides, _Group, _Optimizer):
-    msgspec.json.Decoder(_kind)  # here, where only one thread is: the first use of a type by two can crash msgspec
+    # here, where only one thread is: the first use of a type by two can crash msgspec
+    msgspec.json.Decoder(_kind)
 
 
 def _apart(stored: Any) -> tuple[Any, _Besides]:
@@ -105,12 +112,15 @@ def _apart(stored: Any) -> tuple[Any, _Besides]:
 
 
 def is_torchs(value: object) -> bool:
-    """Whether its class is one of torch's own optimizers or schedulers: of others, nothing is known."""
+    """Whether its class is one of torch's own optimizers or schedulers:
+    of others, nothing is known.
+    """
     return type(value).__module__.startswith("torch.optim.")
 
 
 def _held(optimizer: Optimizer) -> dict[str, Optimizer]:
-    """The optimizers in the attributes of one that is not torch's and does not save them by a state_dict() of its own.
+    """The optimizers in the attributes of one that is not torch's and does not save them by a
+    state_dict() of its own.
 
     One that shares the state of this one is saved with it.
     """
@@ -124,7 +134,9 @@ def _held(optimizer: Optimizer) -> dict[str, Optimizer]:
     return {
         name: each
         for name, each in places
-        if isinstance(each, Optimizer) and each is not optimizer and each.state is not optimizer.state
+        if isinstance(each, Optimizer)
+        and each is not optimizer
+        and each.state is not optimizer.state
     }
 
 
@@ -140,7 +152,11 @@ def differences(optimizer: Optimizer, stored: Any) -> list[str]:
     here = _held(optimizer)
     lines = [f"{name}: only in the checkpoint" for name in besides.held if name not in here]
     for name, each in here.items():
-        lines += [f"{name}/{line}" for line in differences(each, besides.held[name])] if name in besides.held else []
+        lines += (
+            [f"{name}/{line}" for line in differences(each, besides.held[name])]
+            if name in besides.held
+            else []
+        )
     lines += _own_differences(optimizer, stored)
     return lines or [*gradients.differences(optimizer, besides.gradients or {})]
 
@@ -149,7 +165,12 @@ def _own_differences(optimizer: Optimizer, stored: Any) -> list[str]:
     if _loads_itself(optimizer):
         return []
     if not isinstance(stored, dict) or not {"state", "param_groups"} <= stored.keys():
-        return [f"{type(stored).__name__} in the checkpoint that is not an optimizer's state, an optimizer here"]
+        return [
+            (
+                f"{type(stored).__name__} in the checkpoint that "
+                "is not an optimizer's state, an optimizer here"
+            )
+        ]
     _require_groups(stored)
     here, there = optimizer.param_groups, stored["param_groups"]
     if len(there) != len(here):
@@ -165,7 +186,8 @@ _CHOSEN = entered.OPTIONS[1:]  # all but the rate
 
 
 def overridden_options(optimizer: Optimizer, stored: Any) -> list[str]:
-    """Return one line for each option whose value in the script differs from the checkpoint's, which will be used.
+    """Return one line for each option whose value in the script differs from the checkpoint's,
+    which will be used.
 
     Its first word is the option's name.
     """
@@ -177,7 +199,9 @@ def overridden_options(optimizer: Optimizer, stored: Any) -> list[str]:
     for number, (group, old) in enumerate(zip(optimizer.param_groups, groups, strict=False)):
         first = besides.moved[number] if number < len(besides.moved) else {}
         base = "initial_lr" if "initial_lr" in old else "lr"  # the present rate may be a schedule's
-        pairs = {name: (group.get(name), old.get(name)) for name in _CHOSEN if "max_momentum" not in old}
+        pairs = {
+            name: (group.get(name), old.get(name)) for name in _CHOSEN if "max_momentum" not in old
+        }
         pairs["lr"] = group.get(base, group["lr"]), old.get(base)
         lines += [
             f"{name} is {here} here and {there} in the checkpoint"
@@ -192,7 +216,8 @@ def overridden_options(optimizer: Optimizer, stored: Any) -> list[str]:
 
 
 def restore(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:
-    """Set state and options. Live tensors that fit are written in place, so that captured graphs still use them.
+    """Set state and options. Live tensors that fit are written in place, so that captured graphs
+    still use them.
 
     Raises:
         Mismatch: the optimizer's own load_state_dict refused.
@@ -221,7 +246,9 @@ def _restore_own(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:
     place = _Placement(parameters.values())
     for group, old in zip(optimizer.param_groups, stored["param_groups"], strict=True):
         _restore_group(group, old, place)
-    groups = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
+    groups = {
+        id(parameter): group for group in optimizer.param_groups for parameter in group["params"]
+    }
     before = dict(optimizer.state)
     optimizer.state.clear()
     for key, entry in stored["state"].items():
@@ -237,14 +264,18 @@ def _restore_own(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:
     place.filling.run()
     optimizer.__setstate__({"state": optimizer.state, "param_groups": optimizer.param_groups})
     if optimizer.state:
-        vars(optimizer)["_opt_called"] = True  # it has stepped: a scheduler that steps first should not warn
+        # it has stepped: a scheduler that steps first should not warn
+        vars(optimizer)["_opt_called"] = True
 
 
-_Device = Callable[[Any, Any], torch.device]  # takes a stored tensor and the live value in its place
+# takes a stored tensor and the live value in its place
+_Device = Callable[[Any, Any], torch.device]
 
 
 class _Placement:
-    """The destination of a stored tensor: the live one that it replaces, or a fresh one of the stored layout."""
+    """The destination of a stored tensor:
+    the live one that it replaces, or a fresh one of the stored layout.
+    """
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
         self.taken = {storage(parameter) for parameter in parameters}
@@ -253,15 +284,23 @@ class _Placement:
         self._parameter: torch.Tensor | None = None  # the parameter whose entry is restored
 
     def entry(
-        self, stored: Mapping[str, Any], live: Any, parameter: torch.Tensor, group: Mapping[str, Any]
+        self,
+        stored: Mapping[str, Any],
+        live: Any,
+        parameter: torch.Tensor,
+        group: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Restore the state of one parameter of `group` on its device, except tensors that were on the CPU."""
+        """Restore the state of one parameter of `group` on its device,
+        except tensors that were on the CPU.
+        """
         mixed = len({_device_of(leaf) for leaf in stored.values() if is_stored_tensor(leaf)}) > 1
         captured = bool(group.get("capturable") or group.get("fused"))
 
         def device(key: str) -> _Device:
             may_stay = (key == "step" or mixed) and not captured
-            return lambda leaf, _: torch.device("cpu") if may_stay and _device_of(leaf) == "cpu" else parameter.device
+            return lambda leaf, _: (
+                torch.device("cpu") if may_stay and _device_of(leaf) == "cpu" else parameter.device
+            )
 
         old, self._parameter = live if isinstance(live, dict) else {}, parameter
         found = {key: self.value(item, old.get(key), device(key)) for key, item in stored.items()}
@@ -275,14 +314,22 @@ class _Placement:
         if isinstance(stored, torch.Tensor):
             return stored.to(device(stored, live))
         if isinstance(stored, deque):
-            items = self.value(list(stored), list(live) if isinstance(live, deque) else None, device)
+            items = self.value(
+                list(stored), list(live) if isinstance(live, deque) else None, device
+            )
             return deque(items, stored.maxlen)
         if type(stored) is dict:
             old = live if isinstance(live, dict) else {}
             return {key: self.value(item, old.get(key), device) for key, item in stored.items()}
         if type(stored) in (list, tuple):
-            olds = live if type(live) in (list, tuple) and len(live) == len(stored) else [None] * len(stored)
-            return type(stored)(self.value(item, each, device) for item, each in zip(stored, olds, strict=True))
+            olds = (
+                live
+                if type(live) in (list, tuple) and len(live) == len(stored)
+                else [None] * len(stored)
+            )
+            return type(stored)(
+                self.value(item, each, device) for item, each in zip(stored, olds, strict=True)
+            )
         return whole(stored)
 
     def _tensor(self, stored: LeafReader, live: Any, device: torch.device) -> torch.Tensor:
@@ -306,7 +353,9 @@ class _Placement:
 
 
 def _restore_group(group: dict[str, Any], old: Mapping[str, Any], place: _Placement) -> None:
-    """Return the checkpoint's options in its order, then options of the live group alone; `params` stay."""
+    """Return the checkpoint's options in its order,
+    then options of the live group alone; `params` stay.
+    """
     elsewhere = group["params"][0].device if group["params"] else torch.device("cpu")
 
     def device(leaf: Any, live: Any) -> torch.device:
@@ -329,7 +378,9 @@ def _restore_group(group: dict[str, Any], old: Mapping[str, Any], place: _Placem
     group.update(options | only_here)
 
 
-def _numbered(optimizer: Optimizer, old_groups: Iterable[Mapping[str, Any]]) -> Iterable[tuple[int, torch.Tensor]]:
+def _numbered(
+    optimizer: Optimizer, old_groups: Iterable[Mapping[str, Any]]
+) -> Iterable[tuple[int, torch.Tensor]]:
     for group, old in zip(optimizer.param_groups, old_groups, strict=True):
         yield from zip(old["params"], group["params"], strict=True)
 
@@ -350,11 +401,17 @@ def _group_differences(
     path: str, group: Mapping[str, Any], old: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> list[str]:
     if len(old["params"]) != len(group["params"]):
-        return [f"{path}: {len(old['params'])} parameters in the checkpoint, {len(group['params'])} here"]
+        return [
+            (
+                f"{path}: {len(old['params'])} parameters in "
+                f"the checkpoint, {len(group['params'])} here"
+            )
+        ]
     lines = [
         f"{path}/{option}: missing in the checkpoint; was it saved by another kind of optimizer?"
         for option, value in defaults.items()
-        if option not in old and value is not None and not isinstance(value, bool)  # torch adds those itself
+        # torch adds those itself
+        if option not in old and value is not None and not isinstance(value, bool)
     ]
     names = zip(old.get("param_names", ()), group.get("param_names", ()), strict=False)
     return lines + [
@@ -381,19 +438,32 @@ _MOMENTS = {  # of torch's optimizers: what each parameter has after the first s
 
 
 def _moment_differences(optimizer: Optimizer, stored: Mapping[str, Any]) -> list[str]:
-    """Whether torch's moments are there, and each has its parameter's shape, or 1 in a factored dimension.
+    """Whether torch's moments are there, and each has its parameter's shape, or 1 in a factored
+    dimension.
 
-    LBFGS flattens its moments, and other authors' optimizers may project them: these are not compared.
+    LBFGS flattens its moments, and other authors' optimizers may project them: these are not
+    compared.
     """
     if isinstance(optimizer, LBFGS) or not is_torchs(optimizer):
         return []
     lines = []
     wanted = _MOMENTS.get(type(optimizer).__name__, ())
     for number, parameter in _numbered(optimizer, stored["param_groups"]):
-        entry = shaped(dict[str, Any], stored["state"].get(number, {}), f"an optimizer's state/{number}")
-        if entry and wanted and (lacks := [name for name in ("step", *wanted) if name not in entry]):
-            lines.append(f"state/{number}: no {', '.join(lacks)} in the checkpoint: another kind of optimizer saved it")
-        _require_moments(f"state/{number}", {name: entry[name] for name in wanted if name in entry}, parameter)
+        entry = shaped(
+            dict[str, Any], stored["state"].get(number, {}), f"an optimizer's state/{number}"
+        )
+        if (
+            entry
+            and wanted
+            and (lacks := [name for name in ("step", *wanted) if name not in entry])
+        ):
+            lines.append(
+                f"state/{number}: no {', '.join(lacks)} in the checkpoint: "
+                "another kind of optimizer saved it"
+            )
+        _require_moments(
+            f"state/{number}", {name: entry[name] for name in wanted if name in entry}, parameter
+        )
         for key, value in entry.items():
             if is_stored_tensor(value):
                 require_described(value)
@@ -401,7 +471,10 @@ def _moment_differences(optimizer: Optimizer, stored: Mapping[str, Any]) -> list
             if there is None or len(there.shape) != len(here):
                 continue
             if any(old not in (1, new) for old, new in zip(there.shape, here, strict=True)):
-                lines.append(f"state/{number}/{key}: shape {there.shape} in the checkpoint, parameter {here} here")
+                lines.append(
+                    f"state/{number}/{key}: shape {there.shape} "
+                    f"in the checkpoint, parameter {here} here"
+                )
     return lines
 
 
@@ -411,7 +484,9 @@ def _require_moments(what: str, moments: Mapping[str, Any], parameter: torch.Ten
         Damaged: one is no tensor of real or complex numbers, as `parameter` is.
     """
     for name, value in moments.items():
-        dtype = DTYPES.get(value.dtype) if is_stored_tensor(value) else getattr(value, "dtype", None)
+        dtype = (
+            DTYPES.get(value.dtype) if is_stored_tensor(value) else getattr(value, "dtype", None)
+        )
         if not isinstance(dtype, torch.dtype) or _kind_of(dtype) != _kind_of(parameter.dtype):
             raise Damaged(f"an optimizer's {what}/{name} is no tensor like its parameter's")
 
@@ -430,14 +505,24 @@ def _loads_itself(optimizer: Optimizer) -> bool:
 
 
 def _undo_casts(optimizer: Optimizer, state: Any) -> None:
-    """Restore the stored tensor where torch's load_state_dict, called with hooks, has cast it to another dtype."""
-    if type(optimizer).load_state_dict is not Optimizer.load_state_dict or not isinstance(state, dict):
+    """Restore the stored tensor where torch's load_state_dict,
+    called with hooks, has cast it to another dtype.
+    """
+    if type(optimizer).load_state_dict is not Optimizer.load_state_dict or not isinstance(
+        state, dict
+    ):
         return
-    for number, parameter in enumerate(chain.from_iterable(group["params"] for group in optimizer.param_groups)):
+    for number, parameter in enumerate(
+        chain.from_iterable(group["params"] for group in optimizer.param_groups)
+    ):
         live = optimizer.state.get(parameter, {})
         for key, value in state.get("state", {}).get(number, {}).items():
             now = live.get(key)
-            if isinstance(value, torch.Tensor) and isinstance(now, torch.Tensor) and now.dtype != value.dtype:
+            if (
+                isinstance(value, torch.Tensor)
+                and isinstance(now, torch.Tensor)
+                and now.dtype != value.dtype
+            ):
                 live[key] = value.to(now.device)
 
 

@@ -14,12 +14,16 @@ from ..errors import UsageError
 from . import entered
 
 
-def override(optimizer: Optimizer, changes: Mapping[str, Any], schedulers: Iterable[object] = ()) -> list[str]:
-    """Set options of every group; a list gives each group its own value. Return lines of the form old -> new.
+def override(
+    optimizer: Optimizer, changes: Mapping[str, Any], schedulers: Iterable[object] = ()
+) -> list[str]:
+    """Set options of every group; a list gives each group its own value. Return lines of the form
+    old -> new.
 
-    Where a scheduler has left `initial_lr`, "lr" means that base rate. The present rate, and the bounds that schedulers
-    keep in the group or in themselves (max_lr, min_lr, base_lrs, max_lrs), are scaled with it. Floors such as eta_min
-    stay. Objects in `schedulers` that are no scheduler of this optimizer are ignored.
+    Where a scheduler has left `initial_lr`, "lr" means that base rate. The present rate, and the
+    bounds that schedulers keep in the group or in themselves (max_lr, min_lr, base_lrs, max_lrs),
+    are scaled with it. Floors such as eta_min stay. Objects in `schedulers` that are no scheduler
+    of this optimizer are ignored.
 
     Raises:
         UsageError: no group has such an option, or a value does not fit; nothing was changed.
@@ -45,7 +49,9 @@ def _per_group(optimizer: Optimizer, option: str, value: Any) -> list[Any]:
     groups = optimizer.param_groups
     options = sorted({key for group in groups for key in group} - {"params", "param_names"})
     if option not in options:
-        raise UsageError(f"{type(optimizer).__name__} has no option {option!r}; it has {', '.join(options)}")
+        raise UsageError(
+            f"{type(optimizer).__name__} has no option {option!r}; it has {', '.join(options)}"
+        )
     values = value if isinstance(value, list) else [value] * len(groups)
     if len(values) != len(groups):
         raise UsageError(f"{option}: {len(values)} values for {len(groups)} parameter groups")
@@ -56,7 +62,9 @@ def _per_group(optimizer: Optimizer, option: str, value: Any) -> list[Any]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) or (isinstance(value, torch.Tensor) and value.numel() == 1)
+    return isinstance(value, int | float) or (
+        isinstance(value, torch.Tensor) and value.numel() == 1
+    )
 
 
 def _rebase(group: dict[str, Any], new: float, number: int, schedulers: Iterable[object]) -> str:
@@ -86,7 +94,9 @@ def _with_parts(scheduler: Any) -> Iterable[Any]:
 
 
 def _drives(scheduler: Any, optimizer: Optimizer) -> bool:
-    """Whether it sets the rates of these groups. Its optimizer may be accelerate's, which stands around this one."""
+    """Whether it sets the rates of these groups.
+    Its optimizer may be accelerate's, which stands around this one.
+    """
     return isinstance(scheduler, LRScheduler) and any(
         getattr(getattr(part, "optimizer", None), "param_groups", None) is optimizer.param_groups
         for part in _with_parts(scheduler)
@@ -103,4 +113,8 @@ def _set(container: Any, key: Any, value: Any) -> None:
 
 
 def _shown(value: Any) -> str:
-    return f"{value.item():g}" if isinstance(value, torch.Tensor) and value.numel() == 1 else repr(value)
+    return (
+        f"{value.item():g}"
+        if isinstance(value, torch.Tensor) and value.numel() == 1
+        else repr(value)
+    )

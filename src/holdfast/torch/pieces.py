@@ -1,7 +1,7 @@
 """DTensors: which box of the whole a process holds, and which stored items fill it.
 
-A divided tensor is saved as the piece in this process, with its place in the whole. A DTensor that every rank holds
-whole is saved like any other tensor.
+A divided tensor is saved as the piece in this process, with its place in the whole. A DTensor that
+every rank holds whole is saved like any other tensor.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class Cut(NamedTuple):
 
 
 def is_dtensor(value: object) -> TypeGuard[DTensor]:
-    kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)  # None: not imported, or torch < 2.5
+    # None: not imported, or torch < 2.5
+    kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
     return kind is not None and isinstance(value, kind)
 
 
@@ -37,12 +38,15 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     if not is_dtensor(tensor):
         return tensor
     held: Any = tensor._local_tensor  # noqa: SLF001  autograd would record to_local()
-    found: torch.Tensor = held.wait() if hasattr(held, "wait") else held  # a collective may be under way
+    # a collective may be under way
+    found: torch.Tensor = held.wait() if hasattr(held, "wait") else held
     return found
 
 
 def refusal(tensor: torch.Tensor) -> str:
-    """Return why a tensor of another type cannot be saved; empty for a DTensor that can be saved."""
+    """Return why a tensor of another type cannot be saved;
+    empty for a DTensor that can be saved.
+    """
     if not is_dtensor(tensor):
         return "only plain tensors and parameters are saved, and DTensors"
     if any(placement.is_partial() for placement in tensor.placements):
@@ -53,14 +57,21 @@ def refusal(tensor: torch.Tensor) -> str:
 def is_divided(tensor: DTensor) -> bool:
     """Whether ranks hold different parts of it."""
     sizes = tensor.device_mesh.shape
-    return any(not each.is_replicate() and size > 1 for each, size in zip(tensor.placements, sizes, strict=True))
+    return any(
+        not each.is_replicate() and size > 1
+        for each, size in zip(tensor.placements, sizes, strict=True)
+    )
 
 
 def box(tensor: DTensor) -> Box:
-    """Return the position and shape of the local tensor in the whole. A rank outside the mesh has an empty box at 0."""
+    """Return the position and shape of the local tensor in the whole. A rank outside the mesh
+    has an empty box at 0.
+    """
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-    shape, at = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    shape, at = compute_local_shape_and_global_offset(
+        tensor.shape, tensor.device_mesh, tensor.placements
+    )
     if not at and tensor.dim():
         return Box((0,) * tensor.dim(), (0,) * tensor.dim())
     ends = zip(at, shape, tensor.shape, strict=True)
@@ -97,14 +108,18 @@ def is_whole(cut: Cut) -> bool:
 
 
 def like(parameter: DTensor, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Return an uninitialized DTensor of that shape, with the placements that torch derives from `parameter`."""
+    """Return an uninitialized DTensor of that shape,
+    with the placements that torch derives from `parameter`.
+    """
     if tuple(shape) == tuple(parameter.shape):
         return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
     return parameter.new_empty(tuple(shape), dtype=dtype, requires_grad=False)
 
 
 def divided_like(live: DTensor, whole: torch.Tensor) -> torch.Tensor:
-    """Return `whole`, which every rank has, as a DTensor with the placements of `live`. No communication."""
+    """Return `whole`, which every rank has,
+    as a DTensor with the placements of `live`. No communication.
+    """
     fresh: Any = torch.empty_like(live, dtype=whole.dtype, requires_grad=False)
     with torch.no_grad():
         local(fresh).copy_(whole[within(Box((0,) * live.dim(), tuple(live.shape)), box(live))])
@@ -116,23 +131,38 @@ def _writer(tensor: DTensor) -> int | None:
     mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
     if coordinate is None:
         return int(mesh.mesh.flatten()[0])
-    first = [0 if each.is_replicate() else at for each, at in zip(tensor.placements, coordinate, strict=True)]
+    first = [
+        0 if each.is_replicate() else at
+        for each, at in zip(tensor.placements, coordinate, strict=True)
+    ]
     return None if first == list(coordinate) else int(mesh.mesh[tuple(first)])
 
 
 def _is_box(tensor: DTensor) -> bool:
-    """Whether the local piece is one box. It may not be if a dimension is divided twice (FSDP over TP)."""
+    """Whether the local piece is one box.
+    It may not be if a dimension is divided twice (FSDP over TP).
+    """
     placements: Any = tensor.placements
-    twice = [each.dim for each in placements if isinstance(getattr(each, "split_factor", None), int)]
+    twice = [
+        each.dim for each in placements if isinstance(getattr(each, "split_factor", None), int)
+    ]
     return all(_are_indices_consecutive(tensor, dim) for dim in twice)
 
 
 def _are_indices_consecutive(tensor: DTensor, dim: int) -> bool:
-    """Whether the local piece has consecutive items of dimension `dim`; torch itself selects from 0, 1, 2, ..."""
+    """Whether the local piece has consecutive items of dimension `dim`;
+    torch itself selects from 0, 1, 2, ...
+    """
     mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
-    items = torch.arange(tensor.shape[dim]).view([-1 if axis == dim else 1 for axis in range(tensor.dim())])
+    items = torch.arange(tensor.shape[dim]).view(
+        [-1 if axis == dim else 1 for axis in range(tensor.dim())]
+    )
     placements: Any = tensor.placements
-    for placement, parts, part in zip(placements, mesh.shape, coordinate or (), strict=coordinate is not None):
+    for placement, parts, part in zip(
+        placements, mesh.shape, coordinate or (), strict=coordinate is not None
+    ):
         if getattr(placement, "dim", None) == dim:
-            items = placement._split_tensor(items, parts, with_padding=False, contiguous=False)[0][part]  # noqa: SLF001
+            items = placement._split_tensor(items, parts, with_padding=False, contiguous=False)[0][  # noqa: SLF001
+                part
+            ]
     return bool((items.flatten().diff() == 1).all())

@@ -1,4 +1,6 @@
-"""Plans: the order in which a DataLoader's twin takes its samples, and how to resume in mid-epoch."""
+"""Plans: the order in which a DataLoader's twin takes its samples,
+and how to resume in mid-epoch.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ from typing import Any, NamedTuple
 
 import torch
 import xxhash
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+)
 
 from ..data import groups
 from ..data.advice import other_samples
@@ -27,7 +35,8 @@ from .samplers import InterruptibleDistributedGroupedBatchSampler, Interruptible
 from .twin import torchdatas
 
 _NOTHING = object()
-_MEMORY, _OVER = "memory", "over"  # keys of positions: a sampler's state between passes; its pass is over
+# keys of positions: a sampler's state between passes; its pass is over
+_MEMORY, _OVER = "memory", "over"
 
 BatchOrder = Sampler | InterruptibleDistributedSampler  # orders that can start anywhere
 
@@ -48,7 +57,8 @@ class BatchPlan:
     def walk(self, epoch: int, at: FeedPosition) -> Iterator[Step]:
         """Yield the steps of `epoch` from `at`; skipped ones are already skipped on return.
 
-        At an epoch's start `at["before"]`, if present, is the last consumed position of the epoch before.
+        At an epoch's start `at["before"]`, if present, is the last consumed position of the epoch
+        before.
         """
 
     def consumed(self, position: FeedPosition) -> None:
@@ -65,7 +75,9 @@ class BatchPlan:
 
 @dataclass
 class OrderPlan(BatchPlan):
-    """Batches along one of our orders. `samples` of a position counts those of all ranks that share it."""
+    """Batches along one of our orders.
+    `samples` of a position counts those of all ranks that share it.
+    """
 
     order: BatchOrder
     batch_size: int | None
@@ -75,14 +87,16 @@ class OrderPlan(BatchPlan):
     def walk(self, epoch: int, at: FeedPosition) -> Iterator[Step]:
         if "digest" in at and self.order.world > 1:
             raise Mismatch(
-                f"{at['batches']} batches into epoch {epoch} this position counts the samples of one rank only;"
+                f"{at['batches']} batches into epoch {epoch} this "
+                "position counts the samples of one rank only;"
                 f" its place among all ranks is not known. {other_samples()}"
             )
         self.order.seek(epoch, at["samples"])
         return self._steps(epoch, at["batches"], at["samples"])
 
     def consumed(self, position: FeedPosition) -> None:
-        self.order.seek(position["epoch"], position["samples"])  # correct even if the user saves the sampler's state
+        # correct even if the user saves the sampler's state
+        self.order.seek(position["epoch"], position["samples"])
 
     def describe(self) -> LoaderFacts:
         order = self.order.describe()
@@ -105,7 +119,9 @@ class OrderPlan(BatchPlan):
 
 @dataclass
 class GroupPlan(BatchPlan):
-    """Batches of our grouped batch sampler; a position records how many batches of each size all ranks have taken."""
+    """Batches of our grouped batch sampler; a position records how many batches of each size all
+    ranks have taken.
+    """
 
     sampler: InterruptibleDistributedGroupedBatchSampler
 
@@ -118,14 +134,20 @@ class GroupPlan(BatchPlan):
 
     def describe(self) -> LoaderFacts:
         sampler = self.sampler
-        size = {"sampler": type(sampler).__name__, "batch_size": sampler.batch_size, "drop_last": sampler.drop_last}
+        size = {
+            "sampler": type(sampler).__name__,
+            "batch_size": sampler.batch_size,
+            "drop_last": sampler.drop_last,
+        }
         return sampler.describe() | size | _ranks(sampler.world, sampler.batch_size)
 
     def _steps(self, epoch: int, batches: int, samples: int, taken: groups.Taken) -> Iterator[Step]:
         for number, batch in enumerate(self.sampler.batches(epoch, taken), 1):
             samples += len(batch) * self.sampler.world
             now = groups.further(taken, self.sampler.together, number)
-            position = position_of(epoch, batches + number, samples) | {"taken": [[*pair] for pair in now]}
+            position = position_of(epoch, batches + number, samples) | {
+                "taken": [[*pair] for pair in now]
+            }
             yield Step(batch, position)
 
 
@@ -133,7 +155,8 @@ class GroupPlan(BatchPlan):
 class ReplayPlan(BatchPlan):
     """Batches of a user's sampler; a resume draws the indices again and compares them.
 
-    The sampler draws from its own random stream, seeded anew each epoch. So do torch generators that it keeps.
+    The sampler draws from its own random stream, seeded anew each epoch. So do torch generators
+    that it keeps.
     """
 
     source: Any
@@ -156,12 +179,15 @@ class ReplayPlan(BatchPlan):
         return steps
 
     def _come_to(self, at: FeedPosition) -> None:
-        """Give the sampler the state that it had when the pass of `at` began, or after the pass if it was over."""
+        """Give the sampler the state that it had when the pass of `at` began,
+        or after the pass if it was over.
+        """
         before = at.get("before")
         if before is not None:
             self._memory.restore(before.get(_MEMORY, {}))
             if _OVER not in before:
-                _replay(self._steps(before["epoch"]), before)  # differs if the sampler depends on earlier epochs
+                # differs if the sampler depends on earlier epochs
+                _replay(self._steps(before["epoch"]), before)
         self._memory.restore(at.get(_MEMORY, {}))
 
     def after(self) -> dict[str, Any]:
@@ -185,7 +211,9 @@ class ReplayPlan(BatchPlan):
         self._over = True
 
     def _carried(self, batches: int) -> dict[str, Any]:
-        """Return the sampler's state at the pass's beginning, if passes change it; read once in a pass."""
+        """Return the sampler's state at the pass's beginning,
+        if passes change it; read once in a pass.
+        """
         if batches == 1:
             self._before = self._memory.before()
         return self._before
@@ -193,12 +221,13 @@ class ReplayPlan(BatchPlan):
 
 @dataclass
 class StatefulPlan(BatchPlan):
-    """Batches of a sampler that keeps its own state: `keeper` is `source`, or the sampler that torch's BatchSampler
-    wraps.
+    """Batches of a sampler that keeps its own state: `keeper` is `source`, or the sampler that
+    torch's BatchSampler wraps.
 
-    Each epoch begins from the state after the last *consumed* batch, in an uninterrupted run as after a resume. A
-    sampler may reset itself before it yields its last batch. Its state alone then does not show that the epoch is over.
-    Where a batch may be the last, the next one is therefore drawn ahead.
+    Each epoch begins from the state after the last *consumed* batch, in an uninterrupted run as
+    after a resume. A sampler may reset itself before it yields its last batch. Its state alone then
+    does not show that the epoch is over. Where a batch may be the last, the next one is therefore
+    drawn ahead.
     """
 
     source: Any
@@ -217,7 +246,9 @@ class StatefulPlan(BatchPlan):
         return {"sampler": type(self.keeper).__name__, "order": "its own state"}
 
     def _leave(self, before: FeedPosition) -> bool:
-        """End the epoch of `before`. Return whether its state is already the next epoch's beginning."""
+        """End the epoch of `before`.
+        Return whether its state is already the next epoch's beginning.
+        """
         further = next(self._drawn(before), None) is not None
         return further and bool(before.get("ended"))
 
@@ -229,7 +260,9 @@ class StatefulPlan(BatchPlan):
             indices, following = following, None
             batches += 1
             samples += _samples(indices)
-            position = position_of(epoch, batches, samples) | {"sampler": deepcopy(self.keeper.state_dict())}
+            position = position_of(epoch, batches, samples) | {
+                "sampler": deepcopy(self.keeper.state_dict())
+            }
             ahead = self._may_be_last(indices, batches)
             if ahead:
                 following = next(drawn, None)
@@ -253,9 +286,14 @@ class StatefulPlan(BatchPlan):
 
 
 def plan_for(loader: DataLoader[Any], seed: int, inside: Any = None) -> BatchPlan:
-    """Return the plan of a loader; `inside`: its batch sampler, where the loader's own repeats that without end."""
-    source: Any = inside or (loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
-    plain = type(source) in {BatchSampler, torchdatas("BatchSampler")}  # another subclass may batch differently
+    """Return the plan of a loader; `inside`: its batch sampler, where the loader's own repeats
+    that without end.
+    """
+    source: Any = inside or (
+        loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    )
+    # another subclass may batch differently
+    plain = type(source) in {BatchSampler, torchdatas("BatchSampler")}
     sampler = source.sampler if plain else source
     if isinstance(sampler, InterruptibleDistributedGroupedBatchSampler) and _iterates_as(sampler):
         return GroupPlan(sampler)
@@ -264,16 +302,16 @@ def plan_for(loader: DataLoader[Any], seed: int, inside: Any = None) -> BatchPla
         size, drop_last = (source.batch_size, source.drop_last) if plain else (None, False)
         name = "holdfast" if order is sampler else type(sampler).__name__
         return OrderPlan(order, size, drop_last=drop_last, name=name)
-    counts = hasattr(sampler, "advance")  # it counts consumed samples: its state does not depend on what it has yielded
+    # it counts consumed samples: its state does not depend on what it has yielded
+    counts = hasattr(sampler, "advance")
     if hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict") and not counts:
         return StatefulPlan(source, sampler, seed)
     return ReplayPlan(source, seed)
 
 
 def _order(sampler: Any, seed: int) -> BatchOrder | None:
-    """Return the order that replaces `sampler`: itself if it is ours, ours like torch's DistributedSampler for that
-    one, and
-    one of (seed, epoch) for torch's two plain ones.
+    """Return the order that replaces `sampler`: itself if it is ours, ours like torch's
+    DistributedSampler for that one, and one of (seed, epoch) for torch's two plain ones.
     """
     if isinstance(sampler, Sampler | InterruptibleDistributedSampler):
         return sampler if _iterates_as(sampler) else None
@@ -282,7 +320,9 @@ def _order(sampler: Any, seed: int) -> BatchOrder | None:
         return InterruptibleDistributedSampler(sampler.dataset, *split)  # type: ignore[arg-type]
     if type(sampler) is SequentialSampler:
         return Sampler(sampler.data_source, seed, shuffle=False)
-    whole = type(sampler) in {RandomSampler, torchdatas("RandomSampler")} and not sampler.replacement
+    whole = (
+        type(sampler) in {RandomSampler, torchdatas("RandomSampler")} and not sampler.replacement
+    )
     if whole and sampler.num_samples == len(sampler.data_source):
         return Sampler(sampler.data_source, seed)
     return None
@@ -299,8 +339,12 @@ def _ranks(world: int, batch_size: int | None) -> dict[str, Any]:
     return {"world": world, "global_batch_size": world * (batch_size or 1)}
 
 
-def _drawn(source: Any, seed: int, epoch: int, load: Callable[[], None] = lambda: None) -> Iterator[Any]:
-    """Yield the items of `source` for `epoch` after `load` has run; the global generators do not advance."""
+def _drawn(
+    source: Any, seed: int, epoch: int, load: Callable[[], None] = lambda: None
+) -> Iterator[Any]:
+    """Yield the items of `source` for `epoch` after `load` has run;
+    the global generators do not advance.
+    """
     with rng.scope(key("sampler", seed, epoch)):
         _begin(source, seed, epoch)
         load()
@@ -330,7 +374,8 @@ def _replay(steps: Iterator[Step], position: FeedPosition) -> None:
     last = next(itertools.islice(steps, count - 1, count), None) if count else None
     if count and (last is None or digest not in {None, last.position["digest"]}):
         raise Mismatch(
-            f"the sampler's order cannot be replayed: {count} batches into epoch {position['epoch']} it yields other"
+            "the sampler's order cannot be replayed: "
+            f"{count} batches into epoch {position['epoch']} it yields other"
             f" indices than before. {other_samples()}"
         )
 

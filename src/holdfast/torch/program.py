@@ -1,4 +1,6 @@
-"""Torch's part of a program: facts for the fingerprint, the seed, its ranks, prediction mode for a probe."""
+"""Torch's part of a program: facts for the fingerprint,
+the seed, its ranks, prediction mode for a probe.
+"""
 
 from __future__ import annotations
 

@@ -17,12 +17,18 @@ _serial = itertools.count(1)  # every rank begins the same runs, in the same ord
 
 
 def ranks(timeout_s: float) -> Ranks | None:
-    """Return the ranks of torch's default group, under a new key prefix; None when there is no group."""
+    """Return the ranks of torch's default group,
+    under a new key prefix; None when there is no group.
+    """
     if not is_grouped():
         return None
     if distributed.get_world_size() == 1:
         return ALONE
-    rank, world, place = distributed.get_rank(), distributed.get_world_size(), f"holdfast/{next(_serial)}"
+    rank, world, place = (
+        distributed.get_rank(),
+        distributed.get_world_size(),
+        f"holdfast/{next(_serial)}",
+    )
     store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001  there is no public way
     name = meet(StoreChannel(store, f"{place}/meeting"), rank, world, timeout_s)
     return Ranks(rank, world, StoreChannel(store, f"{place}/{name}"), timeout_s=timeout_s)
@@ -31,8 +37,8 @@ def ranks(timeout_s: float) -> Ranks | None:
 class StoreChannel:
     """Keys and values in a store of torch's, under a prefix, over its own connection.
 
-    It asks whether a key exists before it reads it. Reading one that does not exist would wait in C++, where Python
-    handles no signals, and print warnings.
+    It asks whether a key exists before it reads it. Reading one that does not exist would wait in
+    C++, where Python handles no signals, and print warnings.
     """
 
     def __init__(self, store: Any, name: str) -> None:
@@ -65,5 +71,6 @@ class StoreChannel:
         except RuntimeError as error:
             line = str(error).partition("\n")[0]
             raise RanksError(
-                f"the ranks' rendezvous does not answer; perhaps the process that held it has ended ({line})"
+                "the ranks' rendezvous does not answer; "
+                f"perhaps the process that held it has ended ({line})"
             ) from error

@@ -1,11 +1,14 @@
-"""DDP's reducers: the order in which a run's first backward pass made gradients ready, and the same after a restart.
+"""DDP's reducers: the order in which a run's first backward pass made gradients ready, and the same
+after a restart.
 
-DistributedDataParallel sums gradients in buckets. It begins with buckets in the order in which parameters are declared,
-and rebuilds them once in the order in which the first backward pass made gradients ready. A restarted process begins
-with the declared order again; from three ranks on the sums then differ in their last bits. So Holdfast saves the order.
-A resume runs a backward pass of zeros in that order through each reducer, before the state is restored.
+DistributedDataParallel sums gradients in buckets. It begins with buckets in the order in which
+parameters are declared, and rebuilds them once in the order in which the first backward pass made
+gradients ready. A restarted process begins with the declared order again; from three ranks on the
+sums then differ in their last bits. So Holdfast saves the order. A resume runs a backward pass of
+zeros in that order through each reducer, before the state is restored.
 
-Source: torch/csrc/distributed/c10d/reducer.cpp, `autograd_hook`, `delay_all_reduce`, `rebuild_buckets`; logger.cpp.
+Source: torch/csrc/distributed/c10d/reducer.cpp, `autograd_hook`, `delay_all_reduce`,
+`rebuild_buckets`; logger.cpp.
 """
 
 from __future__ import annotations
@@ -25,26 +28,38 @@ from . import modules
 
 
 class BucketLayout(NamedTuple):
-    """The parameters' numbers in the order in which their gradients became ready, and how many passes count."""
+    """The parameters' numbers in the order in which their gradients became ready,
+    and how many passes count.
+    """
 
     order: list[int]
     passes: int
 
 
 class Reducers:
-    """Saves and restores the bucket layouts of the DDP models in `objects`, which are searched for once."""
+    """Saves and restores the bucket layouts of the DDP models in `objects`,
+    which are searched for once.
+    """
 
     def __init__(self, objects: Mapping[str, Any]) -> None:
         self._models = _models(objects)
 
     def capture(self) -> dict[str, list[Any]]:
-        """Return the layout of each reducer, by name, as plain lists of numbers. No process waits for another."""
-        return {name: list(seen) for name, model in self._models.items() if (seen := _seen(model)) is not None}
+        """Return the layout of each reducer, by name,
+        as plain lists of numbers. No process waits for another.
+        """
+        return {
+            name: list(seen)
+            for name, model in self._models.items()
+            if (seen := _seen(model)) is not None
+        }
 
     def warm(self, captured: Mapping[str, Any]) -> list[str]:
-        """Give the layouts from `capture` to reducers without a backward pass; return their names. A collective.
+        """Give the layouts from `capture` to reducers without a backward pass; return their names.
+        A collective.
 
-        Gradients are unchanged afterwards. Communication hooks run with zeros: restore their state after this.
+        Gradients are unchanged afterwards. Communication hooks run with zeros: restore their state
+        after this.
         """
         warmed = []
         for name, model in self._models.items():
@@ -58,22 +73,39 @@ class Reducers:
 
 
 def _models(objects: Mapping[str, Any]) -> dict[str, DistributedDataParallel]:
-    """Return DDP's wrappers of tracked models by the name of their first parameter; in the same order on every rank."""
-    if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
+    """Return DDP's wrappers of tracked models by the name of their first parameter; in the same
+    order on every rank.
+    """
+    if not (
+        distributed.is_available()
+        and distributed.is_initialized()
+        and distributed.get_world_size() > 1
+    ):
         return {}
     names = _names(objects)
     found: dict[str, DistributedDataParallel] = {}
     for model in _wrappers(objects.values()):
-        known = [names[id(parameter)] for parameter in model.module.parameters() if id(parameter) in names]
+        known = [
+            names[id(parameter)]
+            for parameter in model.module.parameters()
+            if id(parameter) in names
+        ]
         if known and _rebuilds(model):
             found.setdefault(min(known), model)
     return dict(sorted(found.items()))
 
 
 def _wrappers(targets: Iterable[Any]) -> Iterator[DistributedDataParallel]:
-    """Yield tracked wrappers, then all others that exist: a script may track only the model inside."""
+    """Yield tracked wrappers, then all others that exist:
+    a script may track only the model inside.
+    """
     models = [target for target in targets if isinstance(target, nn.Module)]
-    inside = [module for model in models for module in model.modules() if isinstance(module, DistributedDataParallel)]
+    inside = [
+        module
+        for model in models
+        for module in model.modules()
+        if isinstance(module, DistributedDataParallel)
+    ]
     yield from inside
     covered = {id(parameter) for model in inside for parameter in model.parameters()}
     if all(id(parameter) in covered for model in models for parameter in model.parameters()):
@@ -101,7 +133,9 @@ def _parameters(model: DistributedDataParallel) -> list[nn.Parameter]:
     """Return the parameters in the reducer's order."""
     ignored = model.parameters_to_ignore
     named = model.module.named_parameters()
-    return [parameter for name, parameter in named if parameter.requires_grad and name not in ignored]
+    return [
+        parameter for name, parameter in named if parameter.requires_grad and name not in ignored
+    ]
 
 
 def _seen(model: DistributedDataParallel) -> BucketLayout | None:
@@ -113,7 +147,11 @@ def _seen(model: DistributedDataParallel) -> BucketLayout | None:
     passes = min(int(facts.get("iteration", 0)), 2 if model.static_graph else 1)
     if not last or not passes:
         return None
-    built = _numbers(facts.get("rebuilt_per_bucket_param_indices")) if facts.get("has_rebuilt_buckets") else last
+    built = (
+        _numbers(facts.get("rebuilt_per_bucket_param_indices"))
+        if facts.get("has_rebuilt_buckets")
+        else last
+    )
     often = Counter(last)  # in a static graph a parameter may be reached twice, or never
     order = [number for number in built for _ in range(often[number])]
     return BucketLayout(order or last, passes)
@@ -123,14 +161,17 @@ def _numbers(text: str | None) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text or "")]
 
 
-def _drive(model: DistributedDataParallel, parameters: Iterable[nn.Parameter], seen: BucketLayout) -> None:
+def _drive(
+    model: DistributedDataParallel, parameters: Iterable[nn.Parameter], seen: BucketLayout
+) -> None:
     reducer: Any = model.reducer
     kept = [(parameter, parameter.grad) for parameter in parameters]
     used = {number for number in seen.order if model.static_graph}
     try:
         for _ in range(seen.passes):
             for number, (parameter, _) in enumerate(kept):
-                # A missing gradient counts as zeros; in a static graph, as one that never becomes ready.
+                # A missing gradient counts as zeros; in a static graph, as one that never becomes
+                # ready.
                 parameter.grad = torch.zeros_like(parameter) if number in used else None
             reducer.prepare_for_forward()
             reducer.prepare_for_backward([])
@@ -145,7 +186,9 @@ class _Pass(Function):
     """A backward pass in which gradients become ready in the given order."""
 
     @staticmethod
-    def forward(context: Any, start: torch.Tensor, model: DistributedDataParallel, order: list[int]) -> torch.Tensor:
+    def forward(
+        context: Any, start: torch.Tensor, model: DistributedDataParallel, order: list[int]
+    ) -> torch.Tensor:
         context.model, context.order = model, order
         return start.clone()
 

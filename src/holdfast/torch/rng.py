@@ -10,7 +10,8 @@ from ..state.rng import GeneratorSource
 
 
 def capture() -> dict[str, Any]:
-    # before its initialisation CUDA has drawn nothing, and a query would initialise it (in a forked worker: fail)
+    # before its initialisation CUDA has drawn nothing, and a query would initialise it (in a forked
+    # worker: fail)
     cuda = torch.cuda.get_rng_state_all() if _cuda_began() else []
     return {"cpu": torch.get_rng_state(), "cuda": list(cuda)}
 
@@ -24,7 +25,10 @@ def restore(state: Any) -> list[str]:
     here = torch.cuda.device_count() if state["cuda"] else 0
     for index, saved in enumerate(state["cuda"][:here]):
         torch.cuda.set_rng_state(saved, index)
-    return [f"cuda:{index}: this machine has {here} CUDA devices" for index in range(here, len(state["cuda"]))]
+    return [
+        f"cuda:{index}: this machine has {here} CUDA devices"
+        for index in range(here, len(state["cuda"]))
+    ]
 
 
 def seed(number: int) -> None:

@@ -1,8 +1,8 @@
 """Samplers that can be interrupted and resumed anywhere, on any number of ranks.
 
-InterruptibleDistributedSampler               sampler=        torch's DistributedSampler, with a place in its epoch
-InterruptibleSampler                          sampler=        the same for one process
-InterruptibleDistributedGroupedBatchSampler   batch_sampler=  each batch from one group
+InterruptibleDistributedSampler               sampler=        torch's DistributedSampler, with a
+place in its epoch InterruptibleSampler                          sampler=        the same for one
+process InterruptibleDistributedGroupedBatchSampler   batch_sampler=  each batch from one group
 
 The place is counted by `run.batches(loader)`, or by a loop of your own that calls `advance`:
 
@@ -12,8 +12,8 @@ The place is counted by `run.batches(loader)`, or by a loop of your own that cal
                 ...
                 sampler.advance(len(x))
 
-It counts what all ranks together have consumed since the epoch began. It is therefore the same on every rank, and
-resumes on any number of them.
+It counts what all ranks together have consumed since the epoch began. It is therefore the same on
+every rank, and resumes on any number of them.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ from .world import world
 
 
 class InterruptibleDistributedSampler(Interruptible, DistributedSampler[int]):
-    """torch's DistributedSampler with a position: the same indices in the same order for the same arguments.
+    """torch's DistributedSampler with a position: the same indices in the same order for the same
+    arguments.
 
-    Resumed on another number of ranks, these divide the rest of the epoch among them, each sample once. With the same
-    number of samples per step over all ranks, the steps are the same. If fewer samples are left than there are ranks,
-    some of the order's first appear once more, or `drop_last` omits the remainder.
+    Resumed on another number of ranks, these divide the rest of the epoch among them, each sample
+    once. With the same number of samples per step over all ranks, the steps are the same. If fewer
+    samples are left than there are ranks, some of the order's first appear once more, or
+    `drop_last` omits the remainder.
     """
 
     def __init__(
@@ -67,11 +69,14 @@ class InterruptibleDistributedSampler(Interruptible, DistributedSampler[int]):
 
     @property
     def progress(self) -> int:
-        """Number of samples this rank has consumed in this epoch, computed for the present number of ranks."""
+        """Number of samples this rank has consumed in this epoch,
+        computed for the present number of ranks.
+        """
         return self.position // self.world
 
     def advance(self, n: int) -> None:
-        """Count `n` samples consumed by this rank, as by every other. Inside `run.batches` the run does it.
+        """Count `n` samples consumed by this rank, as by every other. Inside `run.batches` the run
+        does it.
 
         Raises:
             UsageError: fewer are left.
@@ -80,7 +85,9 @@ class InterruptibleDistributedSampler(Interruptible, DistributedSampler[int]):
             self.position += n * self.world
 
     def indices(self, epoch: int, start: int = 0) -> Iterator[Index]:
-        """Return this rank's part of `epoch` from position `start`; the sampler's own position does not change."""
+        """Return this rank's part of `epoch` from position `start`;
+        the sampler's own position does not change.
+        """
         return carrying(self._order.walk(epoch, self._split.places(start)), epoch)
 
     def _go(self, epoch: int, position: int) -> None:
@@ -91,18 +98,22 @@ class InterruptibleDistributedSampler(Interruptible, DistributedSampler[int]):
 
 
 class InterruptibleSampler(InterruptibleDistributedSampler):
-    """For one process, or for a dataset of which each rank has its own part: all samples, reshuffled every epoch."""
+    """For one process, or for a dataset of which each rank has its own part: all samples,
+    reshuffled every epoch.
+    """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
         super().__init__(dataset, 1, 0, shuffle, seed)
 
 
 class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[int]]):
-    """For DataLoader(batch_sampler=...): batches of `batch_size`, each from one group, `group_ids[index]`.
+    """For DataLoader(batch_sampler=...): batches of `batch_size`, each from one group,
+    `group_ids[index]`.
 
-    All ranks have the same group in the same step. The rest of a group comes last as one short batch, unless
-    `drop_last`; if the ranks cannot divide it, some samples appear twice. Resumed on another number of ranks, or with
-    another batch size, each remaining sample appears once; if ranks times batch size is the same, in the same steps.
+    All ranks have the same group in the same step. The rest of a group comes last as one short
+    batch, unless `drop_last`; if the ranks cannot divide it, some samples appear twice. Resumed on
+    another number of ranks, or with another batch size, each remaining sample appears once; if
+    ranks times batch size is the same, in the same steps.
     """
 
     def __init__(
@@ -124,12 +135,15 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
         self.group_ids = group_ids.tolist() if hasattr(group_ids, "tolist") else list(group_ids)
         if len(self.group_ids) != self._order.length:
             raise UsageError(
-                f"group_ids has {len(self.group_ids)} entries, and the dataset {self._order.length} samples"
+                f"group_ids has {len(self.group_ids)} entries, "
+                f"and the dataset {self._order.length} samples"
             )
         self.batch_size, self.drop_last = batch_size, drop_last
         self.together = batch_size * self.world  # samples that all ranks take in a step
         sizes = Counter(self.group_ids).values()
-        self.num_batches = sum(size // self.together if drop_last else -(-size // self.together) for size in sizes)
+        self.num_batches = sum(
+            size // self.together if drop_last else -(-size // self.together) for size in sizes
+        )
         self._groups = f"{key(*self.group_ids):016x}"
         self._last: dict[Any, list[list[int]]] = {}
         self.taken: groups.Taken = ()
@@ -152,7 +166,8 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
         return sum(number for _, number in self.taken)
 
     def advance(self, n: int = 1) -> None:
-        """Count `n` batches consumed by this rank, as by every other. Inside `run.batches` the run does it.
+        """Count `n` batches consumed by this rank, as by every other. Inside `run.batches` the run
+        does it.
 
         Raises:
             UsageError: fewer are left.
@@ -161,7 +176,9 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
             self.taken = groups.further(self.taken, self.together, n)
 
     def batches(self, epoch: int, taken: groups.Taken = ()) -> Iterator[list[int]]:
-        """Return this rank's batches of `epoch` after those `taken`; the sampler's own position does not change."""
+        """Return this rank's batches of `epoch` after those `taken`;
+        the sampler's own position does not change.
+        """
         made, done = self._batches(epoch, taken)
         for batch in made[done:]:
             yield list(carrying(groups.part(batch, self.world, self.rank), epoch))
@@ -175,7 +192,11 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
         wanted = epoch, tuple(before)
         if wanted not in self._last:
             left = groups.rest(self._order.of(epoch).tolist(), self.group_ids, before)
-            self._last = {wanted: groups.batches(left, self.group_ids, self.together, drop_last=self.drop_last)}
+            self._last = {
+                wanted: groups.batches(
+                    left, self.group_ids, self.together, drop_last=self.drop_last
+                )
+            }
         return self._last[wanted], done
 
     def _go(self, epoch: int, position: Sequence[Sequence[int]]) -> None:

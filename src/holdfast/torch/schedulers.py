@@ -1,9 +1,10 @@
-"""LR schedulers: their own state_dict and load_state_dict, without objects that belong to the script.
+"""LR schedulers: their own state_dict and load_state_dict, without objects that belong to the
+script.
 
-A scheduler that another one holds is stored as a part of it, and restored into the live one. Functions, methods,
-partials, classes, weak references, and references to an optimizer or a module belong to the script: they are not
-stored, and the live ones stay in place. Anything else that cannot be encoded raises a UsageError at the save, since
-dropping it could lose state silently.
+A scheduler that another one holds is stored as a part of it, and restored into the live one.
+Functions, methods, partials, classes, weak references, and references to an optimizer or a module
+belong to the script: they are not stored, and the live ones stay in place. Anything else that
+cannot be encoded raises a UsageError at the save, since dropping it could lose state silently.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from .stored import load
 
 _Parts = list[tuple[LRScheduler, Any]]  # schedulers inside of another one, and their stored states
 
-_SHARING = (ReduceLROnPlateau, SequentialLR)  # in older versions a tensor of theirs is that of the optimizer
+# in older versions a tensor of theirs is that of the optimizer
+_SHARING = (ReduceLROnPlateau, SequentialLR)
 _SHARES_UNTIL = "2.10"
 
 _SCRIPTS_OWN = (
@@ -57,7 +59,8 @@ def _state(scheduler: LRScheduler) -> Any:
         and any(isinstance(group["lr"], torch.Tensor) for group in groups)
     ):
         raise UsageError(
-            f"{type(scheduler).__name__} with a tensor as its learning rate is not exact in torch {torch.__version__}: "
+            f"{type(scheduler).__name__} with a tensor as its "
+            f"learning rate is not exact in torch {torch.__version__}: "
             f"give lr as a number, or use torch {_SHARES_UNTIL}"
         )
     return scheduler.state_dict()
@@ -66,8 +69,8 @@ def _state(scheduler: LRScheduler) -> Any:
 def differences(scheduler: LRScheduler, stored: Any) -> list[str]:
     """Return one line for each setting or part that does not fit; changes nothing.
 
-    Names are compared for torch's own classes only: attributes of other classes may appear as they run. Private names
-    are not compared, because torch's versions change them.
+    Names are compared for torch's own classes only: attributes of other classes may appear as they
+    run. Private names are not compared, because torch's versions change them.
     """
     lines = _state_differences("", scheduler, stored)
     if not lines:
@@ -95,12 +98,22 @@ def _storable(value: Any, around: tuple[Any, ...]) -> Any:
     if isinstance(value, LRScheduler):
         return _storable(_state(value), (*around, value))
     if type(value) is dict:
-        return {key: _storable(item, around) for key, item in value.items() if not _is_scripts_own(item, around)}
-    return [_storable(item, around) for item in value] if type(value) in (list, tuple) and _holds(value) else value
+        return {
+            key: _storable(item, around)
+            for key, item in value.items()
+            if not _is_scripts_own(item, around)
+        }
+    return (
+        [_storable(item, around) for item in value]
+        if type(value) in (list, tuple) and _holds(value)
+        else value
+    )
 
 
 def _holds(value: Any) -> bool:
-    """Whether a list holds others, so that it is stored item by item. A tuple does if a scheduler is in it."""
+    """Whether a list holds others, so that it is stored item by item.
+    A tuple does if a scheduler is in it.
+    """
     return type(value) is list or any(isinstance(item, LRScheduler) for item in value)
 
 
@@ -121,16 +134,29 @@ def _completed(stored: Any, live: Any, parts: _Parts) -> Any:
     if type(live) is dict and type(stored) is dict:
         known = {key: _completed(value, live.get(key), parts) for key, value in stored.items()}
         only_here = {key: value for key, value in live.items() if key not in stored}
-        return known | {key: value for key, value in only_here.items() if _is_scripts_own(value) or _is_part(value)}
-    if type(live) in (list, tuple) and type(stored) is list and len(live) == len(stored) and _holds(live):
-        return type(live)(_completed(there, here, parts) for there, here in zip(stored, live, strict=True))
+        return known | {
+            key: value
+            for key, value in only_here.items()
+            if _is_scripts_own(value) or _is_part(value)
+        }
+    if (
+        type(live) in (list, tuple)
+        and type(stored) is list
+        and len(live) == len(stored)
+        and _holds(live)
+    ):
+        return type(live)(
+            _completed(there, here, parts) for there, here in zip(stored, live, strict=True)
+        )
     return stored
 
 
 def _is_part(value: Any) -> bool:
     """Whether it is a scheduler, or a list of such."""
     return isinstance(value, LRScheduler) or (
-        type(value) in (list, tuple) and bool(value) and all(isinstance(each, LRScheduler) for each in value)
+        type(value) in (list, tuple)
+        and bool(value)
+        and all(isinstance(each, LRScheduler) for each in value)
     )
 
 
@@ -141,7 +167,12 @@ def _state_differences(path: str, scheduler: Any, stored: Any) -> list[str]:
         return _other_counts(path, scheduler, stored)
     stored = {"_schedulers": []} | stored
     if not isinstance(stored["_schedulers"], list | tuple):
-        return [f"{path}_schedulers: {type(stored['_schedulers']).__name__} in the checkpoint, a list here"]
+        return [
+            (
+                f"{path}_schedulers: "
+                f"{type(stored['_schedulers']).__name__} in the checkpoint, a list here"
+            )
+        ]
     live, there = _public(capture(scheduler)), _public(stored)
     lines = [f"{path}{name}: missing in the checkpoint" for name in live if name not in there]
     lines += [f"{path}{name}: only in the checkpoint" for name in there if name not in live]
@@ -154,11 +185,16 @@ def _state_differences(path: str, scheduler: Any, stored: Any) -> list[str]:
 
 def _other_counts(path: str, scheduler: Any, stored: dict[str, Any]) -> list[str]:
     """Of lists only: in somebody's own scheduler, what has torch's names may be anything."""
-    both = [(name, stored.get(name), getattr(scheduler, name, [])) for name in ("base_lrs", "_schedulers")]
+    both = [
+        (name, stored.get(name), getattr(scheduler, name, []))
+        for name in ("base_lrs", "_schedulers")
+    ]
     return [
         f"{path}{name}: {len(there)} in the checkpoint, {len(here)} here"
         for name, there, here in both
-        if isinstance(there, list | tuple) and isinstance(here, list | tuple) and len(there) != len(here)
+        if isinstance(there, list | tuple)
+        and isinstance(here, list | tuple)
+        and len(there) != len(here)
     ]
 
 

@@ -1,6 +1,7 @@
 """Staging: copies between CUDA devices and the host, in separate streams, and pinned memory.
 
-Callers wait for their copies before they continue. With separate streams a copy does not wait for the program's work.
+Callers wait for their copies before they continue. With separate streams a copy does not wait for
+the program's work.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ class Moment:
         self._stream = _streams[device]
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> Wait:
-        """Begin to copy `source` over `target`, one of them on the device; return a function that waits for the end.
+        """Begin to copy `source` over `target`, one of them on the device; return a function that
+        waits for the end.
 
-        Source: torch's CUDA semantics: record_stream keeps the memory from others until the stream is done with it.
+        Source: torch's CUDA semantics: record_stream keeps the memory from others until the stream
+        is done with it.
         """
         self._stream.wait_event(self._event)
         with cuda.stream(self._stream):
@@ -49,7 +52,8 @@ class Moment:
 
 
 def pin(memory: memoryview, device: torch.device) -> Wait | None:
-    """Pin `memory`, so that devices copy directly, at full speed; return a function that unpins it before it is freed.
+    """Pin `memory`, so that devices copy directly, at full speed; return a function that unpins it
+    before it is freed.
 
     Return None if CUDA refuses. Copies still work then, through CUDA's own buffers.
 
@@ -61,7 +65,9 @@ def pin(memory: memoryview, device: torch.device) -> Wait | None:
         if os.getpid() == owner:  # a forked child has no CUDA
             _apart(lambda: _runtime(device).cudaHostUnregister(place))
 
-    refusal = _apart(lambda: int(_runtime(device).cudaHostRegister(place, memory.nbytes, _PORTABLE)))
+    refusal = _apart(
+        lambda: int(_runtime(device).cudaHostRegister(place, memory.nbytes, _PORTABLE))
+    )
     return unpin if refusal == 0 else None
 
 
@@ -73,8 +79,8 @@ def _runtime(device: torch.device) -> Any:
 def _apart(function: Callable[[], Any]) -> Any:
     """Return the result of `function`; None if it raised.
 
-    In a new thread, if the system gives one: CUDA keeps an error for the thread in which it occurred, and torch would
-    report it for the next kernel of that thread.
+    In a new thread, if the system gives one: CUDA keeps an error for the thread in which it
+    occurred, and torch would report it for the next kernel of that thread.
     """
     outcome: list[Any] = []
 

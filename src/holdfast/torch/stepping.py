@@ -1,4 +1,6 @@
-"""Stepping: which optimizers step during a run's first steps, and which parameters. Keeps none of them alive."""
+"""Stepping: which optimizers step during a run's first steps,
+and which parameters. Keeps none of them alive.
+"""
 
 from __future__ import annotations
 
@@ -53,14 +55,20 @@ class Steps:
         return set[int]().union(*(each.parameters for each in list(self._seen.values())))
 
     def untracked(self, held: set[int], kept: Mapping[int, Any]) -> Iterator[tuple[Optimizer, str]]:
-        """Yield each optimizer outside of `kept` that carries something from step to step for a parameter in `held`.
+        """Yield each optimizer outside of `kept` that carries something from step to step for a
+        parameter in `held`.
 
-        `held`: the memory of all tensors that the run saves. `kept`: optimizers by their ids. Yield also what it
-        carries. One that is made anew in each step carries nothing over a safe point.
+        `held`: the memory of all tensors that the run saves. `kept`: optimizers by their ids. Yield
+        also what it carries. One that is made anew in each step carries nothing over a safe point.
         """
         for each in list(self._seen.values()):
             optimizer = each.optimizer()
-            if optimizer is None or id(optimizer) in kept or len(each.points) < 2 or each.parameters.isdisjoint(held):
+            if (
+                optimizer is None
+                or id(optimizer) in kept
+                or len(each.points) < 2
+                or each.parameters.isdisjoint(held)
+            ):
                 continue
             if any(_holds_something(entry) for entry in list(optimizer.state.values())):
                 yield optimizer, "its state"
@@ -84,12 +92,17 @@ class Steps:
         if each.reads < _READS:
             each.reads += 1
             groups = optimizer.param_groups
-            each.parameters |= {storage(one) for group in groups for one in group["params"] if one.grad is not None}
+            each.parameters |= {
+                storage(one) for group in groups for one in group["params"] if one.grad is not None
+            }
 
 
 def _options(optimizer: Optimizer) -> list[dict[str, Any]]:
     kinds = (bool, int, float, tuple)
-    return [{name: each for name, each in group.items() if isinstance(each, kinds)} for group in optimizer.param_groups]
+    return [
+        {name: each for name, each in group.items() if isinstance(each, kinds)}
+        for group in optimizer.param_groups
+    ]
 
 
 def _holds_something(entry: Any) -> bool:

@@ -16,7 +16,8 @@ from .items import Now, data, memory
 DTYPES: Mapping[str, torch.dtype] = {
     name: getattr(torch, name) for name in ITEMSIZE.keys() - ML_DTYPES if hasattr(torch, name)
 }
-AROUND_BYTES = 16 << 20  # most bytes that exist twice while read into memory no file can be read into
+# most bytes that exist twice while read into memory no file can be read into
+AROUND_BYTES = 16 << 20
 
 
 class TensorFacts(NamedTuple):
@@ -59,7 +60,9 @@ def checked(stored: LeafReader) -> tuple[torch.dtype, list[int] | None]:
     if stride is not None and not (
         are_sizes(stride) and len(stride) == len(stored.shape) and is_dense(stored.shape, stride)
     ):
-        raise Damaged(f"leaf {stored.key!r}: stride {stride!r} does not fit the shape {list(stored.shape)}")
+        raise Damaged(
+            f"leaf {stored.key!r}: stride {stride!r} does not fit the shape {list(stored.shape)}"
+        )
     return dtype, stride
 
 
@@ -69,17 +72,22 @@ def require_described(stored: LeafReader) -> None:
     Raises:
         Damaged: its dtype, shape, stride and size contradict each other.
     """
-    if not hasattr(type(stored), "pieces"):  # in pieces: their sizes lie with other ranks, and are checked at a read
+    # in pieces: their sizes lie with other ranks, and are checked at a read
+    if not hasattr(type(stored), "pieces"):
         checked(stored)
 
 
 class TensorRestore:
-    """Stored leaves to be read into live tensors. `into` and `fresh` only record the request; `run` reads all."""
+    """Stored leaves to be read into live tensors.
+    `into` and `fresh` only record the request; `run` reads all.
+    """
 
     def __init__(self) -> None:
-        # from the file into the tensor's own memory; tied tensors, which share leaf and address, once
+        # from the file into the tensor's own memory; tied tensors, which share leaf and address,
+        # once
         self._straight: dict[tuple[str, int], tuple[torch.Tensor, LeafReader]] = {}
-        self._parts: dict[str, list[pieces.Cut]] = {}  # leaf's key -> cuts that are read through a copy of the leaf
+        # leaf's key -> cuts that are read through a copy of the leaf
+        self._parts: dict[str, list[pieces.Cut]] = {}
 
     def into(self, live: torch.Tensor, stored: LeafReader | torch.Tensor) -> None:
         """Fill `live` with the stored values."""
@@ -87,21 +95,29 @@ class TensorRestore:
             with torch.no_grad():
                 live.copy_(stored)
             return
-        for cut in pieces.cuts(live, stored) if pieces.is_dtensor(live) else [pieces.Cut(live, stored, (...,))]:
+        for cut in (
+            pieces.cuts(live, stored)
+            if pieces.is_dtensor(live)
+            else [pieces.Cut(live, stored, (...,))]
+        ):
             self.part(cut)
 
     def part(self, cut: pieces.Cut) -> None:
         """Fill its tensor with these items of its leaf."""
         live, stored = cut.live, cut.stored
         if pieces.is_whole(cut) and DTYPES.get(stored.dtype) is live.dtype and _is_plain(live):
-            # tied tensors may count their versions apart: no graph made before may go backward over new bytes
+            # tied tensors may count their versions apart: no graph made before may go backward over
+            # new bytes
             torch.autograd.graph.increment_version(live)
             self._straight.setdefault((stored.key, live.data_ptr()), (live, stored))
         elif live.numel():
             self._parts.setdefault(stored.key, []).append(cut)
 
-    def fresh(self, stored: LeafReader, device: torch.device, parameter: torch.Tensor | None = None) -> torch.Tensor:
-        """Return a new tensor on `device` with the stored dtype, shape and stride; `run` fills in its values.
+    def fresh(
+        self, stored: LeafReader, device: torch.device, parameter: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Return a new tensor on `device` with the stored dtype, shape and stride; `run` fills in
+        its values.
 
         If its parameter is a DTensor it becomes one as well, unless it is a single number.
         """
@@ -113,9 +129,13 @@ class TensorRestore:
         return tensor
 
     def run(self) -> None:
-        """Read all of them, straight from the files where possible; of the others, few exist twice at a time."""
+        """Read all of them, straight from the files where possible;
+        of the others, few exist twice at a time.
+        """
         now = Now()
-        read_all([(stored, data(live, now)) for live, stored in self._straight.values() if live.numel()])
+        read_all(
+            [(stored, data(live, now)) for live, stored in self._straight.values() if live.numel()]
+        )
         parts = [*self._parts.values()]
         self._straight, self._parts = {}, {}
         while parts:
@@ -146,7 +166,9 @@ def _fill(parts: list[list[pieces.Cut]]) -> None:
 
 
 def differing(path: str, stored: object, live: object) -> list[str]:
-    """Return one line per fact that differs between stored leaf and live tensor; none for lazy or other objects."""
+    """Return one line per fact that differs between stored leaf and live tensor;
+    none for lazy or other objects.
+    """
     if not isinstance(live, torch.Tensor) or is_lazy(live):
         return []
     there, here = facts(stored), facts(live)
@@ -200,7 +222,9 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
     """Whether each item has its own place and no place is empty."""
     expected = 1
-    for step, extent in sorted((step, extent) for step, extent in zip(stride, shape, strict=True) if extent != 1):
+    for step, extent in sorted(
+        (step, extent) for step, extent in zip(stride, shape, strict=True) if extent != 1
+    ):
         if step != expected:
             return False
         expected *= extent
@@ -208,4 +232,6 @@ def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def are_sizes(sizes: Any) -> bool:
-    return isinstance(sizes, list) and all(type(size) is int and 0 <= size < 2**62 for size in sizes)
+    return isinstance(sizes, list) and all(
+        type(size) is int and 0 <= size < 2**62 for size in sizes
+    )

@@ -17,7 +17,8 @@ class TimestampedTimer:
         ...
         timer.report("loading the data")
 
-    No clock that is set meanwhile changes a duration. Tracked by a `Run`, the total goes on after a resume.
+    No clock that is set meanwhile changes a duration. Tracked by a `Run`, the total goes on after a
+    resume.
 
     Args:
         report: what the first line says.
@@ -58,4 +59,6 @@ class TimestampedTimer:
     def _say(self, what: str, took_s: float) -> None:
         if my_rank() == 0:
             when = time.strftime("%Y-%m-%d %H:%M:%S")
-            self._tell(f"[ {when} ] {what:<70}{1000 * took_s:>12,.3f} ms, {self.running:>12,.2f} s total")
+            self._tell(
+                f"[ {when} ] {what:<70}{1000 * took_s:>12,.3f} ms, {self.running:>12,.2f} s total"
+            )

@@ -1,12 +1,12 @@
 """The twin of a DataLoader: the user's settings, with an order and a generator of Holdfast's own.
 
-A twin draws from generators of its own. So that a loop with Holdfast sees the numbers of a loop without it, the global
-generator moves as the plain loader would have moved it when an epoch begins:
+A twin draws from generators of its own. So that a loop with Holdfast sees the numbers of a loop
+without it, the global generator moves as the plain loader would have moved it when an epoch begins:
 
-    each new iterator             one number, the seed of its workers; from `generator=` if the loader was given one
-    persistent workers            that number in the loader's first epoch only
-    torch's samplers with chance  what they draw at their first index, unless they have a generator of their own
-    a sampler of the user's       nothing: it draws from a stream of its own (plans.py)
+    each new iterator             one number, the seed of its workers; from `generator=` if the
+    loader was given one persistent workers            that number in the loader's first epoch only
+    torch's samplers with chance  what they draw at their first index, unless they have a generator
+    of their own a sampler of the user's       nothing: it draws from a stream of its own (plans.py)
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ import warnings
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from ..data.facts import facts
 from ..data.seeded import Seeded
@@ -24,24 +30,43 @@ from .workers import WorkerInit
 
 
 def twin_of(
-    loader: DataLoader[Any], steps: Any = None, dataset: Any = None, kind: Any = DataLoader, **settings: Any
+    loader: DataLoader[Any],
+    steps: Any = None,
+    dataset: Any = None,
+    kind: Any = DataLoader,
+    **settings: Any,
 ) -> Any:
-    """A `kind` of loader like `loader`; `steps` takes the place of its batch sampler, `dataset` of its dataset."""
+    """A `kind` of loader like `loader`;
+    `steps` takes the place of its batch sampler, `dataset` of its dataset.
+    """
     if loader.num_workers and not getattr(loader, "in_order", True):  # since torch 2.6
-        warnings.warn("in_order=False: batches stay in order, or no run could be repeated", UserWarning, stacklevel=2)
+        warnings.warn(
+            "in_order=False: batches stay in order, or no run could be repeated",
+            UserWarning,
+            stacklevel=2,
+        )
     order: dict[str, Any] = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
     if steps is not None:
-        order = {"batch_sampler": steps} if loader.batch_sampler is not None else {"sampler": steps, "batch_size": None}
+        order = (
+            {"batch_sampler": steps}
+            if loader.batch_sampler is not None
+            else {"sampler": steps, "batch_size": None}
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the user's own loader has warned already
-        return kind(loader.dataset if dataset is None else dataset, **order, **{**_settings(loader), **settings})
+        return kind(
+            loader.dataset if dataset is None else dataset,
+            **order,
+            **{**_settings(loader), **settings},
+        )
 
 
 def draw_seed_of_workers(loader: DataLoader[Any], twin: Any, seed: int) -> None:
-    """Draw the number that seeds the workers of `loader`. The next iterator of `twin` will draw the same one.
+    """Draw the number that seeds the workers of `loader`. The next iterator of `twin` will draw the
+    same one.
 
-    A generator of the user's may not be tracked, and then a resume finds it in another state. So it is only advanced,
-    and the workers get `seed`.
+    A generator of the user's may not be tracked, and then a resume finds it in another state. So it
+    is only advanced, and the workers get `seed`.
     """
     if loader.generator is None:
         twin.generator.set_state(torch.get_rng_state())
@@ -67,9 +92,18 @@ def _draw(generator: torch.Generator) -> None:
 
 
 def torchdatas(name: str) -> Any:
-    """Return the object of that name in `torchdata.stateful_dataloader`, if the program has imported it."""
+    """Return the object of that name in `torchdata.stateful_dataloader`,
+    if the program has imported it.
+    """
     homes = ("torchdata.stateful_dataloader", "torchdata.stateful_dataloader.sampler")
-    return next((found for home in homes if (found := getattr(sys.modules.get(home), name, None)) is not None), None)
+    return next(
+        (
+            found
+            for home in homes
+            if (found := getattr(sys.modules.get(home), name, None)) is not None
+        ),
+        None,
+    )
 
 
 def _settings(loader: DataLoader[Any]) -> dict[str, Any]:
@@ -80,11 +114,19 @@ def _settings(loader: DataLoader[Any]) -> dict[str, Any]:
     if loader.pin_memory_device:  # deprecated: even naming its default may warn one day
         names.append("pin_memory_device")
     settings = {name: getattr(loader, name) for name in names}
-    return {**settings, "worker_init_fn": WorkerInit(loader.worker_init_fn), "generator": torch.Generator()}
+    return {
+        **settings,
+        "worker_init_fn": WorkerInit(loader.worker_init_fn),
+        "generator": torch.Generator(),
+    }
 
 
 def facts_of(loader: DataLoader[Any]) -> dict[str, Any]:
     """Return the facts of a DataLoader; its length is that of its dataset, in samples."""
     dataset = loader.dataset
-    name = f"Seeded({type(dataset.dataset).__name__})" if isinstance(dataset, Seeded) else type(dataset).__name__
+    name = (
+        f"Seeded({type(dataset.dataset).__name__})"
+        if isinstance(dataset, Seeded)
+        else type(dataset).__name__
+    )
     return facts(loader, dataset) | {"dataset": name}

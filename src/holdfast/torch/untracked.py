@@ -1,4 +1,6 @@
-"""Untracked: finds torch's objects that a loop uses and a run does not save: optimizers, parameters, copies."""
+"""Untracked: finds torch's objects that a loop uses and a run does not save: optimizers,
+parameters, copies.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ def held_by(objects: Mapping[str, Any], captured: Mapping[str, Any]) -> set[int]
 def untracked(
     objects: Mapping[str, Any], held: set[int], more_held: set[int], steps: Steps
 ) -> Iterator[tuple[str, str]]:
-    """Yield name and line of each tracked optimizer that steps parameters which no tracked object holds.
+    """Yield name and line of each tracked optimizer that steps parameters which no tracked object
+    holds.
 
     `more_held`: the memory of tensors that a tracked object reaches, and may save in its own way.
     """
@@ -46,36 +49,65 @@ def untracked(
     for name, optimizer in optimizers.items():
         known = [each for each in _parameters(optimizer) if each.numel()]
         stepped = steps.parameters_of(optimizer)
-        own = [each for each in known if storage(each) in stepped or (each.requires_grad and each in optimizer.state)]
-        lost = [each for each in own if storage(each) not in held and storage(each) not in more_held]
+        own = [
+            each
+            for each in known
+            if storage(each) in stepped or (each.requires_grad and each in optimizer.state)
+        ]
+        lost = [
+            each for each in own if storage(each) not in held and storage(each) not in more_held
+        ]
         if lost and len(lost) == len(own):
-            others = [each for other, one in optimizers.items() if other != name for each in _parameters(one)]
+            others = [
+                each
+                for other, one in optimizers.items()
+                if other != name
+                for each in _parameters(one)
+            ]
             yield name, _line(name, known, objects, lost, {storage(each) for each in others})
         elif lost:
             yield name, _line(name, [], {}, lost, set())
 
 
 def _line(
-    name: str, parameters: list[torch.Tensor], objects: Mapping[str, Any], lost: list[torch.Tensor], stepped: set[int]
+    name: str,
+    parameters: list[torch.Tensor],
+    objects: Mapping[str, Any],
+    lost: list[torch.Tensor],
+    stepped: set[int],
 ) -> str:
     for model_name, model in objects.items():
-        own = [each for each in model.parameters() if each.numel()] if isinstance(model, nn.Module) else []
+        own = (
+            [each for each in model.parameters() if each.numel()]
+            if isinstance(model, nn.Module)
+            else []
+        )
         if own and _shapes(own) == _shapes(parameters) and stepped.isdisjoint(map(storage, own)):
             return (
-                f"state[{name!r}] steps parameters that no tracked object holds, and none of those of "
-                f"state[{model_name!r}], a model of the same shapes: the model that learns is not saved. "
+                f"state[{name!r}] steps parameters that no "
+                "tracked object holds, and none of those of "
+                f"state[{model_name!r}], a model of the same shapes: "
+                "the model that learns is not saved. "
                 "Give the run the model whose parameters the optimizer was made with"
             )
     first = f"of shape {tuple(lost[0].shape)}"
-    many = f"a parameter {first}" if len(lost) == 1 else f"{len(lost)} parameters, the first {first},"
+    many = (
+        f"a parameter {first}" if len(lost) == 1 else f"{len(lost)} parameters, the first {first},"
+    )
     return (
-        f"state[{name!r}] steps {many} that no tracked object holds: a resume loses what was learned there. "
-        "Give the run the module, or the tensor itself, beside the model: dict(model=model, criterion=criterion, ...)"
+        f"state[{name!r}] steps {many} that no tracked object holds: "
+        "a resume loses what was learned there. "
+        "Give the run the module, or the tensor itself, "
+        "beside the model: dict(model=model, criterion=criterion, ...)"
     )
 
 
-def forgotten(steps: Steps, held: set[int], kept: Mapping[int, Any], captured: Any) -> Iterator[tuple[Any, str]]:
-    """Yield each optimizer that steps saved parameters, is not in `kept`, and whose own state is not saved."""
+def forgotten(
+    steps: Steps, held: set[int], kept: Mapping[int, Any], captured: Any
+) -> Iterator[tuple[Any, str]]:
+    """Yield each optimizer that steps saved parameters,
+    is not in `kept`, and whose own state is not saved.
+    """
     saved: set[int] | None = None
     for optimizer, what in steps.untracked(held, kept):
         saved = places([captured]) if saved is None else saved
@@ -85,15 +117,22 @@ def forgotten(steps: Steps, held: set[int], kept: Mapping[int, Any], captured: A
 
 
 def saves_alone(value: Any) -> bool:
-    """Whether it is of torch's own kind: its state_dict() does not contain the objects that it refers to."""
+    """Whether it is of torch's own kind:
+    its state_dict() does not contain the objects that it refers to.
+    """
     method = getattr(type(value), "state_dict", None)
     homes = (nn.Module.state_dict, Optimizer.state_dict, GradScaler.state_dict)
-    is_schedulers = getattr(method, "__module__", "") == LRScheduler.__module__  # LambdaLR has one of its own
-    return (method in homes or is_schedulers) and type(value).__dict__.get("get_extra_state") is None
+    # LambdaLR has one of its own
+    is_schedulers = getattr(method, "__module__", "") == LRScheduler.__module__
+    return (method in homes or is_schedulers) and type(value).__dict__.get(
+        "get_extra_state"
+    ) is None
 
 
 def learned(module: nn.Module, held: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The parameters and buffers of a module outside of `held`; not those in which batch norm counts."""
+    """The parameters and buffers of a module outside of `held`;
+    not those in which batch norm counts.
+    """
     for name, each in module.named_modules():
         buffers = [] if isinstance(each, _NormBase) else each.named_buffers(recurse=False)
         for key, one in chain(each.named_parameters(recurse=False), buffers):
@@ -122,7 +161,12 @@ def alone(value: Any) -> bool:
         return True
     try:
         return _uses(value) == _uses(torch.zeros(1))
-    except (AttributeError, RuntimeError, TypeError, NotImplementedError):  # another torch, or no plain tensor
+    except (
+        AttributeError,
+        RuntimeError,
+        TypeError,
+        NotImplementedError,
+    ):  # another torch, or no plain tensor
         return False
 
 

@@ -30,10 +30,13 @@ def is_model(target: object) -> TypeGuard[nn.Module]:
 def match(model: nn.Module, stored: Mapping[str, Any], rename: Mapping[str, str]) -> Match:
     """Return which leaves of `stored` fit the model after renaming; nothing is changed or read.
 
-    `rename`: prefix in the checkpoint -> prefix here, whole parts of a name; the longest that fits counts.
+    `rename`: prefix in the checkpoint -> prefix here, whole parts of a name; the longest that fits
+    counts.
     """
     if not isinstance(stored, Mapping):
-        raise Mismatch(f"the checkpoint holds no model there, but a value of type {type(stored).__name__}")
+        raise Mismatch(
+            f"the checkpoint holds no model there, but a value of type {type(stored).__name__}"
+        )
     modules.require_names(stored)
     live, there = modules.entries(model), _renamed(stored, rename)
     both = [name for name in live if name in there]
@@ -51,7 +54,9 @@ def read_matching(model: nn.Module, stored: Mapping[str, Any], rename: Mapping[s
     live, there = modules.entries(model), _renamed(stored, rename)
     tree = {name: value for name, value in live.items() if not is_lazy(value)}
     tree |= {name: there[name] for name in match(model, stored, rename).loaded}
-    versions = {moved(name, rename): version for name, version in stored.get(modules.METADATA, {}).items()}
+    versions = {
+        moved(name, rename): version for name, version in stored.get(modules.METADATA, {}).items()
+    }
     modules.restore(model, tree | {modules.METADATA: versions})
 
 

@@ -1,6 +1,8 @@
-"""Workers of a DataLoader: they ignore the signals that stop a run, and end with the loop that they work for.
+"""Workers of a DataLoader: they ignore the signals that stop a run, and end with the loop that they
+work for.
 
-Schedulers and terminals signal whole process groups. If a worker died of such a signal, the last save would fail.
+Schedulers and terminals signal whole process groups. If a worker died of such a signal, the last
+save would fail.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ class WorkerInit(Unstopped):
 
 
 def iterate(twin: Any) -> Iterator[Any]:
-    """Return an iterator of the twin; its workers ignore stop signals also where torch is younger than the run."""
+    """Return an iterator of the twin;
+    its workers ignore stop signals also where torch is younger than the run.
+    """
     with sheltered():
         return iter(twin)
 
@@ -57,11 +61,13 @@ def sheltered() -> Iterator[None]:
         users = loader.worker_init_fn
         if not isinstance(users, Unstopped):
             loader.worker_init_fn = Unstopped(users)
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)  # until Unstopped runs: children inherit it
+        # until Unstopped runs: children inherit it
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
         try:
             method = (loader.multiprocessing_context or multiprocessing).get_start_method()
             if method != "fork":
-                resource_tracker.ensure_running()  # started by the first worker, it would unblock these signals
+                # started by the first worker, it would unblock these signals
+                resource_tracker.ensure_running()
                 signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
             if method == "forkserver":
                 _start_forkserver()
@@ -78,8 +84,8 @@ def sheltered() -> Iterator[None]:
 
 
 def _start_forkserver() -> None:
-    """Start a forkserver under the signals that are blocked now. A forkserver from before the run keeps serving its own
-    children.
+    """Start a forkserver under the signals that are blocked now. A forkserver from before the run
+    keeps serving its own children.
     """
     server: Any = forkserver._forkserver  # noqa: SLF001
     with server._lock:  # noqa: SLF001
@@ -93,22 +99,30 @@ _forkservers: set[int] = set()  # those that block the signals
 
 
 def _ignore_stop_signals() -> None:
-    """In a worker: ignore the signals that stop a run. A SIGTERM from the parent still ends it, or any once the parent
-    has ended.
+    """In a worker: ignore the signals that stop a run. A SIGTERM from the parent still ends it, or
+    any once the parent has ended.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # a handler does not learn who sent it
+    # a handler does not learn who sent it
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     for number in _STOP_SIGNALS:
         if number != signal.SIGTERM:
             signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, set(_STOP_SIGNALS) - {signal.SIGTERM})
-    parent = multiprocessing.parent_process()  # who asked for this worker; os.getppid() may be a forkserver
+    # who asked for this worker; os.getppid() may be a forkserver
+    parent = multiprocessing.parent_process()
     starter = os.getppid()
-    Thread(target=_end_on_sigterm_from, args=[parent.pid if parent else starter, starter], daemon=True).start()
+    Thread(
+        target=_end_on_sigterm_from, args=[parent.pid if parent else starter, starter], daemon=True
+    ).start()
 
 
 def _end_on_sigterm_from(user: int | None, starter: int) -> None:
     while hasattr(signal, "sigwaitinfo"):  # macOS does not tell who sent it: there it stays blocked
-        if signal.sigwaitinfo({signal.SIGTERM}).si_pid == user or os.getppid() != starter or not _exists(user):
+        if (
+            signal.sigwaitinfo({signal.SIGTERM}).si_pid == user
+            or os.getppid() != starter
+            or not _exists(user)
+        ):
             os._exit(0)
 
 

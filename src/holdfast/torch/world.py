@@ -1,4 +1,6 @@
-"""Which rank this process is, of how many: as the caller says, as torch's process group says, or a process alone."""
+"""Which rank this process is, of how many: as the caller says,
+as torch's process group says, or a process alone.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,12 @@ def my_rank() -> int:
 
 
 def world(rank: int | None = None, size: int | None = None) -> World:
-    """The given rank and size. The process group says what is not given; without a group, this process is alone.
+    """The given rank and size. The process group says what is not given; without a group, this
+    process is alone.
 
     Raises:
-        UsageError: no such rank; or torchrun or the like started several ranks, and they have no process group yet.
+        UsageError: no such rank; or torchrun or the like started several ranks, and they have no
+            process group yet.
     """
     if is_grouped():
         rank = distributed.get_rank() if rank is None else rank
@@ -41,7 +45,9 @@ def world(rank: int | None = None, size: int | None = None) -> World:
         )
     size = 1 if size is None else size
     if rank is None and size > 1:
-        raise UsageError(f"which of the {size} ranks is this? Give rank=, or call init_process_group() first")
+        raise UsageError(
+            f"which of the {size} ranks is this? Give rank=, or call init_process_group() first"
+        )
     rank = rank or 0
     if not 0 <= rank < size:
         raise UsageError(f"rank {rank} of {size}: ranks count from 0")

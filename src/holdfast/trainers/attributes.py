@@ -1,8 +1,8 @@
 """Attributes of the user's own objects that training changes: lists, numbers, tensors.
 
-For example, `self.outputs = []`, appended to in each step and read at the epoch's end, is not in a trainer's own
-checkpoints. Attributes that training has not changed are not saved, so that a script may give them another value later:
-a path, for example.
+For example, `self.outputs = []`, appended to in each step and read at the epoch's end, is not in a
+trainer's own checkpoints. Attributes that training has not changed are not saved, so that a script
+may give them another value later: a path, for example.
 """
 
 from __future__ import annotations
@@ -31,21 +31,32 @@ _GENERATORS = ("Generator", "RandomState")  # NumPy's and torch's
 class PlainAttributes:
     """The plain attributes of one object, but for the framework's own; or `only` some of them."""
 
-    def __init__(self, target: Any, frameworks: Collection[str] = (), *, only: Collection[str] | None = None) -> None:
+    def __init__(
+        self, target: Any, frameworks: Collection[str] = (), *, only: Collection[str] | None = None
+    ) -> None:
         self._target, self._frameworks, self._only = target, frameworks, only
         self._before = {name: _digest(value) for name, value in self._plain().items()}
         self._sizes = dict(self._lost())
         self._said = False
 
     def changed(self) -> dict[str, Any]:
-        """Return the attributes that changed since the training began. A line names containers that are lost."""
-        if not self._said and (lost := [name for name, size in self._lost() if self._sizes.get(name) != size]):
+        """Return the attributes that changed since the training began.
+        A line names containers that are lost.
+        """
+        if not self._said and (
+            lost := [name for name, size in self._lost() if self._sizes.get(name) != size]
+        ):
             self._said = True
             warn(
-                f"{type(self._target).__name__}.{lost[0]} changes, and holds what cannot be saved as an attribute: a "
+                f"{type(self._target).__name__}.{lost[0]} changes, "
+                "and holds what cannot be saved as an attribute: a "
                 "resume does not have it. Give it in state=, or keep plain lists, dicts and numbers"
             )
-        return {name: value for name, value in self._plain().items() if self._before.get(name) != _digest(value)}
+        return {
+            name: value
+            for name, value in self._plain().items()
+            if self._before.get(name) != _digest(value)
+        }
 
     def restore(self, stored: Mapping[str, Any]) -> None:
         """Restore the stored attributes, in place if possible."""
@@ -63,14 +74,21 @@ class PlainAttributes:
     def _lost(self) -> Iterator[tuple[str, int]]:
         """Yield the containers that cannot be saved, with their sizes."""
         return (
-            (name, len(value)) for name, value in self._own() if isinstance(value, _CONTAINERS) and not _is_plain(value)
+            (name, len(value))
+            for name, value in self._own()
+            if isinstance(value, _CONTAINERS) and not _is_plain(value)
         )
 
 
 def set_by(kind: type) -> set[str]:
     """Return the names of the attributes that the methods of a class set."""
     methods = map(inspect.unwrap, filter(inspect.isfunction, vars(kind).values()))
-    return {each.argval for method in methods for each in dis.get_instructions(method) if each.opname == "STORE_ATTR"}
+    return {
+        each.argval
+        for method in methods
+        for each in dis.get_instructions(method)
+        if each.opname == "STORE_ATTR"
+    }
 
 
 def _is_plain(value: Any, within: tuple[int, ...] = ()) -> bool:
@@ -84,7 +102,9 @@ def _is_plain(value: Any, within: tuple[int, ...] = ()) -> bool:
         return all(_is_plain(each, inside) for each in value)
     if kind in _MAPPINGS:
         known = kind is not defaultdict or value.default_factory in (None, *FACTORIES.values())
-        return known and all(_is_plain(key) and _is_plain(each, inside) for key, each in value.items())
+        return known and all(
+            _is_plain(key) and _is_plain(each, inside) for key, each in value.items()
+        )
     if kind.__name__ in _GENERATORS and codec.framework(kind) is not None:
         return True
     if f"{kind.__module__}.{kind.__name__}" == "torch.Tensor":

@@ -1,6 +1,7 @@
 """Event files of TensorBoard: how many events a record has, and the cut after a number of them.
 
-A record lies in the files of several attempts, in their order. Each file begins with an event of its format.
+A record lies in the files of several attempts, in their order. Each file begins with an event of
+its format.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ class EventFiles:
     """Counts events, and each file anew only when it has grown."""
 
     def __init__(self) -> None:
-        self._known: dict[Path, tuple[int, int]] = {}  # size and number of events, when they were counted last
+        # size and number of events, when they were counted last
+        self._known: dict[Path, tuple[int, int]] = {}
 
     def count(self, paths: Iterable[Path]) -> int:
         return sum(map(self._count, paths))
@@ -28,7 +30,9 @@ class EventFiles:
 
 
 def cut(paths: Iterable[Path], wanted: int) -> int:
-    """Cut off what comes after so many events; remove files of which nothing stays. Return how many are missing."""
+    """Cut off what comes after so many events; remove files of which nothing stays. Return how
+    many are missing.
+    """
     for path in paths:
         ends = _ends_of_events(path)[1:]
         if not wanted:
@@ -40,7 +44,9 @@ def cut(paths: Iterable[Path], wanted: int) -> int:
 
 
 def _ends_of_events(path: Path) -> list[int]:
-    """Return where each whole event of a file ends: its length in 8 bytes, 4 of a checksum, itself, and 4 again."""
+    """Return where each whole event of a file ends: its length in 8 bytes, 4 of a checksum,
+    itself, and 4 again.
+    """
     ends, size = [0], path.stat().st_size
     with open(path, "rb") as file:
         while len(head := file.read(8)) == 8:

@@ -1,8 +1,10 @@
-"""Foreign names: the names of a framework that an adapter wraps, and checks that they are as expected.
+"""Foreign names: the names of a framework that an adapter wraps, and checks that they are as
+expected.
 
-A version number says little: a patch release may rename a private method, and most releases change none of them. So
-each name itself is checked before anything is wrapped. A missing name is refused. If only its source has changed, the
-run saves at the ends of its epochs until a drill has proven it (`run/unproven.py`).
+A version number says little: a patch release may rename a private method, and most releases change
+none of them. So each name itself is checked before anything is wrapped. A missing name is refused.
+If only its source has changed, the run saves at the ends of its epochs until a drill has proven it
+(`run/unproven.py`).
 """
 
 from __future__ import annotations
@@ -25,12 +27,15 @@ class ForeignName(NamedTuple):
     """A function, class or attribute of a framework that an adapter relies on."""
 
     path: str  # "lightning.pytorch.loops.fit_loop:_FitLoop.advance": module, colon, name in it
-    parameters: tuple[str, ...] | None = None  # of a function: the names that it must have, in their order
-    sources: frozenset[str] = frozenset()  # `digest` of each source that the tests were run with; empty: any
+    # of a function: the names that it must have, in their order
+    parameters: tuple[str, ...] | None = None
+    # `digest` of each source that the tests were run with; empty: any
+    sources: frozenset[str] = frozenset()
 
 
 def require(framework: str, names: Iterable[ForeignName]) -> Unproven | None:
-    """Return which of `names` have changed since the tests were run, with the version; None: none has.
+    """Return which of `names` have changed since the tests were run, with the version; None: none
+    has.
 
     Raises:
         UsageError: a name is gone, or takes other parameters.
@@ -39,7 +44,8 @@ def require(framework: str, names: Iterable[ForeignName]) -> Unproven | None:
     for name in names:
         if why := unlike(name):
             raise UsageError(
-                f"holdfast.{framework} does not fit this {framework}: {name.path} {why}. Install a version that "
+                f"holdfast.{framework} does not fit this {framework}: "
+                f"{name.path} {why}. Install a version that "
                 "docs/frameworks.md lists, or a newer Holdfast"
             )
         if found := changed_to(name):
@@ -47,7 +53,9 @@ def require(framework: str, names: Iterable[ForeignName]) -> Unproven | None:
     if not changed:
         return None
     packages = dict.fromkeys(path.partition(":")[0].partition(".")[0] for path in changed)
-    kind = " and ".join(f"{each} {getattr(sys.modules[each], '__version__', '')}".strip() for each in packages)
+    kind = " and ".join(
+        f"{each} {getattr(sys.modules[each], '__version__', '')}".strip() for each in packages
+    )
     code = hashlib.sha256(f"{kind} {sorted(changed.items())}".encode()).hexdigest()[:32]
     return Unproven(code, kind, _told([path.partition(":")[2] for path in changed]))
 
@@ -72,7 +80,9 @@ def unlike(name: ForeignName) -> str:
 
 
 def changed_to(name: ForeignName) -> str:
-    """Return the digest of the installed `name` if the tests were never run with this source; otherwise ""."""
+    """Return the digest of the installed `name` if the tests were never run with this source;
+    otherwise "".
+    """
     found = digest(lookup(name.path)) if name.sources else ""
     return "" if found in name.sources else found
 
@@ -81,14 +91,20 @@ def lookup(path: str) -> Any:
     module, _, name = path.partition(":")
     found: Any = sys.modules[module]  # the adapter has imported it
     for part in name.split("."):
-        found = inspect.getattr_static(found, part) if inspect.isclass(found) else getattr(found, part)
+        found = (
+            inspect.getattr_static(found, part) if inspect.isclass(found) else getattr(found, part)
+        )
     return found.fget if isinstance(found, property) else getattr(found, "__func__", found)
 
 
 def digest(function: Any) -> str:
-    """Return 16 hexadecimal digits of the source of a function or class, without comments, docstrings and layout."""
+    """Return 16 hexadecimal digits of the source of a function or class, without comments,
+    docstrings and layout.
+    """
     tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and ast.get_docstring(node):
+        if isinstance(
+            node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+        ) and ast.get_docstring(node):
             node.body = node.body[1:] or [ast.Pass()]
     return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:16]

@@ -23,8 +23,8 @@ from ..terminal import say
 
 
 class RunOptions(TypedDict, total=False):
-    """The options of `Run` that every callback takes: all but `finished`. Code after a trainer's loop does not use
-    names that the loop sets.
+    """The options of `Run` that every callback takes: all but `finished`. Code after a trainer's
+    loop does not use names that the loop sets.
     """
 
     keep: Rule
@@ -62,8 +62,8 @@ _finished: set[Path] = set()  # runs that this process has finished
 class Training:
     """The run of one training, and the temporary changes to the trainer's objects.
 
-    Enter it when the trainer's objects exist and before its first epoch: the state is restored then, in place.
-    `untried`: the result of `names.require`.
+    Enter it when the trainer's objects exist and before its first epoch: the state is restored
+    then, in place. `untried`: the result of `names.require`.
     """
 
     def __init__(
@@ -95,11 +95,13 @@ class Training:
         """Require a run that this process has not finished.
 
         Raises:
-            UsageError: this process has finished the run, so that another model would get its weights, and no step.
+            UsageError: this process has finished the run, so that another model would get its
+                weights, and no step.
         """
         if not self.loop.goes_on and self.path.resolve() in _finished:
             error = UsageError(
-                f"{self.run.path}: this process has finished this run, and another training would make no step: give "
+                f"{self.run.path}: this process has finished this run, "
+                "and another training would make no step: give "
                 "it a path of its own, or more epochs or steps"
             )
             self.leave(error)
@@ -110,7 +112,9 @@ class Training:
         replace(self._changed, owner, name, value)
 
     def leave(self, error: BaseException | None = None) -> None:
-        """End the run, and undo `replace`. Without an error the state is saved; with one, nothing is saved."""
+        """End the run, and undo `replace`.
+        Without an error the state is saved; with one, nothing is saved.
+        """
         self._changed.close()
         self.loop.leave(error)
         if error is None:
@@ -118,7 +122,9 @@ class Training:
 
 
 def remembered(path: Path, event: str) -> journal.Event | None:
-    """Return the newest event of that name that an adapter has recorded (`Loop.record`) in the run at `path`."""
+    """Return the newest event of that name that an adapter has recorded (`Loop.record`) in the
+    run at `path`.
+    """
     return next(all_remembered(path, event), None)
 
 
@@ -128,8 +134,8 @@ def all_remembered(path: Path, event: str) -> Iterator[journal.Event]:
 
 
 def leaves_out(path: str | os.PathLike[str], theirs: str) -> bool:
-    """Whether the trainer must not load `theirs`, its own checkpoint, because an earlier attempt of this run began
-    without one.
+    """Whether the trainer must not load `theirs`, its own checkpoint, because an earlier attempt of
+    this run began without one.
 
     A script that looks for the trainer's newest checkpoint finds one in each attempt but the first.
     """
@@ -140,7 +146,8 @@ def leaves_out(path: str | os.PathLike[str], theirs: str) -> bool:
 
 
 def together(own: Mapping[str, Any], users: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the objects that the run tracks: the trainer's own, and those that the user gave as `state`.
+    """Return the objects that the run tracks: the trainer's own, and those that the user gave as
+    `state`.
 
     Raises:
         UsageError: both have an object of the same name.
@@ -157,13 +164,17 @@ def only_one(callbacks: Iterable[Any], kind: type) -> None:
         UsageError: the trainer has several of our callbacks.
     """
     if sum(isinstance(each, kind) for each in callbacks) > 1:
-        raise UsageError(f"one trainer has one {kind.__module__}.{kind.__qualname__}; remove the others")
+        raise UsageError(
+            f"one trainer has one {kind.__module__}.{kind.__qualname__}; remove the others"
+        )
 
 
 def guarded(
     around: Callable[..., Any], original: Callable[..., Any], leave: Callable[[BaseException], None]
 ) -> Callable[..., Any]:
-    """Return `around` in the place of `original`, which it gets as an argument. An error in either ends the run."""
+    """Return `around` in the place of `original`,
+    which it gets as an argument. An error in either ends the run.
+    """
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -184,7 +195,9 @@ def replace(changed: ExitStack, owner: object, name: str, value: Any) -> None:
     def now() -> Any:
         return vars(owner)[name] if name in vars(owner) else getattr(owner, name, None)
 
-    had = name in vars(owner) or isinstance(inspect.getattr_static(type(owner), name, None), property)
+    had = name in vars(owner) or isinstance(
+        inspect.getattr_static(type(owner), name, None), property
+    )
     before = now()
     setattr(owner, name, value)
 

@@ -1,4 +1,5 @@
-"""Transformers: `Holdfast`, a callback of Hugging Face's Trainer, which makes its training resume bit for bit.
+"""Transformers: `Holdfast`, a callback of Hugging Face's Trainer, which makes its training resume
+bit for bit.
 
 from holdfast.transformers import Holdfast
 
@@ -6,8 +7,8 @@ trainer = Trainer(model, args, train_dataset=dataset, callbacks=[Holdfast("runs/
 trainer.train()
 
 callback.py   the callback: what the user writes, and what it refuses
-walk.py       the loop of one train(): what is replaced on the trainer, and where its safe points are
-progress.py   what the trainer remembers beside its model: its state, its sums, its callbacks
+walk.py       the loop of one train(): what is replaced on the trainer, and where its safe points
+are progress.py   what the trainer remembers beside its model: its state, its sums, its callbacks
 loaders.py    what the trainer's loaders read
 """
 
@@ -32,5 +33,7 @@ def __getattr__(name: str) -> Any:
         if error.name not in {"transformers", "accelerate", "torch"}:
             raise
         wanted = "pip install 'transformers[torch]>=5.6'"
-        raise UsageError(f"holdfast.transformers needs {error.name}, which is not installed: {wanted}") from None
+        raise UsageError(
+            f"holdfast.transformers needs {error.name}, which is not installed: {wanted}"
+        ) from None
     return getattr(callback, name)

@@ -22,15 +22,20 @@ from .walk import TrainerWalk
 
 _PLAIN = {
     DistributedType.NO,
-    *(getattr(DistributedType, name) for name in ("MULTI_CPU", "MULTI_GPU") if hasattr(DistributedType, name)),
+    *(
+        getattr(DistributedType, name)
+        for name in ("MULTI_CPU", "MULTI_GPU")
+        if hasattr(DistributedType, name)
+    ),
 }
 
 
 class Holdfast(TrainerCallback):  # type: ignore[misc]
     """Saves and resumes the training of a Trainer: `Trainer(..., callbacks=[Holdfast("runs/x")])`.
 
-    A training that is killed, or stopped by a signal, goes on from its last save when the script runs again, and ends
-    with the same bits. A finished one trains nothing: train() returns what it returned.
+    A training that is killed, or stopped by a signal, goes on from its last save when the script
+    runs again, and ends with the same bits. A finished one trains nothing: train() returns what it
+    returned.
 
     Args:
         path: the run's directory.
@@ -61,7 +66,8 @@ class Holdfast(TrainerCallback):  # type: ignore[misc]
         """
         if self._walk is None or self._walk.run is None:
             raise UsageError(
-                "holdfast.transformers.Holdfast: its run exists from the first epoch to the last one's end"
+                "holdfast.transformers.Holdfast: "
+                "its run exists from the first epoch to the last one's end"
             )
         return self._walk.run
 
@@ -69,12 +75,16 @@ class Holdfast(TrainerCallback):  # type: ignore[misc]
     # -------------------------------------------------------------------------------------
 
     def on_init_end(self, *_: Any, **__: Any) -> None:
-        """Let train() load no checkpoint of the Trainer's own into a run that an earlier attempt has begun."""
+        """Let train() load no checkpoint of the Trainer's own into a run that an earlier attempt
+        has begun.
+        """
         trainer = _caller()[0]
         plain = trainer.train
 
         @wraps(plain)
-        def train(resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        def train(
+            resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
+        ) -> Any:
             if resume_from_checkpoint and leaves_out(self._path, f"{resume_from_checkpoint=}"):
                 resume_from_checkpoint = None
             return plain(resume_from_checkpoint, *args, **kwargs)
@@ -87,11 +97,15 @@ class Holdfast(TrainerCallback):  # type: ignore[misc]
         """Put the run around the loop that begins. It is entered when every callback has begun."""
         del state, control
         trainer, arguments = _caller()
-        if self._walk is not None:  # a training that failed outside of the methods that tell the walk
+        # a training that failed outside of the methods that tell the walk
+        if self._walk is not None:
             self._walk.leave(UsageError("train() began again before this training had ended"))
         only_one(trainer.callback_handler.callbacks, Holdfast)
         _require_fit(trainer, args, arguments, kwargs.get("train_dataloader"))
-        options: RunOptions = {"seed": args.seed if args.data_seed is None else args.data_seed, **self._options}
+        options: RunOptions = {
+            "seed": args.seed if args.data_seed is None else args.data_seed,
+            **self._options,
+        }
         self._walk = TrainerWalk(trainer, self._path, self._state, options, self._untried)
 
     def on_substep_end(self, *_: Any, **__: Any) -> None:
@@ -122,18 +136,26 @@ class Holdfast(TrainerCallback):  # type: ignore[misc]
 
 
 def _caller() -> tuple[Trainer, Mapping[str, Any]]:
-    """Return the trainer whose train() calls us, and the arguments of its loop; a callback does not get them."""
+    """Return the trainer whose train() calls us,
+    and the arguments of its loop; a callback does not get them.
+    """
     frame = sys._getframe(1)  # noqa: SLF001
     while frame is not None:
         trainer = frame.f_locals.get("self")
         if isinstance(trainer, Trainer):
             return trainer, frame.f_locals
         frame = frame.f_back  # type: ignore[assignment]
-    raise UsageError("holdfast.transformers.Holdfast is a callback of transformers.Trainer; nothing else calls it")
+    raise UsageError(
+        "holdfast.transformers.Holdfast is a callback "
+        "of transformers.Trainer; nothing else calls it"
+    )
 
 
 def _require_fit(
-    trainer: Trainer, args: TrainingArguments, arguments: Mapping[str, Any], loader: DataLoader[Any] | None
+    trainer: Trainer,
+    args: TrainingArguments,
+    arguments: Mapping[str, Any],
+    loader: DataLoader[Any] | None,
 ) -> None:
     """Require a Trainer that can be resumed exactly.
 
@@ -144,33 +166,62 @@ def _require_fit(
     optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
     ours = "Holdfast resumes by itself"
     reasons = (
-        (arguments.get("resume_from_checkpoint"), f"{ours}: call train() without resume_from_checkpoint"),
+        (
+            arguments.get("resume_from_checkpoint"),
+            f"{ours}: call train() without resume_from_checkpoint",
+        ),
         (
             "state_dict" in vars(trainer.model),
-            "the model's state_dict() was replaced, and nothing could be restored from it. Leave that out",
+            (
+                "the model's state_dict() was replaced, "
+                "and nothing could be restored from it. Leave that out"
+            ),
         ),
-        (args.enable_jit_checkpoint, f"{ours}, and saves on SIGTERM: leave out enable_jit_checkpoint"),
-        (arguments.get("trial"), "the trials of hyperparameter_search would share one run: train them one by one"),
+        (
+            args.enable_jit_checkpoint,
+            f"{ours}, and saves on SIGTERM: leave out enable_jit_checkpoint",
+        ),
+        (
+            arguments.get("trial"),
+            "the trials of hyperparameter_search would share one run: train them one by one",
+        ),
         (
             args.auto_find_batch_size,
-            "auto_find_batch_size: a batch size that is found by trial would not be found again. Give the one it found",
+            (
+                "auto_find_batch_size: a batch size that is found by "
+                "trial would not be found again. Give the one it found"
+            ),
         ),
         (
-            accelerator.distributed_type not in _PLAIN or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled,
-            f"{accelerator.distributed_type} was not tried. One process, or several with DDP, are known to be exact",
+            accelerator.distributed_type not in _PLAIN
+            or trainer.is_fsdp_enabled
+            or trainer.is_deepspeed_enabled,
+            (
+                f"{accelerator.distributed_type} was not tried. "
+                "One process, or several with DDP, are known to be exact"
+            ),
         ),
         (
             getattr(trainer.data_collator, "generator", None) is not None
             or getattr(trainer.data_collator, "seed", None) is not None,
-            "the collator's seed makes a generator of its own, which no checkpoint holds. Leave its seed out",
+            (
+                "the collator's seed makes a generator of its own, "
+                "which no checkpoint holds. Leave its seed out"
+            ),
         ),
         (
             issubclass(type(loader), DataLoaderDispatcher) and accelerator.num_processes > 1,
-            "with dispatch_batches one process reads for all. Give accelerator_config={'dispatch_batches': False}",
+            (
+                "with dispatch_batches one process reads for all. "
+                "Give accelerator_config={'dispatch_batches': False}"
+            ),
         ),
         (
             hasattr(optimizer, "optimizer_dict"),
-            "a layer-wise optimizer is many, each stepped in the backward pass. Give optim= without 'layerwise'",
+            (
+                "a layer-wise optimizer is many, each stepped in "
+                "the backward pass. Give optim= without 'layerwise'"
+            ),
         ),
     )
     for refused, why in reasons:

@@ -1,4 +1,6 @@
-"""The source of the trainer's loaders: accelerate's own loader stays around ours, with all its functions."""
+"""The source of the trainer's loaders:
+accelerate's own loader stays around ours, with all its functions.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,12 @@ class Walked:
 def repeatable(loader: Any, seed: int) -> Any:
     """Return a loader like this one, whose workers draw the same numbers for the same batch.
 
-    Their draws must not depend on the batches that they read before: a resume begins with new workers.
+    Their draws must not depend on the batches that they read before: a resume begins with new
+    workers.
     """
-    if not (isinstance(loader, DataLoader) and loader.num_workers) or isinstance(loader.dataset, IterableDataset):
+    if not (isinstance(loader, DataLoader) and loader.num_workers) or isinstance(
+        loader.dataset, IterableDataset
+    ):
         return loader
     twin = copy.copy(loader)
     vars(twin).update(dataset=SeededBatches(loader.dataset, seed), _iterator=None)
@@ -47,10 +52,12 @@ def repeatable(loader: Any, seed: int) -> Any:
 
 
 def apart(loader: Any, seed: int) -> Any:
-    """Return the same for an evaluation whose workers persist: iterating it draws nothing from the global generators.
+    """Return the same for an evaluation whose workers persist: iterating it draws nothing from the
+    global generators.
 
-    torch draws the seed of a loader's workers from them when the workers start. An evaluation's persistent workers
-    start once in each process, so that a resumed training would draw once more than an uninterrupted one.
+    torch draws the seed of a loader's workers from them when the workers start. An evaluation's
+    persistent workers start once in each process, so that a resumed training would draw once more
+    than an uninterrupted one.
     """
     twin = repeatable(loader, seed)
     if twin is not loader:

@@ -33,7 +33,8 @@ _LOG = "log"
 
 
 class Progress:
-    """The state of a Trainer: its TrainerState with the whole log history, the running loss, its callbacks' state.
+    """The state of a Trainer: its TrainerState with the whole log history, the running loss, its
+    callbacks' state.
 
     Durations in the log history are kept apart, in `durations`: they differ in any two runs.
     """
@@ -42,16 +43,23 @@ class Progress:
         self._trainer = trainer
         self.durations: dict[str, Any] = {}
         self.restored = False
-        self.evaluated: set[str] = set()  # the persistent evaluation loaders that the training has begun
+        # the persistent evaluation loaders that the training has begun
+        self.evaluated: set[str] = set()
         self._attributes: dict[str, PlainAttributes] = {}
         self._steps = 0  # of the checkpoint's whole training
         self._epochs = 0
 
     def look(self) -> None:
         """Note the attributes of the user's own classes as they are before the first step."""
-        own = {"the trainer": self._trainer} | dict(self._of_kind(lambda each: not isinstance(each, ExportableState)))
+        own = {"the trainer": self._trainer} | dict(
+            self._of_kind(lambda each: not isinstance(each, ExportableState))
+        )
         for name, each in own.items():
-            theirs = [kind for kind in type(each).__mro__ if kind.__module__.partition(".")[0] == "transformers"]
+            theirs = [
+                kind
+                for kind in type(each).__mro__
+                if kind.__module__.partition(".")[0] == "transformers"
+            ]
             ours = any(kind.__module__ == f"{__package__}.callback" for kind in type(each).__mro__)
             if type(each) not in theirs and not ours:
                 known = {_SUMS, *_TRAINER} if each is self._trainer else set()
@@ -65,16 +73,27 @@ class Progress:
         return {
             "state": {name: getattr(trainer.state, name) for name in _STATE},
             "history": [_without_timings(entry) for entry in trainer.state.log_history],
-            "trainer": {name: getattr(trainer, name) for name in _TRAINER if hasattr(trainer, name)},
+            "trainer": {
+                name: getattr(trainer, name) for name in _TRAINER if hasattr(trainer, name)
+            },
             "loss": trainer._tr_loss,  # noqa: SLF001
             "sums": _plain(sums) if isinstance(sums, dict) else None,
-            "callbacks": {name: dict(callback.state()["attributes"]) for name, callback in self._callbacks()},
+            "callbacks": {
+                name: dict(callback.state()["attributes"]) for name, callback in self._callbacks()
+            },
             "evaluated": sorted(self.evaluated),
-            "attributes": {name: found for name, each in self._attributes.items() if (found := each.changed())},
+            "attributes": {
+                name: found for name, each in self._attributes.items() if (found := each.changed())
+            },
             "limits": [trainer.state.max_steps, trainer.state.num_train_epochs],
-            "training": trainer.model.training,  # after an evaluation it is not, until the next step
+            # after an evaluation it is not, until the next step
+            "training": trainer.model.training,
             "accumulate": trainer.args.gradient_accumulation_steps,
-            "gradients": {name: each.grad for name, each in trainer.model.named_parameters() if each.grad is not None},
+            "gradients": {
+                name: each.grad
+                for name, each in trainer.model.named_parameters()
+                if each.grad is not None
+            },
         }
 
     def load_state_dict(self, stored: Mapping[str, Any]) -> None:
@@ -85,7 +104,10 @@ class Progress:
             if name in self._attributes:
                 self._attributes[name].restore(found)
             else:
-                say(f"the checkpoint has attributes of {name}, which the trainer has not now: they are left out")
+                say(
+                    f"the checkpoint has attributes of {name}, "
+                    "which the trainer has not now: they are left out"
+                )
         self.accumulate = stored["accumulate"]
         self.evaluated = set(stored["evaluated"])
         for name in _STATE:
@@ -98,9 +120,13 @@ class Progress:
         trainer._tr_loss = stored["loss"].to(trainer.args.device, copy=True)  # noqa: SLF001
         for kind, values in (stored["sums"] or {}).items():
             getattr(trainer, _SUMS)[kind].clear()
-            getattr(trainer, _SUMS)[kind].update({name: list(each) for name, each in values.items()})
+            getattr(trainer, _SUMS)[kind].update(
+                {name: list(each) for name, each in values.items()}
+            )
         for name, callback in self._callbacks():
-            for attribute in callback.state()["attributes"].keys() & stored["callbacks"].get(name, {}).keys():
+            for attribute in (
+                callback.state()["attributes"].keys() & stored["callbacks"].get(name, {}).keys()
+            ):
                 setattr(callback, attribute, stored["callbacks"][name][attribute])
         if trainer.model.training != stored["training"]:
             trainer.model_wrapped.train(stored["training"])
@@ -112,12 +138,14 @@ class Progress:
         """Require the same gradient accumulation in the middle of an epoch.
 
         Raises:
-            Mismatch: the training goes on in the middle of an epoch whose batches were grouped otherwise.
+            Mismatch: the training goes on in the middle of an epoch whose batches were grouped
+                otherwise.
         """
         now = self._trainer.args.gradient_accumulation_steps
         if self.restored and self.accumulate != now:
             raise Mismatch(
-                f"gradient_accumulation_steps was {self.accumulate} and is {now}: in the middle of an epoch its groups "
+                f"gradient_accumulation_steps was {self.accumulate} and is {now}: "
+                "in the middle of an epoch its groups "
                 "of batches are fixed. End the epoch with the former number"
             )
 
@@ -125,21 +153,32 @@ class Progress:
         """Require epochs that are not shorter than before.
 
         Raises:
-            Mismatch: the epochs are shorter now, so that the training would end without its last ones.
+            Mismatch: the epochs are shorter now, so that the training would end without its last
+                ones.
         """
         state = self._trainer.state
-        shorter = self.restored and state.max_steps * self._epochs < self._steps * state.num_train_epochs
-        if shorter and state.max_steps <= state.global_step < self._steps and self._trainer.args.max_steps <= 0:
+        shorter = (
+            self.restored and state.max_steps * self._epochs < self._steps * state.num_train_epochs
+        )
+        if (
+            shorter
+            and state.max_steps <= state.global_step < self._steps
+            and self._trainer.args.max_steps <= 0
+        ):
             raise Mismatch(
-                f"{state.global_step} of {self._steps} steps are done, and the training has {state.max_steps} now: its "
-                "epochs have fewer steps than before (another batch size, or other data), and would not all be "
+                f"{state.global_step} of {self._steps} steps are done, "
+                f"and the training has {state.max_steps} now: its "
+                "epochs have fewer steps than before (another batch size, "
+                "or other data), and would not all be "
                 "trained. Go on as before, or give max_steps"
             )
 
     def note_timings(self) -> None:
         """Keep the durations of the newest entry of the log history apart."""
         history = self._trainer.state.log_history
-        if history and (found := {name: value for name, value in history[-1].items() if is_timing(name)}):
+        if history and (
+            found := {name: value for name, value in history[-1].items() if is_timing(name)}
+        ):
             self.durations.setdefault(_LOG, {})[str(len(history) - 1)] = found
 
     def fill_timings(self) -> None:
@@ -167,4 +206,6 @@ def _without_timings(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(sums: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, list[Any]]]:
-    return {kind: {name: list(each) for name, each in values.items()} for kind, values in sums.items()}
+    return {
+        kind: {name: list(each) for name, each in values.items()} for kind, values in sums.items()
+    }

@@ -20,16 +20,17 @@ from ..trainers.training import RunOptions, Training, guarded, replace, together
 from .loaders import Walked, apart, repeatable
 from .progress import Progress
 
-_HERE = "holdfast"  # replaces the Trainer's own checkpoint when it continues in the middle of an epoch
+# replaces the Trainer's own checkpoint when it continues in the middle of an epoch
+_HERE = "holdfast"
 _TRAINED = "trained"  # seconds
 
 
 class TrainerWalk:
     """One train(): its loop, and the methods that are replaced on the trainer until the loop ends.
 
-    The run is entered when all callbacks have begun, and left before the trainer loads the best model.
-    Safe points are where a step has been logged, evaluated and saved. An epoch's last step has its safe point at the
-    epoch's end, after its evaluation.
+    The run is entered when all callbacks have begun, and left before the trainer loads the best
+    model. Safe points are where a step has been logged, evaluated and saved. An epoch's last step
+    has its safe point at the epoch's end, after its evaluation.
     """
 
     def __init__(
@@ -50,7 +51,8 @@ class TrainerWalk:
         self._stepped = False  # an optimizer's step was made since the last safe point
         self._train_loader: Any = None
         self._began_s = time.time()
-        self.due = ""  # which safe point comes with the next _maybe_log_save_evaluate: "step" or "epoch"
+        # which safe point comes with the next _maybe_log_save_evaluate: "step" or "epoch"
+        self.due = ""
         self._changed = ExitStack()
         self._replace()
 
@@ -78,7 +80,9 @@ class TrainerWalk:
         plain = home.skip_first_batches
 
         def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
-            return dataloader if dataloader is self._train_loader else plain(dataloader, num_batches)
+            return (
+                dataloader if dataloader is self._train_loader else plain(dataloader, num_batches)
+            )
 
         replace(self._changed, home, "skip_first_batches", skip_first_batches)
 
@@ -121,7 +125,8 @@ class TrainerWalk:
             self._began_s = time.time() - loop.durations.get(_TRAINED, 0.0)
         return self._training
 
-    # Called by the callback ------------------------------------------------------------------------------------
+    # Called by the callback
+    # ------------------------------------------------------------------------------------
 
     def batch_done(self) -> None:
         self._batches += 1
@@ -130,13 +135,18 @@ class TrainerWalk:
     def log(self, logs: Mapping[str, Any]) -> None:
         if self._training is not None:
             self._progress.note_timings()
-            numbers = {name: value for name, value in logs.items() if isinstance(value, int | float)}
+            numbers = {
+                name: value for name, value in logs.items() if isinstance(value, int | float)
+            }
             numbers.pop("epoch", None)
             self._training.run.log(**numbers)
 
-    # Around the Trainer's own methods ---------------------------------------------------------------------------
+    # Around the Trainer's own methods
+    # ---------------------------------------------------------------------------
 
-    def _on_epoch_begin(self, original: Callable[..., Any], args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+    def _on_epoch_begin(
+        self, original: Callable[..., Any], args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> Any:
         self._epoch += 1
         loop = self._loop
         if self._is_done():
@@ -160,7 +170,10 @@ class TrainerWalk:
         if self._is_done():
             self._trainer.control.should_training_stop |= not self._loop.goes_on
             return None
-        kwargs |= {"train_dataloader": self._fed_loader(kwargs["train_dataloader"]), "start_time": self._began_s}
+        kwargs |= {
+            "train_dataloader": self._fed_loader(kwargs["train_dataloader"]),
+            "start_time": self._began_s,
+        }
         self._steps_in_epoch = kwargs["steps_in_epoch"]
         if self._in_epoch:
             kwargs |= {
@@ -170,7 +183,9 @@ class TrainerWalk:
             }
         return original(**kwargs)
 
-    def _maybe_log_save_evaluate(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    def _maybe_log_save_evaluate(
+        self, original: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> None:
         original(*args, **kwargs)
         due, self.due = self.due, ""
         loop, control = self._loop, self._trainer.control
@@ -181,7 +196,8 @@ class TrainerWalk:
                 loop.step_done(self._taken())
         elif due == "epoch" and control.should_training_stop and not self._is_at_end():
             if self._stepped:
-                loop.step_done(self._taken())  # not the epoch's end: with a larger max_steps it goes on here
+                # not the epoch's end: with a larger max_steps it goes on here
+                loop.step_done(self._taken())
         elif due == "epoch":
             stepped = self._stepped
             taken = self._taken()
@@ -197,7 +213,9 @@ class TrainerWalk:
         ended = getattr(self._train_loader, "end_of_dataloader", False)
         return bool(ended) or self._in_epoch >= self._steps_in_epoch
 
-    def _finalize_training(self, original: Callable[..., Any], trial: Any, samples: Any, start_time: float) -> Any:
+    def _finalize_training(
+        self, original: Callable[..., Any], trial: Any, samples: Any, start_time: float
+    ) -> Any:
         del start_time
         self._begun()
         self.leave()
@@ -207,7 +225,8 @@ class TrainerWalk:
         if checkpoint != _HERE:  # there the first fetch of the loop has restored them
             original(checkpoint)
 
-    # Loaders ----------------------------------------------------------------------------------------------------
+    # Loaders
+    # ----------------------------------------------------------------------------------------------
 
     def _fed_loader(self, loader: Any) -> Any:
         """The trainer's loader, which reads its batches from the run's loop."""
@@ -217,14 +236,18 @@ class TrainerWalk:
             self._fed[id(loader)] = loader, walked
             if inside is not loader:
                 replace(self._changed, loader, "base_dataloader", walked)
-        self._train_loader = loader if hasattr(loader, "base_dataloader") else self._fed[id(loader)][1]
+        self._train_loader = (
+            loader if hasattr(loader, "base_dataloader") else self._fed[id(loader)][1]
+        )
         return self._train_loader
 
     def _batches_of(self, loader: Any) -> Any:
         return self._loop.batches(loader)
 
     def _get_eval_dataloader(self, original: Callable[..., Any], eval_dataset: Any = None) -> Any:
-        """A persistent evaluation loader draws from a stream of its own, and once from the global one, as torch's."""
+        """A persistent evaluation loader draws from a stream of its own,
+        and once from the global one, as torch's.
+        """
         loader = original(eval_dataset)
         inside = getattr(loader, "base_dataloader", loader)
         if not getattr(inside, "persistent_workers", False):
@@ -234,5 +257,10 @@ class TrainerWalk:
             self._progress.evaluated.add(name)
             torch.empty((), dtype=torch.int64).random_()
         if inside.generator is None and hasattr(loader, "base_dataloader"):
-            replace(self._changed, loader, "base_dataloader", apart(inside, self._options.get("seed") or 0))
+            replace(
+                self._changed,
+                loader,
+                "base_dataloader",
+                apart(inside, self._options.get("seed") or 0),
+            )
         return loader

@@ -1,7 +1,7 @@
 """Begin: gives a script that knows nothing of Holdfast its Run, its import and its loops. Pure.
 
-The training loop is found by what it does: `loss.backward()` or JAX's like, or a call of a function that does it. In a
-script without that the run walks the heaviest outermost loop.
+The training loop is found by what it does: `loss.backward()` or JAX's like, or a call of a function
+that does it. In a script without that the run walks the heaviest outermost loop.
 """
 
 from __future__ import annotations
@@ -15,15 +15,27 @@ from . import loops
 from .source import FixRefused, Function, RunPlace, ScriptSource, walk
 
 Loop = cst.For | cst.While
-_TRAINS = ("backward", "apply_updates", "apply_gradients")  # torch's, optax's and Equinox's, Flax's and Keras's
-_STATEFUL = ("parameters", "state_dict", "load_state_dict", "zero_grad", "named_parameters", "train", "eval")
-_MAKES_STATEFUL = re.compile(r"(^|\.)(optim|lr_scheduler)\.[A-Z]\w*$|(LR|Scheduler|GradScaler|AveragedModel)$")
+# torch's, optax's and Equinox's, Flax's and Keras's
+_TRAINS = ("backward", "apply_updates", "apply_gradients")
+_STATEFUL = (
+    "parameters",
+    "state_dict",
+    "load_state_dict",
+    "zero_grad",
+    "named_parameters",
+    "train",
+    "eval",
+)
+_MAKES_STATEFUL = re.compile(
+    r"(^|\.)(optim|lr_scheduler)\.[A-Z]\w*$|(LR|Scheduler|GradScaler|AveragedModel)$"
+)
 
 
 def begun(text: str, stem: str, *, batches: bool = True) -> str:
     """Return the script with a Run around its training; unchanged if it has one.
 
-    `batches`: let the run walk the loader inside the outermost loop, too, so that it can stop within an epoch.
+    `batches`: let the run walk the loader inside the outermost loop, too, so that it can stop
+    within an epoch.
 
     Raises:
         Refused: its training loop is not found, or has a form that cannot be walked.
@@ -48,7 +60,9 @@ def begun(text: str, stem: str, *, batches: bool = True) -> str:
 
 
 def _is_taken(source: ScriptSource, name: str) -> bool:
-    """Whether a variable or a function of the script has the name; attributes and methods do not count."""
+    """Whether a variable or a function of the script has the name;
+    attributes and methods do not count.
+    """
     for each in source.all:
         if isinstance(each, cst.Name) and each.value == name:
             parent, *outer = source.around(each)
@@ -87,14 +101,22 @@ def called_by(node: cst.CSTNode) -> Iterator[str]:
         func = each.func if isinstance(each, cst.Call) else None
         if isinstance(func, cst.Name):
             yield func.value
-        elif isinstance(func, cst.Attribute) and isinstance(func.value, cst.Name) and func.value.value == "self":
+        elif (
+            isinstance(func, cst.Attribute)
+            and isinstance(func.value, cst.Name)
+            and func.value.value == "self"
+        ):
             yield func.attr.value
 
 
 def _outermost(source: ScriptSource) -> Loop:
-    """Return the outermost loop that trains; without one, the heaviest loop that no other loop contains."""
+    """Return the outermost loop that trains; without one,
+    the heaviest loop that no other loop contains.
+    """
     training = TrainingCode(source)
-    every = [each for each in source.all if isinstance(each, cst.For | cst.While) and not _yields(each)]
+    every = [
+        each for each in source.all if isinstance(each, cst.For | cst.While) and not _yields(each)
+    ]
     found = [each for each in every if training.of(each)] or every
     inside = {name for each in found for name in _all_called(source, each.body)}
 
@@ -119,25 +141,36 @@ def _all_called(source: ScriptSource, node: cst.CSTNode) -> set[str]:
     names, new = set[str](), {*called_by(node)}
     while new:
         names |= new
-        new = {called for name in new for each in source.functions(name) for called in called_by(each.body)} - names
+        new = {
+            called
+            for name in new
+            for each in source.functions(name)
+            for called in called_by(each.body)
+        } - names
     return names
 
 
 def _loader_loop(source: ScriptSource, outer: Loop) -> cst.For | None:
-    """Return the loop over batches in the outermost loop, or in a function that it calls; None: none is safe to walk.
+    """Return the loop over batches in the outermost loop, or in a function that it calls; None:
+    none is safe to walk.
 
-    A loop over numbers counts only if its own body trains and zeroes the gradients: others are groups of parts of a
-    step, or passes over one set of data.
+    A loop over numbers counts only if its own body trains and zeroes the gradients: others are
+    groups of parts of a step, or passes over one set of data.
     """
     if isinstance(outer, cst.While):
         return None
     training = TrainingCode(source)
-    called = [each for name in sorted(_all_called(source, outer.body)) for each in source.functions(name)]
+    called = [
+        each for name in sorted(_all_called(source, outer.body)) for each in source.functions(name)
+    ]
     for block in (outer.body, *(each.body for each in called)):
         for each in walk(block):
             if not isinstance(each, cst.For) or not training.of(each):
                 continue
-            if any(isinstance(one, cst.For | cst.While) and one is not outer for one in source.around(each)):
+            if any(
+                isinstance(one, cst.For | cst.While) and one is not outer
+                for one in source.around(each)
+            ):
                 continue  # its data are walked more than once in an epoch
             if not loops.is_range(each.iter) or _is_a_step(each, training):
                 return each
@@ -146,15 +179,23 @@ def _loader_loop(source: ScriptSource, outer: Loop) -> cst.For | None:
 
 def _is_a_step(loop: cst.For, training: TrainingCode) -> bool:
     """Whether each pass of a loop over numbers is a whole step."""
-    deeper = any(isinstance(each, cst.For | cst.While) and training.of(each) for each in walk(loop.body))
-    return _trains_itself(loop.body) and not deeper and any(loops.is_call(each, "zero_grad") for each in walk(loop))
+    deeper = any(
+        isinstance(each, cst.For | cst.While) and training.of(each) for each in walk(loop.body)
+    )
+    return (
+        _trains_itself(loop.body)
+        and not deeper
+        and any(loops.is_call(each, "zero_grad") for each in walk(loop))
+    )
 
 
 def walk_more(source: ScriptSource, place: RunPlace) -> None:
     """Let the run walk the loader inside the outermost loop that it walks already."""
     walked = (f"{place.name}.epochs", f"{place.name}.steps")
     for each in source.all:
-        if isinstance(each, cst.For) and any(source.code(call.func) in walked for call in source.calls(each.iter)):
+        if isinstance(each, cst.For) and any(
+            source.code(call.func) in walked for call in source.calls(each.iter)
+        ):
             inner = _loader_loop(source, each)
             if inner is not None and place.name not in source.code(inner.iter):
                 source.reach(place, [inner])
@@ -164,7 +205,9 @@ def walk_more(source: ScriptSource, place: RunPlace) -> None:
 
 
 def _state(source: ScriptSource, outer: Loop, function: Function | None) -> dict[str, str]:
-    """Return objects that are surely part of the state and exist before the loop: word -> expression."""
+    """Return objects that are surely part of the state and exist before the loop:
+    word -> expression.
+    """
     found: dict[str, None] = {}
     for each in source.all:
         if not isinstance(each, cst.Call):
@@ -174,20 +217,32 @@ def _state(source: ScriptSource, outer: Loop, function: Function | None) -> dict
         elif _MAKES_STATEFUL.search(source.code(each.func)) or any(
             loops.is_call(arg.value, "parameters") for arg in each.args
         ):
-            assigns = next((one for one in source.around(each) if isinstance(one, cst.BaseSmallStatement)), None)
-            if isinstance(assigns, cst.Assign) and assigns.value is each and len(assigns.targets) == 1:
+            assigns = next(
+                (one for one in source.around(each) if isinstance(one, cst.BaseSmallStatement)),
+                None,
+            )
+            if (
+                isinstance(assigns, cst.Assign)
+                and assigns.value is each
+                and len(assigns.targets) == 1
+            ):
                 found[source.code(assigns.targets[0].target)] = None
     return {
         expression.removeprefix("self.").replace(".", "_"): expression
         for expression in found
-        if re.fullmatch(r"(self\.)?[A-Za-z_]\w*", expression) and _is_there(source, expression, function, outer)
+        if re.fullmatch(r"(self\.)?[A-Za-z_]\w*", expression)
+        and _is_there(source, expression, function, outer)
     }
 
 
-def _is_there(source: ScriptSource, expression: str, function: Function | None, outer: Loop) -> bool:
+def _is_there(
+    source: ScriptSource, expression: str, function: Function | None, outer: Loop
+) -> bool:
     """Whether it surely has a value at the loop: a line that always runs binds it, or uses it."""
     root = expression.partition(".")[0]
-    own = source.assigned(root, function) or (source.assigned(root, None) if function is not None else [])
+    own = source.assigned(root, function) or (
+        source.assigned(root, None) if function is not None else []
+    )
     if not own or not all(isinstance(each, cst.Name | cst.Param) for each in own):
         return False
     if any(isinstance(next(source.around(each), None), cst.For | cst.CompFor) for each in own):

@@ -1,8 +1,9 @@
-"""Changes: each listed addition to a script, by its kind. Takes a script's text and returns the new one. Pure.
+"""Changes: each listed addition to a script, by its kind. Takes a script's text and returns the new
+one. Pure.
 
-Only additions of these kinds are made: an object among the tracked ones, named attributes or variables as `Fields`, a
-variable in `run.vars`, a loader through `run.batches` or `run.enumerate`, `Seeded` around a dataset, and, where nothing
-else helps, `finished="exit"`.
+Only additions of these kinds are made: an object among the tracked ones, named attributes or
+variables as `Fields`, a variable in `run.vars`, a loader through `run.batches` or `run.enumerate`,
+`Seeded` around a dataset, and, where nothing else helps, `finished="exit"`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ from libcst import metadata
 from .. import advice
 from ..report import Fix
 from . import begin, loops
-from .source import FixRefused, Function, RunPlace, ScriptSource, keyword, walk, with_argument, with_entry
+from .source import (
+    FixRefused,
+    Function,
+    RunPlace,
+    ScriptSource,
+    keyword,
+    walk,
+    with_argument,
+    with_entry,
+)
 
 _READS_NAMES = ("locals", "vars", "exec", "eval", "dir")
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*|\[(\d+|'[^']*'|\"[^\"]*\")\])*")
@@ -47,7 +57,8 @@ def _read(text: str) -> tuple[ScriptSource, RunPlace]:
     return source, place
 
 
-# Objects and attributes ---------------------------------------------------------------------------------------------
+# Objects and attributes
+# ---------------------------------------------------------------------------------------------
 
 
 def _track(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
@@ -60,25 +71,36 @@ def _fields(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
 
 
 def _reached(text: str, expression: str) -> str:
-    """Return the script with its Run where the expression has a value. The Run is moved down to it if that is safe."""
+    """Return the script with its Run where the expression has a value.
+    The Run is moved down to it if that is safe.
+    """
     source, place = _read(text)
     if not _PATH.fullmatch(expression):
         raise FixRefused(f"{expression} is no name that can be written")
     root = re.split(r"[.\[]", expression)[0]
     if source.is_bound(root, place.call):
         return text
-    behind = [each for each in source.assigned(root, place.function) if source.line(each) > source.line(place.call)]
+    behind = [
+        each
+        for each in source.assigned(root, place.function)
+        if source.line(each) > source.line(place.call)
+    ]
     if not behind:
         raise FixRefused(f"{root} has no value where Run is made, or not always")
     last = source.statement(min(behind, key=source.line))
     block = next(source.around(place.statement))
     body = list(block.body) if isinstance(block, cst.Module | cst.IndentedBlock) else []
     if last not in body or not isinstance(place.statement, cst.SimpleStatementLine):
-        raise FixRefused(f"Run is made before `{source.code(last).splitlines()[0]}`, and cannot be moved behind it")
+        raise FixRefused(
+            f"Run is made before `{source.code(last).splitlines()[0]}`, "
+            "and cannot be moved behind it"
+        )
     between = body[body.index(place.statement) + 1 : body.index(last) + 1]
     uses = (each for one in between for each in _names(one, place.name))
     if not all(isinstance(each, cst.SimpleStatementLine) for each in between) or any(uses):
-        raise FixRefused(f"Run is made before `{source.code(last).splitlines()[0]}`, and is used in between")
+        raise FixRefused(
+            f"Run is made before `{source.code(last).splitlines()[0]}`, and is used in between"
+        )
     source.remove(place.statement)
     source.behind(last, source.code(place.statement))
     return source.text()
@@ -102,13 +124,15 @@ def _entered(call: cst.Call, arg: cst.Arg, word: str, value: str) -> cst.Call:
     return call.with_changes(args=[entered if each is arg else each for each in call.args])
 
 
-# Variables ----------------------------------------------------------------------------------------------------------
+# Variables
+# --------------------------------------------------------------------------------------------------
 
 
 def _vars(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
     """Restore a variable that the loop assigns.
 
-    One that the module has when Run is made is tracked by its name. Any other becomes run.vars.NAME behind Run.
+    One that the module has when Run is made is tracked by its name. Any other becomes run.vars.NAME
+    behind Run.
     """
     name = fix.names[0]
     function = _owner(source, place, fix)
@@ -120,10 +144,16 @@ def _vars(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
         return
     same = place.function is function
     _require_plain(source, name, function, parameter=same)
-    if same and any(isinstance(each, cst.For | cst.While) for each in source.around(place.statement)):
+    if same and any(
+        isinstance(each, cst.For | cst.While) for each in source.around(place.statement)
+    ):
         raise FixRefused("Run is made inside a loop")
     users = _uses(source, name, function)
-    if fix.word and _changed_in_place(source, name, function, place) and source.is_bound(name, place.call):
+    if (
+        fix.word
+        and _changed_in_place(source, name, function, place)
+        and source.is_bound(name, place.call)
+    ):
         _enter(source, place, name, name)
         return
     inside = [each for each in users if not same or source.line(each) > place.after]
@@ -150,10 +180,14 @@ def _owner(source: ScriptSource, place: RunPlace, fix: Fix) -> Function | None:
 
 def _parameters(function: Function) -> set[str]:
     params = function.params
-    return {each.name.value for each in (*params.posonly_params, *params.params, *params.kwonly_params)}
+    return {
+        each.name.value for each in (*params.posonly_params, *params.params, *params.kwonly_params)
+    }
 
 
-def _require_plain(source: ScriptSource, name: str, function: Function | None, *, parameter: bool) -> None:
+def _require_plain(
+    source: ScriptSource, name: str, function: Function | None, *, parameter: bool
+) -> None:
     """Require that each place that binds the name can as well set an attribute."""
     scope = source.inner_scope(function)
     for call in source.calls(function):
@@ -166,19 +200,31 @@ def _require_plain(source: ScriptSource, name: str, function: Function | None, *
         parents = [*source.around(node)] if node is not None else []
         if not isinstance(node, cst.Name | cst.Param):
             raise FixRefused(f"{name} is bound in a way that is not followed")
-        if parents and isinstance(parents[0], cst.NamedExpr | cst.AsName) and not isinstance(parents[1], cst.WithItem):
+        if (
+            parents
+            and isinstance(parents[0], cst.NamedExpr | cst.AsName)
+            and not isinstance(parents[1], cst.WithItem)
+        ):
             raise FixRefused(f"{name} is bound inside of an expression")
     for each in source.all:
-        if isinstance(each, cst.Global | cst.Nonlocal) and any(item.name.value == name for item in each.names):
+        if isinstance(each, cst.Global | cst.Nonlocal) and any(
+            item.name.value == name for item in each.names
+        ):
             raise FixRefused(f"{name} is declared global or nonlocal")
         if isinstance(each, cst.Del) and any(True for _ in _names(each, name)):
             raise FixRefused(f"{name} is deleted")
-        if isinstance(each, cst.FormattedStringExpression) and each.equal and any(True for _ in _names(each, name)):
+        if (
+            isinstance(each, cst.FormattedStringExpression)
+            and each.equal
+            and any(True for _ in _names(each, name))
+        ):
             raise FixRefused(f"a string prints {name} with its own name")
 
 
 def _uses(source: ScriptSource, name: str, function: Function | None) -> list[cst.Name]:
-    """Return every place of the function, or of code inside of it, that reads or binds this variable."""
+    """Return every place of the function,
+    or of code inside of it, that reads or binds this variable.
+    """
     scope = source.inner_scope(function)
     found: dict[cst.Name, None] = {}
     for assignment in scope.assignments[name]:
@@ -190,7 +236,10 @@ def _uses(source: ScriptSource, name: str, function: Function | None) -> list[cs
     for target in _names(
         source.module if function is None else function, name
     ):  # the target of `x += 1` is an access and an assignment
-        if any(isinstance(each, cst.AugAssign) and each.target is target for each in source.around(target)):
+        if any(
+            isinstance(each, cst.AugAssign) and each.target is target
+            for each in source.around(target)
+        ):
             found[target] = None
     return list(found)
 
@@ -199,7 +248,9 @@ def _names(node: cst.CSTNode, name: str) -> Iterable[cst.Name]:
     return (each for each in walk(node) if isinstance(each, cst.Name) and each.value == name)
 
 
-def _changed_in_place(source: ScriptSource, name: str, function: Function | None, place: RunPlace) -> bool:
+def _changed_in_place(
+    source: ScriptSource, name: str, function: Function | None, place: RunPlace
+) -> bool:
     """Whether behind Run the name is bound by `x += 1` alone, which for an array writes into it."""
     behind = (each for each in source.assigned(name, function) if source.line(each) > place.after)
     augmented = {id(each.target) for each in source.all if isinstance(each, cst.AugAssign)}
@@ -213,7 +264,8 @@ def _with_first_value(call: cst.Call, name: str) -> cst.Call:
     return with_argument(call, "vars", f"dict({name}={name})")
 
 
-# Loaders ------------------------------------------------------------------------------------------------------------
+# Loaders
+# --------------------------------------------------------------------------------------------------
 
 
 def _seeded(source: ScriptSource, place: RunPlace, fix: Fix) -> None:

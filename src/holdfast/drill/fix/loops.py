@@ -35,7 +35,9 @@ def is_range(iterable: cst.BaseExpression) -> bool:
 
 
 def walk_batches(source: ScriptSource, iterable: cst.BaseExpression, run: str) -> None:
-    """Let the run serve a loop's iterable: `run.batches(loader)`, `run.enumerate(loader)`, with a bar around it."""
+    """Let the run serve a loop's iterable: `run.batches(loader)`,
+    `run.enumerate(loader)`, with a bar around it.
+    """
     inner = plain(iterable)
     if is_call(inner, "enumerate") and inner.args:
         loader, bar = plain(inner.args[0].value), inner.args[0].value
@@ -57,7 +59,9 @@ def _side_by_side(source: ScriptSource, loader: cst.BaseExpression) -> None:
         source.put(loader.func, "Zip")
 
 
-def walk_outermost(source: ScriptSource, loop: cst.For | cst.While, run: str, *, inside: bool) -> None:
+def walk_outermost(
+    source: ScriptSource, loop: cst.For | cst.While, run: str, *, inside: bool
+) -> None:
     """Let the run walk the outermost loop. `inside`: it walks a loader in it, too."""
     if isinstance(loop, cst.While):
         _walk_while(source, loop, run)
@@ -97,9 +101,15 @@ def _walk_while(source: ScriptSource, loop: cst.While, run: str) -> None:
 def walk_iterators(source: ScriptSource, place: RunPlace, names: Sequence[str]) -> None:
     """Let run.batches walk what these iterators walk."""
     for name in names:
-        loops = [each for each in source.all if isinstance(each, cst.For) and source.code(plain(each.iter)) == name]
+        loops = [
+            each
+            for each in source.all
+            if isinstance(each, cst.For) and source.code(plain(each.iter)) == name
+        ]
         if len(loops) != 1:
-            raise FixRefused(f"{name} is walked by {len(loops)} `for` loops, and by next() elsewhere")
+            raise FixRefused(
+                f"{name} is walked by {len(loops)} `for` loops, and by next() elsewhere"
+            )
         source.reach(place, loops)
         walk_batches(source, loops[0].iter, place.name)
 
@@ -107,13 +117,22 @@ def walk_iterators(source: ScriptSource, place: RunPlace, names: Sequence[str]) 
 def enumerate_batches(source: ScriptSource, place: RunPlace, names: Sequence[str]) -> None:
     """`enumerate(run.batches(loader))` becomes `run.enumerate(loader)`."""
     for loop in source.all:
-        if not isinstance(loop, cst.For) or not {*names} & {source.code(each) for each in walk(loop.target)}:
+        if not isinstance(loop, cst.For) or not {*names} & {
+            source.code(each) for each in walk(loop.target)
+        }:
             continue
         for call in source.calls(loop.iter):
             inner = call.args[0].value if is_call(call, "enumerate") and call.args else call
-            if isinstance(inner, cst.Call) and inner is not call and source.code(inner.func) == f"{place.name}.batches":
+            if (
+                isinstance(inner, cst.Call)
+                and inner is not call
+                and source.code(inner.func) == f"{place.name}.batches"
+            ):
                 start = [source.code(arg.value) for arg in call.args[1:2]]
-                given = [*(source.code(arg).rstrip(", ") for arg in inner.args), *(f"start={each}" for each in start)]
+                given = [
+                    *(source.code(arg).rstrip(", ") for arg in inner.args),
+                    *(f"start={each}" for each in start),
+                ]
                 source.put(call, f"{place.name}.enumerate({', '.join(given)})")
                 return
     raise FixRefused(f"{', '.join(names)} is not counted by enumerate(run.batches(...))")
@@ -125,7 +144,8 @@ def seed(source: ScriptSource, place: RunPlace) -> None:
     walked = {
         source.code(call.args[0].value)
         for call in source.calls()
-        if source.code(call.func) in (f"{place.name}.batches", f"{place.name}.enumerate") and call.args
+        if source.code(call.func) in (f"{place.name}.batches", f"{place.name}.enumerate")
+        and call.args
     }
 
     def named(call: cst.Call) -> set[str]:
@@ -134,7 +154,9 @@ def seed(source: ScriptSource, place: RunPlace) -> None:
 
     found = [each for each in made if named(each) & walked] or made
     if len(found) != 1:
-        raise FixRefused(f"there are {len(found)} DataLoaders: which one the run walks is not plain")
+        raise FixRefused(
+            f"there are {len(found)} DataLoaders: which one the run walks is not plain"
+        )
     dataset = next((arg for arg in found[0].args if keyword(arg) == "dataset"), found[0].args[0])
     if is_call(dataset.value, "Seeded"):
         raise FixRefused("the dataset is Seeded already")

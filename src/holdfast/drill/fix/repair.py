@@ -1,7 +1,9 @@
-"""Repair: adds to a script what its drills find missing, line by line, until it is identical or nothing is left to try.
+"""Repair: adds to a script what its drills find missing, line by line, until it is identical or
+nothing is left to try.
 
-Each version is a copy beside the script, drilled as the script would be. A line stays only with evidence: without it
-the drill fails. A line that changes what an undisturbed run prints is taken back.
+Each version is a copy beside the script, drilled as the script would be. A line stays only with
+evidence: without it the drill fails. A line that changes what an undisturbed run prints is taken
+back.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from .changes import applied
 from .source import FixRefused
 
 FAILED = "failed"
-_ORDER = ("batches", "enumerate", "seeded")  # these change the order of the data, or the random draws
+# these change the order of the data, or the random draws
+_ORDER = ("batches", "enumerate", "seeded")
 
 _LAST = ("finished",)  # tried last
 
@@ -44,7 +47,8 @@ class Repair(msgspec.Struct, kw_only=True):
     """The result of a repair."""
 
     script: str
-    first: str  # the verdict before any change; of a script without a Run, of the first version with one
+    # the verdict before any change; of a script without a Run, of the first version with one
+    first: str
     verdict: str
     additions: list[Addition] = []
     refused: list[str] = []  # additions that were not made, or taken back, and why
@@ -73,7 +77,9 @@ class DrilledVersion(msgspec.Struct, kw_only=True):
     def fixes(self) -> list[Fix]:
         if self.divergence is None:
             return []
-        return self.divergence.fixes or ([Fix("batches", ())] if self.divergence.cause == "position" else [])
+        return self.divergence.fixes or (
+            [Fix("batches", ())] if self.divergence.cause == "position" else []
+        )
 
 
 def script_of(command: Sequence[str]) -> int:
@@ -85,13 +91,17 @@ def script_of(command: Sequence[str]) -> int:
     for number, word in enumerate(command):
         if word.endswith(".py") and scan.is_file(word):
             return number
-    raise UsageError("no word of the command is a script that can be changed: write `-- python train.py`")
+    raise UsageError(
+        "no word of the command is a script that can be changed: write `-- python train.py`"
+    )
 
 
 class Workbench:
     """Drills versions of one script."""
 
-    def __init__(self, command: Sequence[str], options: DrillOptions, say: Say, watch: Watch) -> None:
+    def __init__(
+        self, command: Sequence[str], options: DrillOptions, say: Say, watch: Watch
+    ) -> None:
         self._number = script_of(command)
         self._command, self._options, self._say, self._watch = list(command), options, say, watch
         self.script = Path(command[self._number])
@@ -104,19 +114,27 @@ class Workbench:
 
     @contextmanager
     def _copy(self, text: str) -> Iterator[list[str]]:
-        """Yield the command with a copy of the script that has this text, in the script's directory."""
+        """Yield the command with a copy of the script that has this text,
+        in the script's directory.
+        """
         copy = self.script.with_name(f".{self.script.stem}.holdfast-{os.getpid()}.py")
         with kill.ended_by_signals():
             try:
                 disk.write(copy, [text.encode()])
-                yield [*self._command[: self._number], str(copy), *self._command[self._number + 1 :]]
+                yield [
+                    *self._command[: self._number],
+                    str(copy),
+                    *self._command[self._number + 1 :],
+                ]
             finally:
                 disk.remove_tree(copy)
 
     def printed(self, text: str) -> str:
         """Return what the script prints without Holdfast."""
         with self._copy(text) as command:
-            return kill.run(command, {"PYTHONUNBUFFERED": "1"}, self.script.parent, lambda _: None).printed
+            return kill.run(
+                command, {"PYTHONUNBUFFERED": "1"}, self.script.parent, lambda _: None
+            ).printed
 
     def drill(self, text: str) -> DrilledVersion:
         self.drills += 1
@@ -128,7 +146,11 @@ class Workbench:
                 lines = str(error).splitlines()
                 why = f"{lines[0]} {lines[-1]}" if len(lines) > 1 else lines[0]
                 return DrilledVersion(
-                    text=text, verdict=FAILED, divergence=work.failed, why=why, printed=work.undisturbed
+                    text=text,
+                    verdict=FAILED,
+                    divergence=work.failed,
+                    why=why,
+                    printed=work.undisturbed,
                 )
         why = found.divergence.advice if found.divergence is not None else "; ".join(found.notes)
         return DrilledVersion(
@@ -141,7 +163,9 @@ class Workbench:
         )
 
     def unlike(self, before: Sequence[str], after: DrilledVersion) -> str:
-        """Return the first line that an undisturbed run prints differently than before; empty: none."""
+        """Return the first line that an undisturbed run prints differently than before;
+        empty: none.
+        """
         if not before or len(after.printed) < 2:
             return ""
         old, one, two = (_as_section(each) for each in (before[0], *after.printed[:2]))
@@ -158,7 +182,9 @@ class Workbench:
             UsageError: it has changed since it was read.
         """
         if self.script.read_bytes() != self._bytes:
-            raise UsageError(f"{self.script}: changed in the meantime; nothing was written. Run this again")
+            raise UsageError(
+                f"{self.script}: changed in the meantime; nothing was written. Run this again"
+            )
         disk.replace_with(self.script, [text.encode()], self.script.stat().st_mode & 0o777)
 
 
@@ -193,7 +219,11 @@ class Mending:
     def additions(self, text: str) -> list[Addition]:
         """Return the additions of this last version over the first one."""
         return [
-            Addition(what=described(fix, text), evidence=self._evidence.get(fix) or _says(before), fix=fix)
+            Addition(
+                what=described(fix, text),
+                evidence=self._evidence.get(fix) or _says(before),
+                fix=fix,
+            )
             for fix, before in self._made
         ]
 
@@ -224,7 +254,8 @@ class Mending:
 
     def _refuse(self, fix: Fix, why: str) -> None:
         self.refused[f"{described(fix)}: {why}"] = None
-        if fix.kind == "fields" and "frozen" in why.lower():  # its attributes cannot be set, but its name can
+        # its attributes cannot be set, but its name can
+        if fix.kind == "fields" and "frozen" in why.lower():
             self._instead[Fix("vars", (fix.owner.partition(".")[0].partition("[")[0],))] = None
         self._say(f"not added: {described(fix)}: {why}")
 
@@ -234,11 +265,17 @@ class Mending:
             return f"with it the script fails: {after.why}"
         if after.verdict == report.NOT_DETERMINISTIC != before.verdict:
             return "with it two undisturbed runs differ"
-        changed = "" if any(fix.kind in _ORDER for fix in made) else self._bench.unlike(before.printed, after)
+        changed = (
+            ""
+            if any(fix.kind in _ORDER for fix in made)
+            else self._bench.unlike(before.printed, after)
+        )
         return f"with it an undisturbed run prints otherwise: {changed}" if changed else ""
 
     def _prove(self, base: DrilledVersion, now: DrilledVersion) -> DrilledVersion:
-        """Drill without each line that was added together with others; leave out those that are not needed."""
+        """Drill without each line that was added together with others;
+        leave out those that are not needed.
+        """
         for fix in [fix for fix, _ in self._made if fix in self._together and len(self._made) > 1]:
             try:
                 text = base.text
@@ -274,7 +311,9 @@ def described(fix: Fix, text: str = "") -> str:
         return f"{names}={names}"
     made: dict[str, Callable[[], str]] = {
         "vars": lambda: (
-            f'Fields(globals(), "{names}")' if f'Fields(globals(), "{names}")' in text else f"run.vars.{names}"
+            f'Fields(globals(), "{names}")'
+            if f'Fields(globals(), "{names}")' in text
+            else f"run.vars.{names}"
         ),
         "batches": lambda: f"run.batches({names or 'loader'})",
         "enumerate": lambda: f"run.enumerate for {names}",
@@ -285,9 +324,16 @@ def described(fix: Fix, text: str = "") -> str:
 
 
 def repair(
-    command: Sequence[str], options: DrillOptions, say: Say, watch: Watch, *, new: bool = False, write: bool = False
+    command: Sequence[str],
+    options: DrillOptions,
+    say: Say,
+    watch: Watch,
+    *,
+    new: bool = False,
+    write: bool = False,
 ) -> Repair:
-    """Add to the command's script what its resume needs. `new`: the script does not use Holdfast yet.
+    """Add to the command's script what its resume needs. `new`: the script does not use Holdfast
+    yet.
 
     Raises:
         ChildError: the script fails by itself.
@@ -317,7 +363,9 @@ def repair(
 
 
 def _begin(bench: Workbench, say: Say) -> DrilledVersion:
-    """Return the first version with a Run: with batches walked by it if that works, else its outermost loop alone."""
+    """Return the first version with a Run: with batches walked by it if that works, else its
+    outermost loop alone.
+    """
     versions = dict[str, None]()
     for batches in (True, False):
         try:
@@ -332,13 +380,23 @@ def _begin(bench: Workbench, say: Say) -> DrilledVersion:
         if found.verdict == FAILED and found.divergence is None and not last:
             say(f"with the loader walked by the run: {found.why}")
             continue
-        if last and text != bench.text and (changed := bench.unlike([bench.printed(bench.text)], found)):
-            raise HoldfastError(f"{bench.script}: with a Run an undisturbed run prints otherwise: {changed}")
+        if (
+            last
+            and text != bench.text
+            and (changed := bench.unlike([bench.printed(bench.text)], found))
+        ):
+            raise HoldfastError(
+                f"{bench.script}: with a Run an undisturbed run prints otherwise: {changed}"
+            )
         return found
     raise UsageError(f"{bench.script}: no version was found")
 
 
 def difference(before: str, after: str, name: str) -> str:
     """Return a diff that `patch` applies; empty: none."""
-    lines = difflib.unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), name, name)
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+    lines = difflib.unified_diff(
+        before.splitlines(keepends=True), after.splitlines(keepends=True), name, name
+    )
+    return "".join(
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
+    )

@@ -37,7 +37,9 @@ class ScriptSource:
         try:
             wrapper = metadata.MetadataWrapper(cst.parse_module(text))
         except cst.ParserSyntaxError as error:
-            raise UsageError(f"the script is not Python that can be read: line {error.raw_line}") from error
+            raise UsageError(
+                f"the script is not Python that can be read: line {error.raw_line}"
+            ) from error
         self.module = wrapper.module
         self._parents = wrapper.resolve(metadata.ParentNodeProvider)
         self._scopes = wrapper.resolve(metadata.ScopeProvider)
@@ -48,7 +50,8 @@ class ScriptSource:
         self._head: list[cst.BaseStatement] = []
         self.all: list[cst.CSTNode] = [*walk(self.module)]
 
-    # -- reading ---------------------------------------------------------------------------------------------------
+    # -- reading
+    # ----------------------------------------------------------------------------------------------
 
     def line(self, node: cst.CSTNode) -> int:
         return self._positions[node].start.line
@@ -71,7 +74,9 @@ class ScriptSource:
         return next((each for each in self.around(node) if isinstance(each, Function)), None)
 
     def statement(self, node: cst.CSTNode) -> cst.BaseStatement:
-        inside = (each for each in (node, *self.around(node)) if isinstance(each, cst.BaseStatement))
+        inside = (
+            each for each in (node, *self.around(node)) if isinstance(each, cst.BaseStatement)
+        )
         return next(inside)
 
     def inner_scope(self, function: Function | None) -> metadata.Scope:
@@ -91,10 +96,14 @@ class ScriptSource:
     def assigned(self, name: str, function: Function | None) -> list[cst.CSTNode]:
         """Return where the name is bound, in that scope itself."""
         scope = self.inner_scope(function)
-        return [each.node for each in scope.assignments[name] if isinstance(each, metadata.Assignment)]
+        return [
+            each.node for each in scope.assignments[name] if isinstance(each, metadata.Assignment)
+        ]
 
     def is_bound(self, root: str, at: cst.CSTNode) -> bool:
-        """Whether the name surely has a value there: a line above that always runs binds it, or uses it."""
+        """Whether the name surely has a value there:
+        a line above that always runs binds it, or uses it.
+        """
         function = self.function(at)
         found = self.assigned(root, function)
         if function is not None and not found:
@@ -105,13 +114,25 @@ class ScriptSource:
         around = {*self.around(at)}
         return any(
             isinstance(each, cst.Param)
-            or (self.line(each) < self.line(at) and all(one in around for one in self._conditions(each)))
+            or (
+                self.line(each) < self.line(at)
+                and all(one in around for one in self._conditions(each))
+            )
             for each in (*found, *uses)
         )
 
     def _conditions(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """Yield the enclosing nodes that may keep it from being run."""
-        kinds = cst.If | cst.Else | cst.For | cst.While | cst.ExceptHandler | cst.IfExp | Function | cst.Lambda
+        kinds = (
+            cst.If
+            | cst.Else
+            | cst.For
+            | cst.While
+            | cst.ExceptHandler
+            | cst.IfExp
+            | Function
+            | cst.Lambda
+        )
         return (each for each in self.around(node) if isinstance(each, kinds))
 
     def run(self) -> RunPlace | None:
@@ -122,7 +143,9 @@ class ScriptSource:
         """
         calls = [each for each in self.calls() if self.code(each.func) in ("Run", "holdfast.Run")]
         if len(calls) > 1:
-            raise FixRefused(f"the script makes {len(calls)} runs, and only one can be mended at a time")
+            raise FixRefused(
+                f"the script makes {len(calls)} runs, and only one can be mended at a time"
+            )
         return self._place(calls[0]) if calls else None
 
     def _place(self, call: cst.Call) -> RunPlace:
@@ -133,11 +156,20 @@ class ScriptSource:
                 return RunPlace(call, statement, self.code(node.asname.name), function, after)
             if isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Name):
                 if self.code(node.value).endswith(".start()"):
-                    return RunPlace(call, statement, node.targets[0].target.value, function, self.last_line(statement))
+                    return RunPlace(
+                        call,
+                        statement,
+                        node.targets[0].target.value,
+                        function,
+                        self.last_line(statement),
+                    )
                 break
-        raise FixRefused("the Run is made in a form that is not known: write `run = Run(...).start()`")
+        raise FixRefused(
+            "the Run is made in a form that is not known: write `run = Run(...).start()`"
+        )
 
-    # -- writing ---------------------------------------------------------------------------------------------------
+    # -- writing
+    # ----------------------------------------------------------------------------------------------
 
     def edit(self, node: cst.CSTNode, change: Edit) -> None:
         before = self._edits.get(node)
@@ -149,10 +181,17 @@ class ScriptSource:
 
     def wrap(self, node: cst.CSTNode, head: str, tail: str = ")") -> None:
         """Replace the expression `x` by `head` x `tail`, with the inner edits kept."""
-        self.edit(node, lambda updated: cst.parse_expression(f"{head}{self.module.code_for_node(updated)}{tail}"))
+        self.edit(
+            node,
+            lambda updated: cst.parse_expression(
+                f"{head}{self.module.code_for_node(updated)}{tail}"
+            ),
+        )
 
     def before(self, statement: cst.CSTNode, *codes: str) -> None:
-        """Insert statements before one; its comments stay with it, and empty lines above come first."""
+        """Insert statements before one; its comments stay with it,
+        and empty lines above come first.
+        """
         self._above[statement] = [self._statement(code) for code in codes]
 
     def behind(self, statement: cst.CSTNode, code: str) -> None:
@@ -168,8 +207,8 @@ class ScriptSource:
         return made
 
     def want(self, name: str, home: str = "holdfast") -> None:
-        """Let the script import `name` from `home`: in an existing import line, or in a new one after the other
-        imports.
+        """Let the script import `name` from `home`: in an existing import line, or in a new one
+        after the other imports.
         """
         for line in filter(_is_import, self.module.body):
             there = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
@@ -201,7 +240,10 @@ class ScriptSource:
             return
         for function in {self.function(each) for each in outside} - {None}:
             if self.assigned(place.name, function):
-                raise FixRefused(f"{place.name} is another variable in {function.name.value if function else 'it'}")
+                raise FixRefused(
+                    f"{place.name} is another variable in "
+                    f"{function.name.value if function else 'it'}"
+                )
         if f"global {place.name}" not in self.code(place.function):
             self.before(place.statement, f"global {place.name}")
 
@@ -216,7 +258,9 @@ class ScriptSource:
 
 
 class _Edits(cst.CSTTransformer):
-    def __init__(self, edits: Mapping[Any, Edit], above: Mapping[Any, Any], below: Mapping[Any, Any]) -> None:
+    def __init__(
+        self, edits: Mapping[Any, Edit], above: Mapping[Any, Any], below: Mapping[Any, Any]
+    ) -> None:
         super().__init__()
         self._edits, self._above, self._below = edits, above, below
 
@@ -228,7 +272,9 @@ class _Edits(cst.CSTTransformer):
             return now
         if above:
             lines = now.leading_lines
-            empty = next((at for at, each in enumerate(lines) if each.comment is not None), len(lines))
+            empty = next(
+                (at for at, each in enumerate(lines) if each.comment is not None), len(lines)
+            )
             above = [above[0].with_changes(leading_lines=lines[:empty]), *above[1:]]
             now = now.with_changes(leading_lines=lines[empty:])
         return cst.FlattenSentinel([*above, now, *below])
@@ -249,11 +295,17 @@ def keyword(arg: cst.Arg) -> str:
 def with_entry(mapping: cst.BaseExpression, word: str, value: str) -> cst.BaseExpression:
     """Return the mapping, `dict(...)`, `{...}` or anything else, with one more entry."""
     entry = cst.parse_expression(value)
-    if isinstance(mapping, cst.Call) and isinstance(mapping.func, cst.Name) and mapping.func.value == "dict":
+    if (
+        isinstance(mapping, cst.Call)
+        and isinstance(mapping.func, cst.Name)
+        and mapping.func.value == "dict"
+    ):
         return _spread(with_argument(mapping, word, value))
     if isinstance(mapping, cst.Dict):
         made = cst.DictElement(cst.SimpleString(f'"{word}"'), entry)
-        return mapping.with_changes(elements=_appended(mapping.elements, made, mapping.lbrace.whitespace_after))
+        return mapping.with_changes(
+            elements=_appended(mapping.elements, made, mapping.lbrace.whitespace_after)
+        )
     code = cst.Module([]).code_for_node(mapping)
     return cst.parse_expression(f"dict({code}, {word}={value})")
 
@@ -269,19 +321,29 @@ def with_argument(call: cst.Call, word: str, value: str) -> cst.Call:
 
 
 def _appended(entries: Sequence[Any], made: Any, before: Any) -> list[Any]:
-    """Return the entries and one more; a trailing comma stays, and so do comments and one entry per line."""
+    """Return the entries and one more; a trailing comma stays,
+    and so do comments and one entry per line.
+    """
     if not entries or not isinstance(last := entries[-1].comma, cst.Comma):
         return [*entries, made]
     between = entries[-2].comma.whitespace_after if len(entries) > 1 else before
     if isinstance(between, cst.ParenthesizedWhitespace):
         end = last.whitespace_after
-        comment = end.first_line if isinstance(end, cst.ParenthesizedWhitespace) else cst.TrailingWhitespace()
+        comment = (
+            end.first_line
+            if isinstance(end, cst.ParenthesizedWhitespace)
+            else cst.TrailingWhitespace()
+        )
         between = between.with_changes(first_line=comment, empty_lines=[])
         if isinstance(end, cst.ParenthesizedWhitespace):
             plain = cst.TrailingWhitespace(newline=comment.newline)
             last = last.with_changes(whitespace_after=end.with_changes(first_line=plain))
     made = made.with_changes(comma=last)
-    return [*entries[:-1], entries[-1].with_changes(comma=cst.Comma(whitespace_after=between)), made]
+    return [
+        *entries[:-1],
+        entries[-1].with_changes(comma=cst.Comma(whitespace_after=between)),
+        made,
+    ]
 
 
 def _spread(call: cst.Call) -> cst.Call:
@@ -299,8 +361,12 @@ def _spread(call: cst.Call) -> cst.Call:
 def _importing(line: cst.ImportFrom, name: str) -> cst.ImportFrom:
     if isinstance(line.names, cst.ImportStar):
         return line
-    return line.with_changes(names=_appended(line.names, cst.ImportAlias(cst.Name(name)), cst.SimpleWhitespace("")))
+    return line.with_changes(
+        names=_appended(line.names, cst.ImportAlias(cst.Name(name)), cst.SimpleWhitespace(""))
+    )
 
 
 def _is_import(statement: cst.CSTNode) -> bool:
-    return isinstance(statement, cst.SimpleStatementLine) and isinstance(statement.body[0], cst.Import | cst.ImportFrom)
+    return isinstance(statement, cst.SimpleStatementLine) and isinstance(
+        statement.body[0], cst.Import | cst.ImportFrom
+    )

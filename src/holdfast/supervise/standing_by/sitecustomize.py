@@ -1,12 +1,14 @@
-"""Makes an interpreter that was started in advance import what the script will, and wait until it may run the script.
+"""Makes an interpreter that was started in advance import what the script will, and wait until it
+may run the script.
 
-The interpreter is the command itself: `python train.py`, started like every other start. This file stands in for
-`sitecustomize`, which Python imports before it opens the script. It first undoes what made Python find it, and imports
-the user's own `sitecustomize`. It then does the imports that the last start had done, with its output kept back, and
-waits. When it returns, Python runs the script as in any start: there is no fork, and no frame of ours.
+The interpreter is the command itself: `python train.py`, started like every other start. This file
+stands in for `sitecustomize`, which Python imports before it opens the script. It first undoes what
+made Python find it, and imports the user's own `sitecustomize`. It then does the imports that the
+last start had done, with its output kept back, and waits. When it returns, Python runs the script
+as in any start: there is no fork, and no frame of ours.
 
-It uses modules of the standard library, and one that the script's Run has imported. What it is sent: a byte. What it
-answers, a line each: `ready BYTES`, `go`, or `no REASON`.
+It uses modules of the standard library, and one that the script's Run has imported. What it is
+sent: a byte. What it answers, a line each: `ready BYTES`, `go`, or `no REASON`.
 """
 
 import ast
@@ -27,7 +29,9 @@ Place = tuple[str | None, list[str]]  # a module's file, and the folders of its 
 
 
 def _undo() -> bool:
-    """Undo all traces of the standby in this process; return whether the user has a `sitecustomize`."""
+    """Undo all traces of the standby in this process;
+    return whether the user has a `sitecustomize`.
+    """
     first, _, rest = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
     if first == _HERE:
         if rest:
@@ -69,7 +73,8 @@ class _Quiet:
             if number == 2 and self._one:
                 break
             data = os.pread(kept, os.fstat(kept).st_size, 0)
-            with contextlib.suppress(OSError):  # its reader is gone: the script's next output fails as usual
+            # its reader is gone: the script's next output fails as usual
+            with contextlib.suppress(OSError):
                 while data:
                     data = data[os.write(number, data) :]
             os.close(kept)
@@ -95,19 +100,25 @@ def _import_all(asked: dict[str, object]) -> str:
     modules: dict[str, str] = dict(asked["modules"])  # type: ignore[call-overload]
     if importlib.machinery.PathFinder.find_spec("usercustomize") is not None:
         return "there is a usercustomize, which Python imports later"
-    folders = [*filter(_is_installed, sys.path), os.path.dirname(os.path.dirname(_HERE))]  # and Holdfast itself
+    # and Holdfast itself
+    folders = [*filter(_is_installed, sys.path), os.path.dirname(os.path.dirname(_HERE))]
     installed = tuple({os.path.join(os.path.realpath(path), "") for path in folders})
     installed += ("built-in", "frozen")
     drawn, name = _Drawn(), ""
     try:
-        for name in _first_imports():  # nothing of the script has run before them, so it has seeded no generator
+        # nothing of the script has run before them, so it has seeded no generator
+        for name in _first_imports():
             spec = importlib.util.find_spec(name.partition(".")[0])
             if spec is None or not _real(spec.origin or "").startswith(installed):
                 break
             importlib.import_module(name)
         drawn.look()
         for name, origin in modules.items():
-            if name != "sitecustomize" and os.path.realpath(origin).startswith(installed) and name not in sys.modules:
+            if (
+                name != "sitecustomize"
+                and os.path.realpath(origin).startswith(installed)
+                and name not in sys.modules
+            ):
                 importlib.import_module(name)
                 drawn.look()
     except BaseException as error:
@@ -122,7 +133,11 @@ def _import_all(asked: dict[str, object]) -> str:
     names = {*os.environ} ^ {*asked["names"]}  # type: ignore[misc]
     if names:
         return f"the script changes the environment: {', '.join(sorted(names))}"
-    return "" if asked["environment"] == _environment() else "the script changes a variable of the environment"
+    return (
+        ""
+        if asked["environment"] == _environment()
+        else "the script changes a variable of the environment"
+    )
 
 
 def _real(origin: str) -> str:
@@ -156,7 +171,9 @@ class _Drawn:
                 self._before[name] = state(sys.modules[name])
 
     def differs(self) -> bool:
-        return any(_STATES[name](sys.modules[name]) != before for name, before in self._before.items())
+        return any(
+            _STATES[name](sys.modules[name]) != before for name, before in self._before.items()
+        )
 
 
 def _numpy_state(module: Any) -> bytes:
@@ -172,8 +189,15 @@ _STATES: dict[str, Callable[[Any], bytes]] = {
 
 
 def _is_installed(path: str) -> bool:
-    """Whether a folder of sys.path holds installed modules: other modules may run a script's code on import."""
-    roots = {sys.prefix, sys.base_prefix, os.path.realpath(sys.prefix), os.path.realpath(sys.base_prefix)}
+    """Whether a folder of sys.path holds installed modules:
+    other modules may run a script's code on import.
+    """
+    roots = {
+        sys.prefix,
+        sys.base_prefix,
+        os.path.realpath(sys.prefix),
+        os.path.realpath(sys.base_prefix),
+    }
     named = os.path.basename(path) in {"site-packages", "dist-packages"}
     return named or path.startswith(tuple(os.path.join(root, "lib", "") for root in roots))
 
@@ -196,13 +220,21 @@ def _loaded() -> dict[str, str]:
 
 def _look(files: dict[str, str]) -> dict[str, Seen]:
     """Return the state of each file now, and the targets of the modules' folders."""
-    return {file: (*_facts(file), _digest(file)) for file in {*files.values(), *_site_files(), sys.argv[0]}}
+    return {
+        file: (*_facts(file), _digest(file))
+        for file in {*files.values(), *_site_files(), sys.argv[0]}
+    }
 
 
 def _site_files() -> list[str]:
     """Return the files that say at a start where modules are."""
     folders = [path for path in sys.path if os.path.isdir(path)]
-    return [os.path.join(folder, name) for folder in folders for name in os.listdir(folder) if name.endswith(".pth")]
+    return [
+        os.path.join(folder, name)
+        for folder in folders
+        for name in os.listdir(folder)
+        if name.endswith(".pth")
+    ]
 
 
 def _facts(file: str) -> tuple[int, int, int]:
@@ -218,7 +250,9 @@ def _digest(file: str) -> str:
 
 
 def _changed(seen: dict[str, Seen], loaded: dict[str, str], found: dict[str, Place]) -> str:
-    """Return which file has another content than when it was imported, or leads elsewhere now; "" if none."""
+    """Return which file has another content than when it was imported,
+    or leads elsewhere now; "" if none.
+    """
     new = {*_site_files()} - {*seen}
     if new:
         return f"{min(new)} is new"
@@ -242,16 +276,26 @@ def _changed(seen: dict[str, Seen], loaded: dict[str, str], found: dict[str, Pla
 
 def _places() -> list[str]:
     """Return where the script's imports are looked for: Python will put its folder first."""
-    return sys.path if sys.flags.safe_path else [os.path.dirname(os.path.realpath(sys.argv[0])), *sys.path]
+    return (
+        sys.path
+        if sys.flags.safe_path
+        else [os.path.dirname(os.path.realpath(sys.argv[0])), *sys.path]
+    )
 
 
 def _place(name: str, places: list[str]) -> Place:
     spec = importlib.machinery.PathFinder.find_spec(name, places)
-    return (spec.origin, [*(spec.submodule_search_locations or ())]) if spec is not None else (None, [])
+    return (
+        (spec.origin, [*(spec.submodule_search_locations or ())])
+        if spec is not None
+        else (None, [])
+    )
 
 
 def _is_beside(names: list[str]) -> str:
-    """Return which module that an import looked for is found in the script's folder, too; "" if none."""
+    """Return which module that an import looked for is found in the script's folder,
+    too; "" if none.
+    """
     differ = (name for name in names if _place(name, _places()) != _place(name, sys.path))
     name = next(differ, "")
     return f"an import looks for {name}, which is beside the script" if name else ""
@@ -271,8 +315,16 @@ class _Finder:
 def _mapped() -> str:
     """Return which library in memory has been replaced on the disk; "" if none."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as lines:
-        files = {line.split(maxsplit=5)[5].rstrip("\n") for line in lines if line.count("/") and ".so" in line}
-    gone = [file for file in files if file.endswith(" (deleted)") and not file.startswith(("/memfd:", "/dev/"))]
+        files = {
+            line.split(maxsplit=5)[5].rstrip("\n")
+            for line in lines
+            if line.count("/") and ".so" in line
+        }
+    gone = [
+        file
+        for file in files
+        if file.endswith(" (deleted)") and not file.startswith(("/memfd:", "/dev/"))
+    ]
     return f"{min(gone)[:-10]} has changed" if gone else ""
 
 
@@ -282,7 +334,9 @@ def _size() -> int:
 
 
 def _stay(*_: object) -> None:
-    """Replace functions that start another program in this process: Python would then run the script at once."""
+    """Replace functions that start another program in this process:
+    Python would then run the script at once.
+    """
     raise PermissionError("it starts another program")
 
 
@@ -312,7 +366,8 @@ def _stand_by(link: int, file: str) -> str:
 def _begin() -> bool:
     """Return whether the user has a `sitecustomize`, once the script may run.
 
-    Whatever goes wrong, the process ends: Python would print the error and run the script beside the one at work.
+    Whatever goes wrong, the process ends: Python would print the error and run the script beside
+    the one at work.
     """
     channel = os.environ.pop("HOLDFAST_STANDBY", "")
     if not channel:
