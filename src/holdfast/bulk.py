@@ -64,9 +64,8 @@ def write(
     """Create `path` with the `size` bytes of all runs, flushed to the device. Return the digests of
     its pieces.
 
-    A run is an extent, or one piece that lies by itself.
-    The digests are of the bytes that are given to the disk. `before_each` is called before each
-    request; what it raises ends the write.
+    A run is an extent, or one piece that lies by itself. The digests are of the bytes that are
+    given to the disk. `before_each` is called before each request; what it raises ends the write.
 
     Raises:
         FileExistsError: the name is in use.

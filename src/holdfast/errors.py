@@ -2,18 +2,23 @@
 
 HoldfastError                  1
 ├─ UsageError                  2   the caller can mend it: unknown leaf type, bad option, step
-already committed ├─ StoreError                  1 │  ├─ NotFound                 3   no committed
-checkpoint (at that step) │  ├─ Damaged                  4   a committed file is missing, short, or
-its digest differs, twice │  │  └─ Untrusted             4   a manifest is not signed by the key
-that was to have signed it │  ├─ DiskError                1   the file system refused or failed;
-what was committed before is unchanged │  │  ├─ NoSpace               7   there is no space, or a
-quota is used up │  │  └─ Unreadable           12   a file of a checkpoint cannot be read now;
-nothing says that it is damaged │  └─ Superseded               9   a later attempt owns the run;
-this one wrote nothing more ├─ Mismatch                    5   checkpoint and live objects disagree:
-key, shape, dtype, data position ├─ ClusterError                6   the scheduler refused or did not
-answer ├─ ChildError                  8   a supervised program failed for good ├─ RanksError
-10   the processes of one run disagree, or one did not come in time └─ NotFinite                   1
-weights are infinite or NaN, and the run has stop_on_nan
+│                                  already committed
+├─ StoreError                  1
+│  ├─ NotFound                 3   no committed checkpoint (at that step)
+│  ├─ Damaged                  4   a committed file is missing, short, or its digest differs, twice
+│  │  └─ Untrusted             4   a manifest is not signed by the key that was to have signed it
+│  ├─ DiskError                1   the file system refused or failed; what was committed before is
+│  │  │                            unchanged
+│  │  ├─ NoSpace               7   there is no space, or a quota is used up
+│  │  └─ Unreadable           12   a file of a checkpoint cannot be read now; nothing says that it
+│  │                               is damaged
+│  └─ Superseded               9   a later attempt owns the run; this one wrote nothing more
+├─ Mismatch                    5   checkpoint and live objects disagree: key, shape, dtype, data
+│                                  position
+├─ ClusterError                6   the scheduler refused or did not answer
+├─ ChildError                  8   a supervised program failed for good
+├─ RanksError                 10   the processes of one run disagree, or one did not come in time
+└─ NotFinite                   1   weights are infinite or NaN, and the run has stop_on_nan
 
 Stopped (a SystemExit)        75   not a failure: the state is saved, run me again
 

@@ -12,8 +12,10 @@ from holdfast.mirror.place import Refused, Silent
 from holdfast.mirror.protocol import WorkerOrder
 from holdfast.mirror.records import PlaceState
 from holdfast.mirror.replicator import Cancelled, Replicator
+from holdfast.mirror.retrying import RetryingPlace
 from holdfast.retention import CheckpointFacts
 from holdfast.rules import Last
+from holdfast.run.mirror_place import MirrorPlace
 
 ERRORS = {"silent": Silent, "refused": Refused, "dropped": Cancelled}
 
@@ -124,3 +126,34 @@ def test_what_is_copied_after_all_stays():
     run.turn(ends="silent")
     run.leave()  # nothing newer was saved
     assert (f"remove {run.step}" in run.asked, run.there) == (False, [run.step])
+
+
+@pytest.mark.parametrize("fails_after", [4, 3])
+def test_a_file_that_always_fails_is_given_up_although_its_bytes_go_through(fails_after):
+    """Bytes that are sent once more are no progress: a command ends, and says why."""
+
+    class Failing:
+        shown = "the place"
+
+        def put(self, path, size_bytes, pieces):
+            for number, _ in enumerate(pieces(), 1):
+                if number == fails_after:
+                    raise Silent("its last answer never comes")
+
+    place: Any = Failing()
+    told: list[BaseException] = []
+    retrying = RetryingPlace(place, told.append, pause=lambda _: time.sleep(0.01), budget_s=1.0)
+    with pytest.raises(Silent):
+        retrying.put("file", 4, lambda: iter([b"x"] * 4))
+    assert told
+
+
+def test_a_copy_that_is_there_is_not_next():
+    """The worker may have copied it before the run noted that it was committed."""
+    place = MirrorPlace(0, "the place", Last(1), PlaceState(run="r"))
+    place.begins({})
+    place.copied("step-000000001", facts(1), 0.1)
+    place.is_next("step-000000001")
+    assert "" == place.copying
+    place.is_next("step-000000002")
+    assert "step-000000002" == place.copying

@@ -403,3 +403,29 @@ def test_memory_is_bounded(start, tmp_path):
 def _peak_mib(pid):
     (found,) = re.findall(r"VmHWM:\s*(\d+)", Path(f"/proc/{pid}/status").read_text())
     return int(found) >> 10
+
+
+def test_a_place_that_was_emptied_is_not_claimed_anew_by_the_next_worker(start, run, tmp_path):
+    """It may be a mount point without its file system: copies there would be on the wrong disk."""
+    client = start("place")
+    listening = begun(client, 0)
+    waited_for(lambda: listening.of("copied"))
+    (tmp_path / "place").rename(tmp_path / "elsewhere")
+    (tmp_path / "place").mkdir()
+    os.kill(worker_of(client), signal.SIGKILL)
+    waited_for(lambda: listening.of("lost"))
+    assert "the claim of attempt 1 is gone" in listening.of("lost")[0].text
+    assert [] == [*(tmp_path / "place").iterdir()]
+
+
+def test_the_end_of_a_run_cuts_the_pause_before_the_next_worker(start, run, monkeypatch):
+    """A run that waits for its last copies does not wait for that pause, too."""
+    client = start("place")
+    listening = begun(client, 0)
+    waited_for(lambda: listening.of("copied"))
+    monkeypatch.setattr(clients, "RETRY_S", (60.0,))
+    killed = worker_of(client)
+    os.kill(killed, signal.SIGKILL)
+    waited_for(lambda: client._child is None)
+    client.hurry()
+    waited_for(lambda: client._child is not None and worker_of(client) != killed, 10)

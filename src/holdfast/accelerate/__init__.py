@@ -8,6 +8,7 @@ in the state.
                     ...
 
 loader        walks a prepared loader by accelerate's own iteration, over batches that can begin
-anywhere accelerator   what an Accelerator is made of, for the state live          prepared
-optimizers and schedulers: those inside them
+              anywhere
+accelerator   what an Accelerator is made of, for the state
+live          prepared optimizers and schedulers: those inside them
 """

@@ -1,7 +1,6 @@
 """cycling_utils' names: change the import line of a script, and nothing else.
 
-    from holdfast.compat.cycling_utils import AtomicDirectory, InterruptableDistributedSampler,
-    atomic_torch_save
+    from holdfast.compat.cycling_utils import AtomicDirectory, atomic_torch_save
 
 Signatures are those of cycling_utils (github.com/StrongResearch/cycling_utils, as of November
 2025), and the behaviour is the documented one; docs/migration-cycling-utils.md lists the

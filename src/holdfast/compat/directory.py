@@ -45,8 +45,7 @@ class AtomicDirectory:
         ...
         path = saver.prepare_checkpoint_directory()         # on every rank: a new, empty directory
         atomic_torch_save(state, os.path.join(path, "checkpoint.pt"))
-        saver.symlink_latest(path)                          # on every rank: durable, and the latest
-        from now on
+        saver.symlink_latest(path)                          # on every rank: durable, the latest now
 
     After a kill at any instant, or a power loss, the link names a complete checkpoint. `keep_last`
     counts the latest. Older ones are removed when it is durable, so that there may be one more for

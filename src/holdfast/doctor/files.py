@@ -1,6 +1,5 @@
-"""Files:
-checks by trial whether the file system under a directory supports each operation that a store
-needs.
+"""Files: checks by trial whether the file system under a directory supports each operation that
+a store needs.
 """
 
 from __future__ import annotations

@@ -9,10 +9,13 @@ one.
     attempts   what each attempt did, and which resume points that proves (pure)
     evidence   what a run has left (reads)
     compare    where two runs diverge (pure); output: where their printed lines do; leftovers: files
-    of another run sights     values of the script's variables; suspects: variables that a resume
-    did not restore (pure) cause      why a resumed run differs, and advice: what to write (pure);
-    by_itself: why two undisturbed runs differ judge      where and why, in one value (pure) report
-    the findings; table: as text (pure)
+               of another run
+    sights     values of the script's variables; suspects: variables that a resume did not restore
+               (pure)
+    cause      why a resumed run differs, and advice: what to write (pure); by_itself: why two
+               undisturbed runs differ
+    judge      where and why, in one value (pure)
+    report     the findings; table: as text (pure)
 
 Nothing here knows a framework: all evidence is in the run's journal and checkpoints.
 """

@@ -27,6 +27,7 @@ LOOK_S = 0.5  # between two checks that the worker is alive
 CLOSE_S = 1.0
 # before a worker that has died is replaced; the last one from then on
 RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+HURRIED_S = 0.2  # the same at the end of the run
 MOST_COPIES = 50  # in one order, so that it is written whole or not at all
 SOUND_S = 60.0  # a worker that lived so long was sound
 
@@ -57,6 +58,7 @@ class _Asked:
     """A question to some places: their answers, and when they last made progress."""
 
     def __init__(self, orders: Sequence[WorkerOrder]) -> None:
+        self.do = orders[0].do if orders else ""
         self.places = {order.place for order in orders}
         self.unsent = {order.place: order for order in orders}  # one instruction takes an order out
         self.answers: dict[int, Event] = {}
@@ -81,20 +83,22 @@ class WorkerClient:
     ) -> None:
         self._pid, self._python = os.getpid(), [*python]
         self._opening = {
-            "root": str(index.root),
+            "root": os.fsencode(index.root).hex(),  # a path need not be UTF-8
             "key": index.key,
             "places": [[url, packed(rule)] for url, rule in places],
             "parent": self._pid,
-            "folder": os.getcwd(),
+            "folder": os.fsencode(os.getcwd()).hex(),
             "private": private,
         }
         self._numbers = itertools.count(1)
         self._questions: dict[int, _Asked] = {}
         self._claim: WorkerOrder | None = None  # that each new worker gets
+        self._joined: set[int] = set()  # places that this attempt has claimed
+        self._failures = 0  # workers in a row that died before they had done anything
         self.failing: dict[int, str] = {}  # why places are asked again, until there is a listener
         self._listener: Listener | None = None
         self._events: deque[Event] = deque()  # for the listener
-        self._came, self._closed = Condition(), Latch()
+        self._came, self._closed, self._hurried = Condition(), Latch(), Latch()
         self._child: WorkerProcess | None = None
         self._ended_on_purpose = False
         self._thread = Worker(self._run, "holdfast-mirrors")
@@ -178,10 +182,14 @@ class WorkerClient:
             )
         self._write(WorkerOrder("begin", place, args={**origin}), whole=True)
 
+    def hurry(self) -> None:
+        """From now on replace a worker that has died soon: the run waits for its last copies."""
+        self._hurried.set()
+
     def end_worker(self) -> None:
         """Kill the worker, so that it holds no file open. Another one begins."""
-        self._ended_on_purpose = True
         if (child := self._child) is not None:
+            self._ended_on_purpose = True
             child.kill()
 
     def close(self, drain_s: float = 0.0) -> None:
@@ -192,6 +200,7 @@ class WorkerClient:
             return
         self._thread.ended.wait(drain_s)
         self._closed.set()
+        self._hurried.set()
         if (child := self._child) is not None:
             child.kill()
         self._thread.withdraw()
@@ -214,19 +223,22 @@ class WorkerClient:
     # -------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        failures = 0
         try:
             while not self._closed.is_set():
                 began_s = time.monotonic()
                 why = self._serve()
-                failures = 0 if time.monotonic() - began_s > SOUND_S else failures
+                if time.monotonic() - began_s > SOUND_S:
+                    self._failures = 0
                 if self._closed.is_set() or not why:
                     return
                 if not self._ended_on_purpose:
                     self._lost(why)
                 self._ended_on_purpose = False
-                self._closed.wait(RETRY_S[min(failures, len(RETRY_S) - 1)])
-                failures += 1
+                if self._hurried.is_set():
+                    self._closed.wait(HURRIED_S)
+                else:
+                    self._hurried.wait(RETRY_S[min(self._failures, len(RETRY_S) - 1)])
+                self._failures += 1
         finally:
             self._closed.set()
             self._lost("the mirrors were closed")
@@ -240,7 +252,8 @@ class WorkerClient:
         try:
             child.write(WorkerOrder("open", args=self._opening), whole=True)
             if self._claim is not None:
-                child.write(self._claim, whole=True)
+                args = {**self._claim.args, "joined": sorted(self._joined)}
+                child.write(WorkerOrder("claim", args=args), whole=True)
             self._child = child  # only now: others write to it
             self._send_questions()
             while (events := child.read(LOOK_S)) is not None and not self._closed.is_set():
@@ -259,9 +272,15 @@ class WorkerClient:
         for question in [*self._questions.values()]:
             if event.place in question.places and event.what == "sent":
                 question.heard_s = time.monotonic()
+        if event.what == "copied":
+            self._failures = 0
+        if event.what == "joined":
+            self._joined.add(event.place)
         if event.id:
             if (asked := self._questions.get(event.id)) is not None:
                 asked.answers[event.place] = event
+                if asked.do == "claim" and event.kind is None:
+                    self._joined.add(event.place)
                 self._came.ring()
         elif self._listener is None and event.what == "failing":
             self.failing[event.place] = event.text

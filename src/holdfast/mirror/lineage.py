@@ -3,8 +3,7 @@ Pure.
 
 All checkpoints of the newest attempt that has resumed, or has saved, belong to it. Of the attempt
 that it resumed from, those up to the restored checkpoint belong to it, and so on. A checkpoint that
-a replaced process saved later, a
-*ghost*, does not.
+a replaced process saved later, a *ghost*, does not.
 """
 
 from __future__ import annotations

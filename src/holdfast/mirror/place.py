@@ -2,8 +2,9 @@
 
     Silent      it did not answer, or not in time: try again
     Refused     it answered "no": credentials, permission, no such bucket. The message says what to
-    do Full        its space or quota is used up NotKept     what lies there differs from what was
-    sent: send it again
+                do
+    Full        its space or quota is used up
+    NotKept     what lies there differs from what was sent: send it again
 
 Each library's errors become one of these at the edge, or FileNotFoundError or FileExistsError.
 Their texts are one line, and contain no secret. An error of the bytes' *source* is raised

@@ -6,7 +6,7 @@ claims/000003-from.json               which checkpoint attempt 3 went on from
 claims/000003-end.json                attempt 3 has ended
 pins/step-000000120                   that copy stays, whatever the rules say
 checkpoints/000003/step-000000120/    a copy of a checkpoint that attempt 3 wrote: plain files,
-manifest.json last
+                                      manifest.json last
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class Remote:
             Foreign: another checkpoint of that name lies in this attempt's folder.
             NotFound: the checkpoint was removed.
             Damaged: it differs from its manifest. NotKept: the place holds other bytes than were
-            sent.
+                sent.
         """
         return self._copying.copy(attempt, path, read_back, lambda: self.require(attempt))
 

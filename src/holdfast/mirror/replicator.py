@@ -5,12 +5,15 @@ It reads the run's directory and never changes it. It tells the run what it does
 
     answer, failed      to a question
     joined              the place is claimed; `facts` is its content. The run then says which copies
-    are its own copying, copied     a checkpoint on its way, or none; a verified copy removed, kept
-    a copy was removed, or the place refuses that damaged             a checkpoint differs from what
-    was committed, and is not copied failing, back       copying does not go on, and why; it goes on
+                        are its own
+    copying, copied     a checkpoint on its way, or none; a verified copy
+    removed, kept       a copy was removed, or the place refuses that
+    damaged             a checkpoint differs from what was committed, and is not copied
+    failing, back       copying does not go on, and why; it goes on
     lost                this attempt does nothing more there: another one has claimed the place, or
-    another run has it sent                bytes go through, at most once a second drained
-    nothing is left to do after "drain"
+                        another run has it
+    sent                bytes go through, at most once a second
+    drained             nothing is left to do after "drain"
 """
 
 from __future__ import annotations
@@ -77,6 +80,7 @@ class Replicator:
         self._remote: Remote | None = None
         self._refused: Exception | None = None  # why the place cannot be used
         self._claim: dict[str, Any] = {}
+        self._joined = False  # an earlier worker of this attempt has claimed the place
         self._claimed = self._begun = self._ending = self._over = False
         self._seen: PlaceState | None = None
         self._origin: ResumeOrigin | None = None  # None: the run's state is not restored yet
@@ -138,15 +142,18 @@ class Replicator:
                 continue
             if order.id:
                 self._answer(order)
-            else:
+                continue
+            try:
                 self._take(order)
+            except Exception as error:
+                self._failed(error)
 
     def _answer(self, order: WorkerOrder) -> None:
         if self._place is not None:
             self._place.budget_s = order.args.pop("budget_s", BUDGET_S)
         try:
             if order.do == "claim":
-                self._claim = order.args
+                self._keep_claim(order.args)
                 facts = self._join()
             else:
                 facts = ANSWERS[order.do](self._opened, order.args)
@@ -161,11 +168,15 @@ class Replicator:
         # what was refused is tried again
         self._due_s, self._blocked, self._removes = 0.0, False, True
         if order.do == "claim":
-            self._claim = order.args
+            self._keep_claim(order.args)
         elif order.do == "ours":
             self._ours |= {(attempt, name) for attempt, name in order.args["copies"]}
         elif order.do == "begin" and self._seen is not None:
             self._begin(self._seen, msgspec.convert(order.args, ResumeOrigin))
+
+    def _keep_claim(self, args: dict[str, Any]) -> None:
+        self._joined = self._number in args.pop("joined", ())
+        self._claim = args
 
     def _begin(self, seen: PlaceState, origin: ResumeOrigin) -> None:
         mine = self._claim["attempt"]
@@ -238,8 +249,11 @@ class Replicator:
         return self._remote
 
     def _join(self) -> dict[str, Any]:
-        """Claim the place, and return its content."""
-        self._opened.claim(**self._claim)
+        """Claim the place, unless an earlier worker has; return its content."""
+        if self._joined:  # else a place that was emptied, or is not mounted, would be claimed anew
+            self._opened.require(self._claim["attempt"])
+        else:
+            self._opened.claim(**self._claim)
         self._claimed = True
         self._seen = self._opened.look()
         return _fields(self._seen) | {"atomic": self._opened.place.atomic}

@@ -42,7 +42,8 @@ class RetryingPlace:
         self.watch, self.budget_s = watch, budget_s
         self._place, self._tell, self._pause = place, tell, pause
         self.shown = place.shown
-        self._failing_s: float | None = None  # the time of the first error since the last piece
+        self._failing_s: float | None = None  # the time of the first error since there was progress
+        self._passed, self._farthest = 0, 0  # bytes in this try, and in the best one
         # progress is expected after this time; infinity: nothing is under way
         self._allowed_s = float("inf")
 
@@ -112,6 +113,7 @@ class RetryingPlace:
     @contextmanager
     def _retrying(self) -> Iterator[tenacity.Retrying]:
         self._failing_s, self._allowed_s = None, time.monotonic()
+        self._passed = self._farthest = 0
         try:
             yield tenacity.Retrying(
                 retry=tenacity.retry_if_exception_type(Silent),
@@ -127,6 +129,7 @@ class RetryingPlace:
 
     def _watched(self, pieces: Pieces) -> Pieces:
         def passing() -> Iterator[bytes]:
+            self._passed = 0
             for piece in pieces():
                 self._pass(len(piece))
                 yield piece
@@ -135,14 +138,14 @@ class RetryingPlace:
 
     def _pass(self, size: int) -> None:
         self.watch(size)
-        self._failing_s, self._allowed_s = (
-            None,
-            max(self._allowed_s, time.monotonic()) + size / SLOWEST,
-        )
+        self._allowed_s = max(self._allowed_s, time.monotonic()) + size / SLOWEST
+        self._passed += size
+        if self._passed > self._farthest:  # bytes that are sent once more are no progress
+            self._farthest, self._failing_s = self._passed, None
 
     def _is_spent(self, state: tenacity.RetryCallState) -> bool:
         """Whether the next try would come too late;
-        counted from the first error since a piece went through.
+        counted from the first error since more than ever went through.
         """
         now_s = time.monotonic()
         self._failing_s = self._failing_s or now_s

@@ -1,8 +1,7 @@
 """Sending: the bytes of a checkpoint's files, each compared with the manifest while it passes.
 
-The same check serves both directions: to a place, and back. The last
-piece of a file is handed on only when every digest of the file has held, so that no damaged file is
-ever complete.
+The same check serves both directions: to a place, and back. The last piece of a file is handed on
+only when every digest of the file has held, so that no damaged file is ever complete.
 """
 
 from __future__ import annotations

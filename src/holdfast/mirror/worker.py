@@ -73,8 +73,9 @@ class MirrorWorker:
             os._exit(0)  # the run is gone already
         # a relative path is that of the run when it began, wherever it is now
         with suppress(OSError):
-            os.chdir(args["folder"])
-        index = CheckpointIndex(Path(args["root"]), msgspec.convert(args["key"], Key | None))
+            os.chdir(bytes.fromhex(args["folder"]))
+        root = Path(os.fsdecode(bytes.fromhex(args["root"])))
+        index = CheckpointIndex(root, msgspec.convert(args["key"], Key | None))
         self._replicators = [
             Replicator(number, url, unpacked(rule), index, self.say, private=args["private"])
             for number, (url, rule) in enumerate(args["places"])

@@ -218,7 +218,7 @@ class Loop:
         Raises:
             Stopped: the state is saved; the process must end and be run again.
             Mismatch: no batch was fetched after a restore inside the epoch, and `settle` was not
-            called.
+                called.
         """
         session, cursor = self._session, self._cursor
         session.lifetime.require()

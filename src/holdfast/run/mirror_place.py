@@ -71,7 +71,7 @@ class MirrorPlace:
 
     def is_next(self, name: str) -> None:
         """Note that `name` is to be copied, unless another one is being copied."""
-        if self.begun and not self.left_alone:
+        if self.begun and not self.left_alone and name not in self.there:
             self.copying = self.copying or name
 
     def copies(self, name: str) -> None:

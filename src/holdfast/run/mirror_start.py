@@ -61,7 +61,7 @@ class MirrorStart:
             StoreError: a place does not answer, and without it nobody knows whether this directory
                 is the newest.
             UsageError: another run lies there; another attempt may be alive; or an address is none
-            that can be used.
+                that can be used.
         """
         self._client.start()
         answers = self._ask("look", {})

@@ -152,6 +152,7 @@ class Mirrors:
         limit_s = max(0.0, min(self._limit_s if wait else 0.0, until - time.time()))
         self._leaving, self._gave_way = True, False  # nothing more is saved
         self._drain_until = time.time() + limit_s
+        self._client.hurry()
         for place in self.places:
             # else once the new worker serves it
             if place.served or place.seen is None or self._origin is None:
@@ -215,6 +216,7 @@ class Mirrors:
             case "copied":
                 facts = next((each for each in self._local() if each.name == event.name), None)
                 place.copied(event.name, facts, event.facts["took_s"])
+                self._comes_back(place)
                 facts_of = {fact: event.facts[fact] for fact in FACTS}
                 self._attempt.record(
                     "mirrored", place=place.shown, checkpoint=event.name, **facts_of

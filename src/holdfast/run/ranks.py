@@ -131,8 +131,8 @@ def agreed(ranks: Ranks, topic: str, work: Callable[[], T]) -> T:
 
     Raises:
         Untrusted, Damaged, Unreadable, NotFound: the same on every rank: one of them could not use
-        the checkpoint. HoldfastError: another error of any rank; it takes precedence over those
-        above.
+            the checkpoint.
+        HoldfastError: another error of any rank; it takes precedence over those above.
     """
     results: list[T] = []
 

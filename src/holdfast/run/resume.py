@@ -171,9 +171,11 @@ class Restorer(msgspec.Struct):
         Raises:
             Unreadable: a file cannot be read, here and at the places; nothing was changed.
             Untrusted: the newest checkpoint is not signed by this run's key, or is another run's;
-            nothing was changed. StoreError: checkpoints exist, or existed, and none is valid; with
-            `allow_fresh` the run starts from scratch instead. Mismatch: the checkpoint does not fit
-            the live objects; nothing was overwritten.
+                nothing was changed.
+            StoreError: checkpoints exist, or existed, and none is valid; with `allow_fresh` the run
+                starts from scratch
+            instead.
+            Mismatch: the checkpoint does not fit the live objects; nothing was overwritten.
         """
         wait_for = self._read_retries.wait_for
         checkpoint = wait_for(self._next)

@@ -91,44 +91,53 @@ class Run(AbstractContextManager["Run"]):
             deques, sets, these inside each other, and `Fields`. None is omitted.
         keep: which checkpoints stay.
         every: when to save besides the end, a stop and a new best; None: only then. `Auto()`
-        chooses the interval. vars: first values of `run.vars`, which the loop itself changes. A
-        restore fills values in place where possible
-            (docs/exactness.md) and replaces the rest: numbers, strings, tuples.
+            chooses the interval.
+        vars: first values of `run.vars`, which the loop itself changes. A restore fills values in
+            place where possible (docs/exactness.md) and replaces the rest: numbers, strings,
+            tuples.
         start_from: a run's or a checkpoint's directory; a *new* run begins with the weights of its
-        models. branch_from: the same, but a new run continues exactly from there: position,
-        optimizer, random numbers and all. go_back: a step to resume from, once; newer checkpoints
-        are moved to quarantine/. A restart does not repeat it. overrides: {"optimizer": {"lr":
-        1e-4}} sets options of tracked optimizers on the next start, once. allow_fresh: start from
-        scratch when checkpoints exist, or existed, and none is valid. accept: changes of a loader
-        to accept on resume although they move its position: {"batch_size"}. "data": where
-            no position can be restored, skip as many batches of a new pass and train the rest,
-            which is not exact. "arguments": a batch job with other arguments than the last one,
-            else refused, goes on with its run.
+            models.
+        branch_from: the same, but a new run continues exactly from there: position, optimizer,
+            random numbers and all.
+        go_back: a step to resume from, once; newer checkpoints are moved to quarantine/. A restart
+            does not repeat it.
+        overrides: {"optimizer": {"lr": 1e-4}} sets options of tracked optimizers on the next start,
+            once.
+        allow_fresh: start from scratch when checkpoints exist, or existed, and none is valid.
+        accept: changes of a loader to accept on resume although they move its position:
+            {"batch_size"}. "data": where no position can be restored, skip as many batches of a new
+            pass and train the rest, which is not exact. "arguments": a batch job with other
+            arguments than the last one, else refused, goes on with its run.
         probe: called without arguments at each save and after the restore; both results must have
-        the same bits. deadline: when the machine is taken away: a datetime, a timedelta from now,
-        or Unix seconds. hyperparameters, dataset, note: for the document in each checkpoint;
-        Holdfast does not read them. tracker: called with (id, step), first with id None; its result
-        is the id that it receives next time. types: your enums, dataclasses and named tuples that
-        the state holds later, but not at the start. seed: of the data order; by default the
-        framework's seed. take_over: the caller knows that no other attempt of this run is alive.
-        private: keep all other users out of what the run writes, whatever the umask. background:
-        periodic saves stall the loop only while the state is copied to memory. If one fails, a
-        later safe
-            point raises its error, with its own type. False: each save has returned before the loop
-            continues.
+            the same bits.
+        deadline: when the machine is taken away: a datetime, a timedelta from now, or Unix seconds.
+        hyperparameters, dataset, note: for the document in each checkpoint; Holdfast does not read
+            them.
+        tracker: called with (id, step), first with id None; its result is the id that it receives
+            next time.
+        types: your enums, dataclasses and named tuples that the state holds later, but not at the
+            start.
+        seed: of the data order; by default the framework's seed.
+        take_over: the caller knows that no other attempt of this run is alive.
+        private: keep all other users out of what the run writes, whatever the umask.
+        background: periodic saves stall the loop only while the state is copied to memory. If one
+            fails, a later safe point raises its error, with its own type. False: each save has
+            returned before the loop continues.
         whole: how often unchanged leaves are written again instead of linked.
         board: keep TensorBoard's files of the metrics log, in `<path>-board` or the directory
-        given. mirror: places that get a copy of each checkpoint beside the loop, and that a new
-        machine resumes from: a URL or
-            folder, several, or {place: rule} (docs/mirrors.md).
+            given.
+        mirror: places that get a copy of each checkpoint beside the loop, and that a new machine
+            resumes from: a URL or folder, several, or {place: rule} (docs/mirrors.md).
         without: of these, the places that need not answer when the run begins; HOLDFAST_WITHOUT
-        adds others. drain: seconds that the end of the run, or a stop, waits at most for the last
-        copies. stop_on_nan: a save that finds infinite or NaN weights ends the run with NotFinite;
-        no start goes on from it. finished: what a start of a finished run does when its loop has no
-        pass left: "continue" behind it, where names
-            that only the loop's body sets are missing, or "exit" the process with 0, on all ranks.
+            adds others.
+        drain: seconds that the end of the run, or a stop, waits at most for the last copies.
+        stop_on_nan: a save that finds infinite or NaN weights ends the run with NotFinite; no start
+            goes on from it.
+        finished: what a start of a finished run does when its loop has no pass left: "continue"
+            behind it, where names that only the loop's body sets are missing, or "exit" the process
+            with 0, on all ranks.
         signed: a file with a private Ed25519 key. It signs each checkpoint, and the run goes on
-        from no other.
+            from no other.
     """
 
     @brief

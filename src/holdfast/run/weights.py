@@ -86,8 +86,9 @@ def load_into(
         NotFound: no such checkpoint; nothing was overwritten.
         Untrusted: the key did not sign the checkpoint; no older one was tried.
         Damaged: no suitable checkpoint is undamaged. The message reports when the model contains a
-        part of one. Unreadable: a file cannot be read now. The model may contain a part of the
-        checkpoint: call this again.
+            part of one.
+        Unreadable: a file cannot be read now. The model may contain a part of the checkpoint: call
+            this again.
     """
     if weights_for(model) is None:
         raise UsageError(f"load_into reads into a model, not into a {type(model).__qualname__}")

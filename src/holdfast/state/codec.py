@@ -10,14 +10,19 @@ functions:
     shares(leaves) -> list[Share]        blocks, and which leaves lie in which of them
     blank(stored) -> Blank               a leaf in the making, in fresh memory
     mapped(stored, data) -> leaf | None  over its bytes as they are; None: they would have to be
-    moved unfit(live) -> str                   why this value cannot take a leaf's bytes in place;
-    empty: it can differing(live, stored) -> lines     in what a live leaf and a stored one, read or
-    not, do not agree fill(pairs) -> None                  live leaves take the bytes of stored
-    ones, read or not span(live) -> (start, stop)          the addresses between which a live leaf
-    lies lives(live) -> call                  whether anybody still holds its memory, when the
-    caller does not any more forms(rows), identities(rows), stacked(rows), unstacked(array)  see
-    `rows`; a module without them has no columns refill(live, stored) -> bool         a live
-    generator goes on as the stored one; False: they are of two kinds
+                                         moved
+    unfit(live) -> str                   why this value cannot take a leaf's bytes in place; empty:
+                                         it can
+    differing(live, stored) -> lines     in what a live leaf and a stored one, read or not, do not
+                                         agree
+    fill(pairs) -> None                  live leaves take the bytes of stored ones, read or not
+    span(live) -> (start, stop)          the addresses between which a live leaf lies
+    lives(live) -> call                  whether anybody still holds its memory, when the caller
+                                         does not any more
+    forms(rows), identities(rows), stacked(rows), unstacked(array)  see `rows`; a module without
+                                                                    them has no columns
+    refill(live, stored) -> bool         a live generator goes on as the stored one; False: they are
+                                         of two kinds
 
 A module of which no value is fit to be filled in place needs no `fill`, `span` or `lives`.
 """

@@ -12,8 +12,9 @@ A column is a node with one key:
     {"custom": [name, column]}     what the function returned that the user registered
     {"dict": {key: column}}        dicts with these keys, in this order
     {"list"|"tuples": [length, column]}  of any length (a number, or a leaf of numbers), one after
-    another in a column {"kinds": [leaf, [column, ...]]}     for each row, which of the columns has
-    it {"nodes": [node, ...]}         text and numbers for which the above have no place
+                                         another in a column
+    {"kinds": [leaf, [column, ...]]}     for each row, which of the columns has it
+    {"nodes": [node, ...]}         text and numbers for which the above have no place
 
 Rows that share memory with other values have no columns: `pack` refuses them, and a view stays a
 separate leaf.

@@ -263,8 +263,9 @@ class Checkpoint:
         Raises:
             NotFound: it was removed, perhaps during the read.
             Damaged: a byte differs from what was committed, also after a second read from the
-            medium. UsageError: the state holds the user's own types, and they are neither in
-            `types` nor registered.
+                medium.
+            UsageError: the state holds the user's own types, and they are neither in `types` nor
+                registered.
         """
         self.check_layout()
         if part is None and not mmap:

@@ -30,7 +30,7 @@ def pin(root: Path, checkpoint: Checkpoint) -> None:
     Raises:
         UsageError: the checkpoint, or `pins`, is a symbolic link.
         Damaged: one of its files differs from what was committed; the checkpoint is pinned
-        nevertheless.
+            nevertheless.
     """
     pins = root / "pins"
     places.require(root)

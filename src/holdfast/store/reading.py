@@ -53,7 +53,7 @@ def fill(wanted: Sequence[Wanted]) -> None:
     Raises:
         NotFound: the checkpoint was removed.
         Damaged: bytes differ from what was committed. Other leaves may have been read whole or in
-        part.
+            part.
     """
     for index in _failures(wanted, cold=False):
         for why in _failures([wanted[index]], cold=True).values():

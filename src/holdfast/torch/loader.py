@@ -6,8 +6,9 @@ Holdfast's own: neither making nor iterating it draws from the global generators
 follows one of three plans:
 
     OrderPlan      no sampler, shuffle, or a Holdfast Sampler: the place in the epoch's order; any
-    start for free StatefulPlan   a sampler with state_dict(): its state after each batch ReplayPlan
-    any other sampler: its indices are drawn again (not the data), and compared
+                   start for free
+    StatefulPlan   a sampler with state_dict(): its state after each batch
+    ReplayPlan     any other sampler: its indices are drawn again (not the data), and compared
 """
 
 from __future__ import annotations

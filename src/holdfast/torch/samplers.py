@@ -1,8 +1,9 @@
 """Samplers that can be interrupted and resumed anywhere, on any number of ranks.
 
 InterruptibleDistributedSampler               sampler=        torch's DistributedSampler, with a
-place in its epoch InterruptibleSampler                          sampler=        the same for one
-process InterruptibleDistributedGroupedBatchSampler   batch_sampler=  each batch from one group
+                                                              place in its epoch
+InterruptibleSampler                          sampler=        the same for one process
+InterruptibleDistributedGroupedBatchSampler   batch_sampler=  each batch from one group
 
 The place is counted by `run.batches(loader)`, or by a loop of your own that calls `advance`:
 

@@ -75,14 +75,18 @@ class DistributedShardedDataset:
 
     Args:
         root: contains a folder for each class, as for torchvision's ImageFolder; the classes are
-        sorted by name. rank, world_size: by default those of the process group.
+            sorted by name.
+        rank, world_size: by default those of the process group.
         samples_pct_per_replica: the fraction of all samples that each rank holds, up to 1.0; by
-        default one share. device_id: hold samples and targets there, each as one tensor; samples
-        must then have one shape. seed, shuffle: for the order of the list before it is divided.
-        loader: called with a path. extensions, is_valid_file: which files count, by name or by a
-        function of the path. sample_load_transform, target_load_transform: applied once, when
-        loading, for example torchvision's. For a
-            device, images that are no tensors yet become uint8 [channels, height, width].
+            default one share.
+        device_id: hold samples and targets there, each as one tensor; samples must then have one
+            shape.
+        seed, shuffle: for the order of the list before it is divided.
+        loader: called with a path.
+        extensions, is_valid_file: which files count, by name or by a function of the path.
+        sample_load_transform, target_load_transform: applied once, when loading, for example
+            torchvision's. For a device, images that are no tensors yet become uint8 [channels,
+            height, width].
         sample_getitem_transform, target_getitem_transform: applied at each read, for augmentation.
 
     Raises:

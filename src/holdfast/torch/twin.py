@@ -4,9 +4,11 @@ A twin draws from generators of its own. So that a loop with Holdfast sees the n
 without it, the global generator moves as the plain loader would have moved it when an epoch begins:
 
     each new iterator             one number, the seed of its workers; from `generator=` if the
-    loader was given one persistent workers            that number in the loader's first epoch only
+                                  loader was given one
+    persistent workers            that number in the loader's first epoch only
     torch's samplers with chance  what they draw at their first index, unless they have a generator
-    of their own a sampler of the user's       nothing: it draws from a stream of its own (plans.py)
+                                  of their own
+    a sampler of the user's       nothing: it draws from a stream of its own (plans.py)
 """
 
 from __future__ import annotations

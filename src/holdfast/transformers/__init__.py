@@ -8,7 +8,8 @@ trainer.train()
 
 callback.py   the callback: what the user writes, and what it refuses
 walk.py       the loop of one train(): what is replaced on the trainer, and where its safe points
-are progress.py   what the trainer remembers beside its model: its state, its sums, its callbacks
+              are
+progress.py   what the trainer remembers beside its model: its state, its sums, its callbacks
 loaders.py    what the trainer's loaders read
 """
 
