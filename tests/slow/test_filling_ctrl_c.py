@@ -50,14 +50,14 @@ class Presses:
         self.over.set()
 
 
-@pytest.mark.parametrize(("nth", "times"), [(LEAVES, 2), (LEAVES, 9), (4 * LEAVES, 9)])
+@pytest.mark.parametrize(("nth", "times"), [(LEAVES, 3), (LEAVES, 9), (4 * LEAVES, 9)])
 def test_ctrl_c_in_the_midst_of_the_copy_leaves_the_old_checkpoint_only(tmp_path, monkeypatch, nth, times):
     """Also when it comes until nobody waits any more, and threads still copy what the loop is changing by then."""
     wide, expected, gone_on = Wide(), Wide(), threading.Event()
 
     def interrupt():
         presses.press(times)
-        if times > 2:
+        if times > 3:
             assert gone_on.wait(WAIT_S)
 
     with pytest.raises(KeyboardInterrupt), running(tmp_path, wide) as run:

@@ -55,7 +55,7 @@ def whole(tmp_path_factory):
         ("send('TERM')", 75, "stop"),
         ("send('INT')", 75, "stop"),
         ("send('KILL')", -9, None),
-        ("(send('INT'), send('INT'))", -2, "failed"),
+        ("[send('INT') for _ in range(3)]", -2, "failed"),
     ],
 )
 def test_whatever_ends_the_process_in_its_loop_the_next_one_goes_on(tmp_path, whole, how, code, told):
@@ -140,7 +140,7 @@ NOTEBOOK = """
         shell.run_cell(first)
         return type(shell.run_cell(second).error_in_exec).__name__
 
-    names = [cells(3, lambda: 1 / 0), cells(4, lambda: (send("INT"), send("INT"))), cells(5, lambda: send("INT"))]
+    names = [cells(3, lambda: 1 / 0), cells(4, lambda: [send("INT") for _ in range(3)]), cells(5, lambda: send("INT"))]
     names += [type(shell.run_cell("import time; send('INT'); time.sleep(1)").error_in_exec).__name__, cells()]
     print()
     print(*names)
