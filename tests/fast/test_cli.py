@@ -681,6 +681,7 @@ def test_a_step_stands_behind_an_at_sign_wherever_a_checkpoint_is_meant(run, tmp
         assert done(*words, run, "--step", 20) == done(*words, f"{run}@20"), words
     for words in (
         ["show", f"{run}@20", "--step", 20],
+        ["show", "--step", 20, f"{run}@20"],
         ["pin", run],
         ["pin", f"{run}@x"],
         ["pin", "s3://bucket/run@20"],

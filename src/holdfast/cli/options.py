@@ -68,10 +68,16 @@ def parted(text: str) -> tuple[str, Step]:
     return run, parse_step(step)
 
 
+_ONCE = "RUN@STEP and --step: give the step once"
+
+
 def _run_at(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    """Take RUN@STEP apart; `_step`, which is called later, returns the step."""
+    """Take RUN@STEP apart. `_step` returns the step: without --step it is called later."""
     del param
-    run, ctx.meta["step"] = parted(value)
+    run, at = parted(value)
+    if at is not None and ctx.params.get("step") is not None:
+        raise click.UsageError(_ONCE, ctx)
+    ctx.meta["step"] = at
     return run
 
 
@@ -84,7 +90,7 @@ def _step(ctx: click.Context, param: click.Parameter, value: str | None) -> int 
     if value is None:
         return at
     if at is not None:
-        raise click.UsageError(f"RUN@{at} and --step {value}: give the step once", ctx)
+        raise click.UsageError(_ONCE, ctx)
     try:
         return parse_step(value)
     except UsageError as error:
@@ -102,9 +108,7 @@ _STEP = "The step: a number, best, or a checkpoint's name."
 
 option = functools.partial(click.option, show_default=True)
 run = click.argument("run", metavar="RUN", shell_complete=directories)
-_at = functools.partial(
-    click.argument, "run", metavar="RUN[@STEP]", is_eager=True, shell_complete=directories
-)
+_at = functools.partial(click.argument, "run", metavar="RUN[@STEP]", shell_complete=directories)
 run_at, run_here_at = _at(callback=_run_at), _at(callback=_run_here_at)
 run_here = click.argument("run", metavar="RUN", callback=no_address, shell_complete=directories)
 step = click.option("--step", metavar="N", callback=_step, help=f"{_STEP} Default: the newest.")
