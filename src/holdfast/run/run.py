@@ -530,10 +530,11 @@ def _by_name(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, 
     Raises:
         UsageError: an entry is no mapping of options.
     """
-    for name, options in overrides.items():
-        if not isinstance(options, Mapping):
-            raise UsageError(
-                f"overrides={{{name!r}: ...}} takes the options of one tracked object by its name, "
-                f'as in overrides={{"optimizer": {{{name!r}: {options!r}}}}}'
-            )
+    if not isinstance(overrides, Mapping) or not all(
+        isinstance(options, Mapping) for options in overrides.values()
+    ):
+        raise UsageError(
+            f"overrides={overrides!r}: give options by the name of a tracked object, "
+            'as in overrides={"optimizer": {"lr": 1e-3}}'
+        )
     return {name: dict(options) for name, options in overrides.items()}
