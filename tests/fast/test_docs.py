@@ -81,3 +81,10 @@ def test_the_page_says_what_the_last_soak_has_found():
     assert found["kinds"]
     assert all(kind["cases"] or kind["untried"] or kind["failed"] for kind in found["kinds"].values())
     assert f"<!-- soak -->\n{soak.line(found)}\n" in (ROOT / "docs/evidence.md").read_text()
+
+
+def test_every_variable_of_the_environment_stands_on_its_page():
+    """Each HOLDFAST_ variable that the source names, and no other."""
+    text = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    page = (ROOT / "docs/environment.md").read_text()
+    assert {*re.findall(r"_?HOLDFAST_[A-Z_]+[A-Z]", text)} == {*re.findall(r"_?HOLDFAST_[A-Z_]+[A-Z]", page)}

@@ -51,7 +51,7 @@ def test_rows_are_read_as_they_stand():
 
 
 def test_each_guarantee_leads_to_the_laws_that_prove_it():
-    """Each row of docs/guarantees.md links to a section of the evidence, and each section but the last has such a row."""
+    """Each row of docs/guarantees.md links to a section of the evidence; each section but the last has such a row."""
     evidence = (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
     tables, _, _ = evidence.partition("\n## What was counted")
     sections = {
