@@ -8,6 +8,8 @@ const QUESTIONS = {
   "go back to an older step": "checkpoints/#go-back-to-an-older-step",
   "change the learning rate": "checkpoints/#change-the-learning-rate-of-a-run",
   "out of memory": "messages/#out-of-memory-killed",
+  "Jupyter": "notebooks/",
+  "wandb": "recipes/#weights-biases",
   "may still be running": "messages/#attempt-may-still-be-running",
   "does not fit the live objects": "messages/#does-not-fit-the-live-objects",
   "no valid checkpoint": "messages/#no-valid-checkpoint",

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any, Self, TextIO
 
-from .legible import printable
+from .legible import duration, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,7 +69,11 @@ def answer(line: str) -> None:
     """Write `holdfast: <line>` to stderr past all buffers: for a signal handler, which may have
     interrupted a write to the same stream. Does nothing on ranks above 0.
     """
-    if _rank == 0 and LOGGER.isEnabledFor(logging.INFO):
+    if _rank or not LOGGER.isEnabledFor(logging.INFO):
+        return
+    if type(sys.stderr).__module__.startswith("ipykernel"):
+        say(line)  # its descriptor 2 is the server's terminal
+    else:
         with suppress(OSError, ValueError, AttributeError):
             number = sys.stderr.fileno()
             begin = ERASE if os.isatty(number) else ""
@@ -287,12 +291,8 @@ def _cells(facts: Mapping[str, Any], passed: deque[tuple[float, int]]) -> list[t
             cells.append((f"ends {time.strftime(form, time.localtime(time.time() + left_s))}", ""))
     cells += [(f"{printable(name)} {value:.4g}", "") for name, value in facts["metrics"].items()]
     if facts.get("saved_s"):
-        cells.append((f"saved {_ago(time.monotonic() - facts['saved_s'])} ago", ""))
+        cells.append((f"saved {duration(round(time.monotonic() - facts['saved_s']))} ago", ""))
     return cells
-
-
-def _ago(age_s: float) -> str:
-    return f"{age_s:.0f} s" if age_s < 100 else f"{age_s / 60:.0f} min"
 
 
 def _plain(facts: Mapping[str, Any], passed: deque[tuple[float, int]]) -> str:
