@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Protocol
 
 from ..errors import HoldfastError
 from ..legible import printable, size
 
-if TYPE_CHECKING:
-    from .checkpoint import Checkpoint
-
 MOST_ROWS = 20  # the newest
 
 
-def table(caption: str, checkpoints: Sequence[Checkpoint]) -> str:
+class TableRow(Protocol):
+    """A checkpoint; what is read from its manifest may raise."""
+
+    path: Path
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def metrics(self) -> Mapping[str, float]: ...
+    @property
+    def size_bytes(self) -> int: ...
+
+
+def table(caption: str, checkpoints: Sequence[TableRow]) -> str:
     """Return a table of the checkpoints, the newest last, under `caption`. A damaged one is a row
     that says so.
     """
@@ -27,7 +40,7 @@ def table(caption: str, checkpoints: Sequence[Checkpoint]) -> str:
     return f"<table><caption>{escape(printable(head))}</caption>{body}</table>"
 
 
-def _row(checkpoint: Checkpoint) -> tuple[str, ...]:
+def _row(checkpoint: TableRow) -> tuple[str, ...]:
     try:
         metrics = ", ".join(f"{name}={value:.4g}" for name, value in checkpoint.metrics.items())
         return checkpoint.name, str(checkpoint.step), size(checkpoint.size_bytes), metrics
