@@ -121,10 +121,17 @@ def describe(owner: Facts) -> str:
     """Describe the owner in a few words, for messages."""
     job = owner.get("job")
     of_job = f", job {job.get('id')}" if isinstance(job, Mapping) else ""
+    suspended = ", suspended by Ctrl-Z: fg in its shell continues it" if is_suspended(owner) else ""
     return (
         f"pid {owner.get('pid', '?')} on {owner.get('host', '?')}, "
-        f"user {owner.get('user', '?')}{of_job}"
+        f"user {owner.get('user', '?')}{of_job}{suspended}"
     )
+
+
+def is_suspended(owner: Facts) -> bool:
+    """Whether the owner is a process of this machine that a signal has stopped."""
+    process = _process(owner.get("pid")) if owner.get("host") == platform.node() else None
+    return process is not None and process[0] == "T" and process[1] == owner.get("pid_started")
 
 
 def _job() -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ As a user writes them:
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from numbers import Integral, Real
 from typing import Any
 
@@ -21,8 +21,28 @@ from .errors import UsageError
 from .legible import legible
 
 
+class _Suggesting(msgspec.StructMeta):
+    """Answers an argument that a rule does not have with the one that may be meant."""
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        fields: tuple[str, ...] = getattr(self, "__struct_fields__", ())
+        for name in named.keys() - {*fields}:
+            raise UsageError(unknown(f"{self.__name__}(...)", name, fields))
+        return super().__call__(*args, **named)
+
+
+def unknown(what: str, name: str, names: Iterable[str]) -> str:
+    """Say that `what` has no argument `name`, and which of `names` may be meant."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, names := [*names], n=1)
+    return f"{what} has no {name}=" + (
+        f": did you mean {close[0]}=?" if close else f"; it has {', '.join(names)}"
+    )
+
+
 # each dataclass would cost half a millisecond of every start
-class _Joins(msgspec.Struct, frozen=True):
+class _Joins(msgspec.Struct, frozen=True, metaclass=_Suggesting):
     """Base of all rules: `a | b` keeps what `a` keeps and what `b` keeps."""
 
     def __or__(self, other: object) -> AnyOf:
@@ -78,7 +98,7 @@ class Every(_Joins, frozen=True):
         check("Every", given[0])
 
 
-class Auto(msgspec.Struct, frozen=True):
+class Auto(msgspec.Struct, frozen=True, metaclass=_Suggesting):
     """Save as often as loses the least, as measured: what saves cost, and how often the run is
     interrupted.
 
@@ -126,7 +146,7 @@ def _spelled(rule: Rule) -> str:
     return f"{type(rule).__name__}({', '.join(f'{name}={given[name]!r}' for name in given)})"
 
 
-class Whole(msgspec.Struct, frozen=True):
+class Whole(msgspec.Struct, frozen=True, metaclass=_Suggesting):
     """How often unchanged bytes are written anew:
     at most so many checkpoints share one file, and damage to it.
     """

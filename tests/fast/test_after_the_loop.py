@@ -93,7 +93,7 @@ def test_the_names_that_only_the_body_sets_are_told(tmp_path, capsys, loop, told
             else:
                 loop(run, toy)
         said = capsys.readouterr().err
-        assert again == ("its loop's body does not run again" in said)
+        assert again == ("its loop's body runs again only up to a larger total" in said)
         assert bool(again and told) == ("The code behind it reads" in said)
         assert not (again and told) or f"The code behind it reads {told}, which the body sets" in said
 

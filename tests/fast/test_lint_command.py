@@ -117,7 +117,7 @@ def test_json_has_the_same_facts_and_the_edits():
     place = text.index("python")
     assert [{"start": place, "end": place, "new": "exec holdfast run -- "}] == finding["edits"]
     Path("job.sh").write_text(CLEAN)
-    assert {"findings": [], "unread": [], "fixed": []} == json.loads(lint("job.sh", "--json").stdout)
+    assert {"version": 1, "findings": [], "unread": [], "fixed": []} == json.loads(lint("job.sh", "--json").stdout)
 
 
 def test_folders_are_looked_for_here_unless_their_file_system_is_not():

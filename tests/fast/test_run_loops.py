@@ -436,7 +436,8 @@ def test_a_run_that_ends_says_what_it_did_and_a_finished_one_that_it_has(tmp_pat
     for attempt in (2, 3):
         with new_run(tmp_path, Toy(), every=None) as run:
             assert [] == [*run.steps(3)]
-        over = f"already finished at step 3, 0 s ago (attempt {attempt}); its loop's body does not run again"
+        over = f"already finished at step 3, 0 s ago (attempt {attempt}); "
+        over += "its loop's body runs again only up to a larger total"
         assert [over] == said(capsys)
     with pytest.raises(Cut), new_run(tmp_path, Toy(), every=Every(steps=2)) as run:
         for step in run.steps(9):

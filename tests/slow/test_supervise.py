@@ -121,7 +121,7 @@ def test_how_it_went_as_json(tmp_path):
     assert {"exit_code": 0, "attempts": 1, "end": "end"}.items() <= last_json(it.printed).items()
     assert ["true", "--api-key", REDACTED] == it.events("begin")[0]["command"]
     it = supervised(tmp_path, bash("echo last words; exit 3"), "--json", "--run", "failed")
-    told = {"exit_code": 8, "end": "failed", "reason": "bash: exit 3", "tail": ["last words"]}
+    told = {"version": 1, "exit_code": 8, "end": "failed", "reason": "bash: exit 3", "tail": ["last words"]}
     assert told == last_json(it.printed)
 
 

@@ -87,6 +87,20 @@ doctor runs/first --partition gpu
 demo
 demo --keep demo
 """
+# what people type -> the command that does it
+OTHER_WORDS = {
+    **dict.fromkeys(["list", "lsit", "dir", "checkpoints"], "ls"),
+    **dict.fromkeys(["cat", "info", "inspect", "log", "metrics"], "show"),
+    **dict.fromkeys(["rm", "remove", "delete", "clean", "gc"], "prune"),
+    **dict.fromkeys(["check", "fsck", "validate"], "verify"),
+    **dict.fromkeys(["watch", "queue", "top", "squeue"], "status"),
+    **dict.fromkeys(["compare", "cmp"], "diff"),
+    **dict.fromkeys(["sbatch", "launch"], "submit"),
+    **dict.fromkeys(["save", "convert", "dump"], "export"),
+    **dict.fromkeys(["start", "resume", "restart", "supervise"], "run"),
+    **dict.fromkeys(["kill", "test", "prove"], "drill"),
+    **dict.fromkeys(["stop", "pause", "cancel"], "hold"),
+}
 HOMES = {"unpin": "pin", "release": "hold"}
 MODULES = {name: f"holdfast.cli.{HOMES.get(name, name)}" for name in COMMANDS}
 BROKEN_PIPE = 141  # a shell's exit code for a program that SIGPIPE ended
@@ -123,7 +137,9 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in COMMANDS and not args[0].startswith("-"):
-            close = difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.5)
+            names = [*COMMANDS, *OTHER_WORDS]
+            close = difflib.get_close_matches(args[0], names, n=1, cutoff=0.5)
+            close = [OTHER_WORDS.get(name, name) for name in close]
             ctx.fail(
                 f"there is no command {args[0]!r}{f': did you mean {close[0]}?' if close else ''}"
             )

@@ -19,6 +19,7 @@ GRAMMAR = (
     "within=5e9, or as in Python: \"Last(3) | Best('val_acc', max)\""
 )
 _PLAIN = re.compile(r"(last|best|every|within)=([^,=]+)")
+_ASSIGNED = re.compile(r"(?!(?:last|best|every|within)=)\w+=[^()]*")
 _INTERVAL = re.compile(r"([\d.]+)(steps|minutes|epochs)")
 RULES: dict[str, Callable[..., Rule]] = {
     "Last": Last,
@@ -40,6 +41,8 @@ def parse_keep(text: str) -> Rule:
         if len(text) > LONGEST:
             raise _NotARuleError("too long")
         plain = [*map(_PLAIN.fullmatch, text.strip().split(","))]
+        if strange := [each for each in text.split(",") if _ASSIGNED.fullmatch(each.strip())]:
+            raise _NotARuleError(f"{strange[0].strip()} is no rule")
         if all(plain):
             return reduce(or_, (_plain(*found.groups()) for found in plain if found))
         return _rule(ast.parse(text.strip(), mode="eval").body)

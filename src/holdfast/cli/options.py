@@ -74,10 +74,25 @@ def no_address(ctx: click.Context, param: click.Parameter, value: str | None) ->
     Raises:
         UsageError: RUN is the address of a place, and the command takes none.
     """
-    del ctx, param
     if value is not None and "://" in value:
         raise UsageError(
             f"{value}: is an address, which only ls, show, verify, diff, export and copy take"
+        )
+    return _without_step(ctx, param, value)
+
+
+def _without_step(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Require that RUN names no step.
+
+    Raises:
+        UsageError: it is RUN@STEP, and the command takes a whole run.
+    """
+    del param
+    run, step = (value, None) if value is None else parted(value)
+    if step is not None:
+        raise UsageError(
+            f"{value}: {ctx.info_name} takes a whole run, {run}; "
+            f"holdfast show {value} shows one step"
         )
     return value
 
@@ -133,7 +148,7 @@ def _needed_step(ctx: click.Context, param: click.Parameter, value: str | None) 
 _STEP = "The step: a number, best, or a checkpoint's name."
 
 option = functools.partial(click.option, show_default=True)
-run = click.argument("run", metavar="RUN", shell_complete=directories)
+run = click.argument("run", metavar="RUN", callback=_without_step, shell_complete=directories)
 _at = functools.partial(click.argument, "run", metavar="RUN[@STEP]", shell_complete=_runs_and_steps)
 run_at, run_here_at = _at(callback=_run_at), _at(callback=_run_here_at)
 run_here = click.argument("run", metavar="RUN", callback=no_address, shell_complete=directories)

@@ -152,7 +152,7 @@ class Drill:
             raise UsageError(
                 "the command ended well, but without a Run: "
                 f"it left nothing in {settings.RUN_DIR}. A drill needs a "
-                "script with `with Run(...) as run:`"
+                "script with `with Run(...) as run:`; `holdfast init` proposes these lines"
             )
         if log.last.get("event") == "failed":  # the script ended well
             raise ChildError(

@@ -40,7 +40,7 @@ def may_blame_checkpoint(error: BaseException) -> bool:
 
 def describe(error: BaseException) -> str:
     first_line = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first_line}"[:500]
+    return ": ".join(filter(None, (type(error).__name__, first_line)))[:500]
 
 
 def program_version() -> str:

@@ -271,10 +271,8 @@ def count_repeated_steps(logs: Sequence[Log]) -> RepeatedSteps:
 
 
 def earlier_finish_time_s(logs: Sequence[Log], position: Position) -> float | None:
-    """When an earlier attempt finished the run at this position,
-    in Unix seconds; None if unknown.
-    """
-    for log in reversed(logs if position.finished() else ()):
+    """Return when the run was first finished at this position, in Unix seconds; None: unknown."""
+    for log in logs if position.finished() else ():
         if log.last.get("event") == "end" and journal.position(log.last) == journal.position(
             position.checkpoint_name._asdict()
         ):

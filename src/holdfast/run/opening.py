@@ -328,7 +328,7 @@ def _report_resume(session: Session, checkpoint: Checkpoint) -> None:
             f"already finished at step {session.position.step}, "
             f"{format_time_since(done_s)} {attempt}"
         )
-        where = f"{over}; its loop's body does not run again"
+        where = f"{over}; its loop's body runs again only up to a larger total"
     else:
         saved = (
             f"from {checkpoint.name}, "

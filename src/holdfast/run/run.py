@@ -5,6 +5,7 @@ saves at safe points and stops on request.
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -15,7 +16,7 @@ from weakref import WeakSet
 from .. import journal
 from ..errors import HoldfastError, StoreError, UsageError
 from ..legible import legible
-from ..rules import Auto, Every, Last, Rule, Whole
+from ..rules import Auto, Every, Last, Rule, Whole, unknown
 from ..store import format, html
 from ..store.signing import Signer
 from ..store.store import Store
@@ -53,12 +54,18 @@ def shorten_traceback(method: Method) -> Method:
     """Let the traceback of a mistake end at the caller's own line.
     HOLDFAST_TRACEBACK=full shows ours, too.
     """
+    known = inspect.signature(method).parameters
+    any_name = any(each.kind is each.VAR_KEYWORD for each in known.values())
+    whose = method.__qualname__.removesuffix(".__init__")
 
     @functools.wraps(method)
     def call(*args: Any, **options: Any) -> Any:
         try:
+            if strange := () if any_name else options.keys() - known:
+                names = [name for name in known if name not in ("self", "state")]
+                raise UsageError(unknown(f"{whose}(...)", min(strange), names))
             return method(*args, **options)
-        except HoldfastError as error:
+        except (HoldfastError, KeyboardInterrupt) as error:
             if os.environ.get("HOLDFAST_TRACEBACK") == "full":
                 raise
             raise error.with_traceback(None) from None

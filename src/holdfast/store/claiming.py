@@ -47,6 +47,8 @@ def claim(
         Superseded: an even later attempt began meanwhile.
         StoreError: each try to begin was in vain.
     """
+    if scan.lexists(root) and not scan.is_dir(root):
+        raise UsageError(f"{root} is a file: a run needs a directory of its own")
     places.require(root)
     if private:
         places.make_private(root)

@@ -46,7 +46,11 @@ def override(
 
 
 def _per_group(optimizer: Optimizer, option: str, value: Any) -> list[Any]:
-    groups = optimizer.param_groups
+    groups = getattr(optimizer, "param_groups", None)
+    if groups is None:
+        raise UsageError(
+            f"a {type(optimizer).__name__} has no options to set: overrides name an optimizer"
+        )
     options = sorted({key for group in groups for key in group} - {"params", "param_names"})
     if option not in options:
         raise UsageError(
@@ -58,6 +62,9 @@ def _per_group(optimizer: Optimizer, option: str, value: Any) -> list[Any]:
     for group, new in zip(groups, values, strict=True):
         if _is_number(group.get(option)) and not _is_number(new):
             raise UsageError(f"{option} is a number, not {new!r}")
+        old = group.get(option)
+        if isinstance(old, tuple) and not (isinstance(new, tuple) and len(new) == len(old)):
+            raise UsageError(f"{option} is {old!r}: give a tuple of {len(old)}, not {new!r}")
     return values
 
 
