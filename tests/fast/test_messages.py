@@ -24,9 +24,9 @@ def optimized():
 @pytest.mark.parametrize(
     ("mistake", "answer"),
     [
-        (lambda place: Every(step=5), "Every(...) has no step=: did you mean steps=?"),
-        (lambda place: Last(count=5), "Last(...) has no count=; it has n"),
-        (lambda place: Run(place, {}, evry=None), "Run(...) has no evry=: did you mean every=?"),
+        (lambda place: Every(**{"step": 5}), "Every(...) has no step=: did you mean steps=?"),
+        (lambda place: Last(**{"count": 5}), "Last(...) has no count=; it has n"),
+        (lambda place: Run(place, {}, **{"evry": None}), "Run(...) has no evry=: did you mean every=?"),
         (lambda place: entered(place, overrides={"model": {"lr": 1}}), "a Linear has no options to set"),
         (
             lambda place: entered(place, overrides={"optimizer": {"betas": 3}}),
