@@ -16,6 +16,7 @@ from .. import journal
 from ..errors import HoldfastError, StoreError, UsageError
 from ..legible import legible
 from ..rules import Auto, Every, Last, Rule, Whole
+from ..state.captured import looked_once
 from ..store import format
 from ..store.signing import Signer
 from ..store.store import Store
@@ -488,8 +489,9 @@ class Run(AbstractContextManager["Run"]):
         self._blockless = BlocklessRun(session, self._let_go) if blockless else None
         _living.add(self)
         try:
-            opening.listen(session, in_block=not blockless)
-            opening.begin(session, again)
+            with looked_once():
+                opening.listen(session, in_block=not blockless)
+                opening.begin(session, again)
         except BaseException as error:
             self._leave(error)
             raise
