@@ -80,7 +80,7 @@ def run(state: dict[str, Any], loader: Any, path: str) -> None:
     from holdfast.run.resume import Restorer
     from holdfast.run.session import Session
 
-    timed(Session, "_claim", "claim")
+    timed(Session, "_claim_run", "claim")
     timed(Restorer, "restore", "restore")
     with Run(path, state, every=Every(steps=SAVED_AT), background=False) as run:
         stage("open")

@@ -62,17 +62,17 @@ PHASES: dict[str, tuple[Any, str]] = {
     "loop": (None, ""),
     "claim": (claiming, "claim"),
     "restore": (Restorer, "restore_newest"),
-    "capture": (Saver, "_stage"),
+    "capture": (Saver, "_stage_state"),
     "copy": (Snapshot, "copy"),
     "write of a shard": (shards, "write"),
     "sync": (os, "fsync"),
     "manifest": (disk, "write"),
     "commit": (disk, "rename_new"),
     "links for users": (Committing, "point"),
-    "journal": (Saver, "_journal"),
+    "journal": (Saver, "_journal_save"),
     "readback": (pruning, "verify"),
     "prune": (pruning, "discard"),
-    "end": (finish, "finish"),
+    "end": (finish, "finish_run"),
 }
 NAMES = list(PHASES)
 LATE = "end"  # struck only in a run that is nearly done

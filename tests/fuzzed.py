@@ -137,7 +137,7 @@ def claim(data: bytes, place: Path) -> None:
         (place / name).write_bytes(data)
     job_leader.run_of(place)
     job_leader.take_refused(place)
-    alive.claim(place, 0, 1)
+    alive.claim_slot(place, 0, 1)
 
 
 def app(data: bytes, place: Path) -> None:

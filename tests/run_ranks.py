@@ -16,7 +16,7 @@ def among_threads(monkeypatch):
     """A function of a world's size and of `work`: what `work(rank)` returned or raised on each rank. Each run that it
     enters is one run of all of them.
     """
-    monkeypatch.setattr(room, "here", lambda: next(HERE.runs))
+    monkeypatch.setattr(room, "current_ranks", lambda: next(HERE.runs))
     monkeypatch.setattr(room, "speak_for", lambda rank: None)  # one process has one number
 
     def outcomes(world, work, timeout_s=60.0):
@@ -84,7 +84,7 @@ def on(rank, step, act):
 
 def stop_at(step, of=0):
     """Has rank `of` stop when it comes to that step; wherever the others are."""
-    stop = on(of, step, lambda run: run._session.stop.hear("SIGUSR1"))
+    stop = on(of, step, lambda run: run._session.stop.receive_from_rank("SIGUSR1"))
     return lambda run: time.sleep(0.002) or stop(run)
 
 

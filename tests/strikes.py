@@ -111,7 +111,7 @@ def a_writer():
 
     def act():
         writer.submit(lambda _: 7)
-        writer.rest()
+        writer.wait_until_released()
         assert writer.wait() == 7
 
     def after():
@@ -240,8 +240,8 @@ def a_reader_ahead():
     ahead = ReadBack(EndlessStore(at_work))
 
     def act():
-        ahead.begin(ahead.over)
-        ahead.begin(ahead.give_way())
+        ahead.start_reading(ahead.over)
+        ahead.start_reading(ahead.pause_reading())
         ahead.close()
 
     def after():

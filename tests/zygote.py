@@ -108,7 +108,7 @@ def _run(asked):
     for module, seed in (("numpy.random", "seed"), ("torch", "seed")):
         if module in sys.modules:
             getattr(sys.modules[module], seed)()
-    opened.begin()
+    opened.record_opened_files()
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
         code = 0

@@ -85,10 +85,10 @@ def __dir__() -> list[str]:
 def _at_exit() -> None:
     blockless = _sys.modules.get("holdfast.run.blockless")
     if blockless is not None:
-        blockless.at_exit()
+        blockless.end_runs_at_exit()
 
 
 if _os.environ.get("HOLDFAST_DRILL"):
     from .run import opened as _opened  # in a drilled process it listens to what is opened
 
-    _opened.begin()
+    _opened.record_opened_files()

@@ -12,7 +12,7 @@ from holdfast import Run
 from holdfast.data import Sampler, promise
 from holdfast.data.advice import Advice
 from holdfast.errors import Mismatch, UsageError
-from holdfast.run.unproven import prove
+from holdfast.run.unproven import record_proven
 from toy import Cut, Toy
 
 SOURCE = Path(holdfast.__file__).parent
@@ -127,7 +127,7 @@ def a_changed_fact(path):
 def a_proof(path):
     """A drill, or a state: from an epoch's end, where alone such a run is saved."""
     cut_of(path, Works(), 9, saves=False)
-    prove(path, {promise.digest_of(Works): "Works"})
+    record_proven(path, {promise.digest_of(Works): "Works"})
     cut_of(path, Works(), 3, saves=False)
     assert run_of(path, Careful()) == 12
 

@@ -378,7 +378,7 @@ def stopped_while_in_flight(path, nth, ask):
                 run.save()
             if step == 3:
                 run._session.tracked.objects["toy"].value = 4444
-                while not hold.reached.wait(0.01) and not writer.done:
+                while not hold.reached.wait(0.01) and not writer.has_finished:
                     pass
                 run._session.stop.reason = "SIGTERM"
     assert [4] == [event["step"] for event in events(path, "stop")]

@@ -320,7 +320,7 @@ def test_a_loop_whose_first_values_nobody_else_holds_writes_nothing_more(tmp_pat
             holder.x, holder.rows = holder.x + 1, [step]
             members[:] = [members[0] + 1, [step]]
             norm(torch.randn(4, 3))
-            assert run._tracked.bound_anew() == []
+            assert run._tracked.rebound_objects() == []
     assert (tmp_path / "checkpoints/latest/manifest.json").read_bytes().startswith(b'{"holdfast": 1,')
 
 

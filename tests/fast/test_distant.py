@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast import Last, Store, bulk, pages
 from holdfast.bulk import Extent as Pieces
-from holdfast.run.tracked import digests
+from holdfast.run.tracked import digest_state
 from holdfast.state import codec, tree
 from holdfast.state.snapshot import Arena, Image, Snapshot
 from holdfast.store import format
@@ -208,7 +208,7 @@ def test_samples_digests_and_comparisons_are_those_of_the_bytes(monkeypatch):
 def test_what_identifies_a_state_does_not_depend_on_its_layout():
     """The same numbers have the same digest."""
     tensor = torch.randn(2, 3, 4, 5)
-    found = [digests({"m": {"w": each}}).of["m/w"] for each in (tensor, in_layout("channels_last", tensor))]
+    found = [digest_state({"m": {"w": each}}).of["m/w"] for each in (tensor, in_layout("channels_last", tensor))]
     assert found[0] == found[1]
 
 

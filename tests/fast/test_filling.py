@@ -203,7 +203,7 @@ def test_ctrl_c_that_python_calls_a_runtime_error_is_no_lack_of_threads(tmp_path
         armed.append(True)
         with pytest.raises(KeyboardInterrupt):
             run.safe_point()
-        run._session.saves.writer.rest()
+        run._session.saves.writer.wait_until_released()
         assert [] == steps(Store(tmp_path))
 
 

@@ -249,7 +249,7 @@ def test_a_file_that_is_no_supervisors_memory_is_left_alone(tmp_path):
 def test_a_run_says_what_it_is_at(tmp_path, monkeypatch):
     """Each phase that has a pace of its own, and the number of steps."""
     memory, stacks = StepMemory(), Stacks()
-    alive.announce(tmp_path, memory.path, stacks.path)
+    alive.announce_memory(tmp_path, memory.path, stacks.path)
     monkeypatch.setenv(job_leader.SUPERVISOR, str(tmp_path))
     toy = Toy()
     with new_run(tmp_path / "run", toy, every=Every(steps=2), background=False) as run:

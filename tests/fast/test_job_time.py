@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.errors import Stopped
 from holdfast.run import job_clock
-from holdfast.run.stop import ONCE_DONE, Stop, hear_again
+from holdfast.run.stop import ONCE_DONE, StopRequest, restore_signal_handling
 from job_fakes import in_a_job
 from toy import Toy, new_run, waited_for
 
@@ -25,7 +25,7 @@ def looked(run, condition):
     """Let safe points pass until the condition holds."""
 
     def look():
-        run._session.job_clock.look(save_s=run._session.saves.save_s, step_s=run._session.progress.step_s)
+        run._session.job_clock.update_job_end(save_s=run._session.saves.save_s, step_s=run._session.progress.step_s)
         return condition(run._session.job_clock)
 
     waited_for(look)
@@ -39,7 +39,7 @@ def test_the_end_of_the_job_is_the_deadline(tmp_path, fakes):
     with new_run(tmp_path / "run", Toy()) as run:
         looked(run, lambda here: here.watch.end_s is not None)
         left_s = run._session.stop.deadline_s - time.time()
-        run._session.stop.wanted(save_s=0, step_s=0)
+        run._session.stop.reason_to_stop(save_s=0, step_s=0)
         assert before == random.getstate()
     assert 3600 - 12 < left_s < 3601
 
@@ -64,12 +64,12 @@ def test_how_long_the_process_may_use_its_time_is_known(tmp_path, fakes, grace_s
     fakes.say("scontrol show partition", f"PartitionName=spot\n   GraceTime={grace_s} Hidden=NO\n")
     with pytest.raises(Stopped), new_run(tmp_path / "run", Toy()) as run:
         clock, stop = run._session.job_clock, run._session.stop
-        assert clock.gone_by() == float("inf")
+        assert clock.must_exit_by() == float("inf")
         looked(run, lambda here: None not in (here.watch.kill_wait_s, here.watch.preempt_s, here.watch.end_s))
-        assert 3600 - 15 < clock.gone_by() - time.time() < 3600
-        stop.hear(heard)
+        assert 3600 - 15 < clock.must_exit_by() - time.time() < 3600
+        stop.receive_from_rank(heard)
         early_s = 15 if left_s == 3600 else 0  # jobs end at different moments before their time is over
-        assert left_s - early_s - 1.5 < clock.gone_by() - stop.at_s < left_s
+        assert left_s - early_s - 1.5 < clock.must_exit_by() - stop.at_s < left_s
 
 
 @pytest.mark.parametrize(
@@ -114,10 +114,10 @@ def test_500_jobs_do_not_save_in_the_same_second():
     """Each draws its own moment."""
     moments = []
     for _ in range(500):
-        stop = Stop()
+        stop = StopRequest()
         stop.spare_s = {"SIGUSR1": 20.0}
         stop._on_signal(signal.SIGUSR1, None)
-        stop.wanted(save_s=0, step_s=0)
+        stop.reason_to_stop(save_s=0, step_s=0)
         assert stop._until_s is not None
         moments.append(int(stop._until_s - stop.at_s))
     assert max(moments.count(second) for second in set(moments)) < 60
@@ -130,12 +130,12 @@ def test_a_second_signal_and_a_near_end_wait_no_longer():
         lambda stop: stop._on_signal(signal.SIGTERM, None),
         lambda stop: setattr(stop, "deadline_s", time.time()),
     ):
-        stop = Stop()
+        stop = StopRequest()
         stop.spare_s = {"SIGUSR1": 1e6}
         stop._on_signal(signal.SIGUSR1, None)
-        assert stop.wanted(save_s=0, step_s=0) is None
+        assert stop.reason_to_stop(save_s=0, step_s=0) is None
         press(stop)
-        assert "SIGUSR1" == stop.wanted(save_s=0, step_s=0)
+        assert "SIGUSR1" == stop.reason_to_stop(save_s=0, step_s=0)
 
 
 def test_a_process_is_deaf_after_its_stop_and_hears_again_in_its_next_run(tmp_path, fakes):
@@ -148,9 +148,9 @@ def test_a_process_is_deaf_after_its_stop_and_hears_again_in_its_next_run(tmp_pa
             for _ in run.steps(5):
                 os.kill(os.getpid(), signal.SIGTERM)
         assert [signal.SIG_IGN, signal.SIG_IGN, mine] == [signal.getsignal(number) for number in ONCE_DONE]
-        job_clock.forget()
+        job_clock.drop_pending_requeue()
         assert [signal.SIG_DFL, signal.SIG_DFL, mine] == [signal.getsignal(number) for number in ONCE_DONE]
     finally:
-        hear_again()
+        restore_signal_handling()
         for number, handler in zip(ONCE_DONE, previous, strict=True):
             signal.signal(number, handler)

@@ -144,9 +144,9 @@ def stopped(path, *, epoch=1, evaluation_s=0.0, loader=range(BATCHES), **options
 def test_a_stop_goes_on_to_the_end_of_the_body_if_the_grace_is_known_and_enough(tmp_path, monkeypatch):
     """Nothing is saved between the two."""
     monkeypatch.setattr(last_batch, "SHORT_S", 0.0)
-    monkeypatch.setattr("holdfast.run.job_clock.JobClock.grace_until", lambda _: time.time() + 30)
+    monkeypatch.setattr("holdfast.run.job_clock.JobClock.certainly_alive_until", lambda _: time.time() + 30)
     assert [step(8, end=True)] == stopped(tmp_path / "enough")
-    monkeypatch.setattr("holdfast.run.job_clock.JobClock.grace_until", lambda _: time.time() + 1)
+    monkeypatch.setattr("holdfast.run.job_clock.JobClock.certainly_alive_until", lambda _: time.time() + 1)
     assert [step(8)] == stopped(tmp_path / "short", evaluation_s=0.05)
 
 
@@ -185,7 +185,7 @@ def test_several_ranks_wait_alike(tmp_path, monkeypatch):
                 for batch in run.batches(Unsized() if rank else range(BATCHES)):
                     part.learn()
                     if (number, batch) == (2, 2) and rank == 0:
-                        run._session.stop.hear("SIGTERM")
+                        run._session.stop.receive_from_rank("SIGTERM")
 
     assert [Stopped, Stopped] == [type(each) for each in among(2, work)]
     assert {step(4, end=True), step(8, end=True)} <= {*names(tmp_path)}
@@ -315,7 +315,7 @@ def test_only_an_error_behind_the_batches_counts(tmp_path, seeded, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         trained(path)
     assert 1 == len([each for each in events(path, "failed") if each.get("behind")])
-    monkeypatch.setattr("holdfast.run.failures.script", lambda: "changed")
+    monkeypatch.setattr("holdfast.run.failures.program_version", lambda: "changed")
     with pytest.raises(ZeroDivisionError):
         trained(path)
     assert step(8) in names(path)

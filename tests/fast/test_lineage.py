@@ -219,7 +219,7 @@ def test_in_the_background_it_is_saved_again_at_the_next_safe_point(tmp_path, ca
             run.wait()
             if step == 5:
                 rest()
-                flip(run._now().store[5].path / "toy-steady.safetensors")
+                flip(run._last_session().store[5].path / "toy-steady.safetensors")
     err = capsys.readouterr().err
     assert "step 6 is not saved, and training goes on" in err
     assert "written anew" in err
@@ -250,7 +250,7 @@ def test_who_shares_a_damaged_file_is_known_without_reading_it(tmp_path):
     resumed = Frozen()
     with new_run(tmp_path, resumed, keep=Last(9)) as run:
         assert sharing[0] - 1 == run.step
-        rejected = dict(run._now().origin.rejected)
+        rejected = dict(run._last_session().origin.rejected)
     assert "shares toy-steady.safetensors with step-000000006" in rejected[f"step-{sharing[0]:09d}"]
     assert resumed.small.tolist() == [run.step] * 3
 

@@ -119,16 +119,16 @@ def test_a_place_that_flaps_is_told_of_once_a_minute(monkeypatch):
     for second in range(600):
         now[0] += 1.0
         if second < 301:
-            place.goes_down("why") if second % 2 else place.comes_back()
+            place.note_interrupted("why") if second % 2 else place.note_answering()
         elif second == 301:
-            place.goes_down("for good")
-        if place.say_in_s <= 0:
+            place.note_interrupted("for good")
+        if place.next_message_in_s <= 0:
             lines.append((second, place.down))
-            place.said()
+            place.note_message_printed()
     assert (1, "why") == lines[0]
     for kind in (True, False):
         told = [second for second, down in lines if bool(down) == kind]
         assert all(later - first >= 60 for first, later in pairwise(told))
     assert 5 <= len(lines) <= 12
     assert "for good" == lines[-1][1]
-    assert mirror_place.NEVER == place.say_in_s
+    assert mirror_place.NEVER == place.next_message_in_s

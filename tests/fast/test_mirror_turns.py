@@ -151,9 +151,9 @@ def test_a_file_that_always_fails_is_given_up_although_its_bytes_go_through(fail
 def test_a_copy_that_is_there_is_not_next():
     """The worker may have copied it before the run noted that it was committed."""
     place = MirrorPlace(0, "the place", Last(1), PlaceState(run="r"))
-    place.begins({})
-    place.copied("step-000000001", facts(1), 0.1)
-    place.is_next("step-000000001")
+    place.note_lineage_copies({})
+    place.note_copied("step-000000001", facts(1), 0.1)
+    place.queue_if_idle("step-000000001")
     assert "" == place.copying
-    place.is_next("step-000000002")
+    place.queue_if_idle("step-000000002")
     assert "step-000000002" == place.copying

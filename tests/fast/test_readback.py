@@ -172,11 +172,11 @@ def test_nobody_begins_to_read_when_the_next_save_has_begun(tmp_path, reads):
         if run.step == 3:
             over, reads.error = run._session.saves.readback.over, None
             reads.seen.clear()
-            now = run._session.saves.readback.give_way()
-            run._session.saves.readback.begin(over)
+            now = run._session.saves.readback.pause_reading()
+            run._session.saves.readback.start_reading(over)
             rest()
             assert [] == reads.seen
-            run._session.saves.readback.begin(now)
+            run._session.saves.readback.start_reading(now)
             rest()
             assert [3] == reads.steps(readback.NAME)
 
@@ -261,7 +261,7 @@ def test_damage_that_is_found_between_two_saves_is_told_and_the_next_safe_point_
         run.wait()
         if run.step == 4:
             assert reads.reached.wait(WAIT_S)
-            flip(run._now().store[4].path / STEADY)
+            flip(run._last_session().store[4].path / STEADY)
             reads.go.set()
         rest()
 
@@ -286,7 +286,7 @@ def test_without_periodic_saves_damage_forces_none(tmp_path, reads):
         if run.step == 3:
             run.wait()
             assert reads.reached.wait(WAIT_S)
-            flip(run._now().store[3].path / STEADY)
+            flip(run._last_session().store[3].path / STEADY)
             reads.go.set()
         rest()
 
@@ -303,7 +303,7 @@ def test_the_last_save_of_a_run_reads_what_it_links(tmp_path):
         run.wait()
         rest()
         if run.step == 4:
-            rot(run._now().store[4].path / STEADY)
+            rot(run._last_session().store[4].path / STEADY)
 
     train(tmp_path, 5, between)
     assert same(Store(tmp_path).load(5)["toy"], expected(5))

@@ -12,7 +12,7 @@ from holdfast.errors import UsageError
 from holdfast.retention import CheckpointFacts
 from holdfast.rules import Whole, Within
 from holdfast.run import room, settings
-from holdfast.run.room import Need, need, purged, shortages
+from holdfast.run.room import SpaceNeed, describe_purge, find_shortages, predict_need
 from stores import having, invoke
 from toy import Toy
 
@@ -39,12 +39,12 @@ def facts(*steps, size=10):
 )
 def test_what_the_next_saves_need_is_what_the_rule_lets_stand(there, rule, more):
     """At the worst moment: when the new one is whole and the old one is not removed yet."""
-    assert need(facts(*there), rule, 10, 3) == Need(room.AHEAD, 10 * more, 3 * more)
+    assert predict_need(facts(*there), rule, 10, 3) == SpaceNeed(room.AHEAD, 10 * more, 3 * more)
 
 
 def test_each_limit_that_the_next_saves_meet_is_told(tmp_path, monkeypatch):
     """Space, files, and the quotas of this file system: not those of another, and no limit that is none."""
-    mount = room._mount(tmp_path)
+    mount = room._mount_point(tmp_path)
     monkeypatch.setattr(
         os, "statvfs", lambda _: SimpleNamespace(f_bavail=9, f_frsize=1, f_files=100, f_favail=4, f_blocks=1)
     )
@@ -53,9 +53,9 @@ def test_each_limit_that_the_next_saves_meet_is_told(tmp_path, monkeypatch):
         Quota("group lab", mount, 95, 0, 96, 0),
         Quota("user ada", "/elsewhere", 100, 100, 100, 100),
     ]
-    found = dict(shortages(tmp_path, Need(5, 10, 5), limits))
+    found = dict(find_shortages(tmp_path, SpaceNeed(5, 10, 5), limits))
     assert {*found} == {"space", "files", "quota of user ada", "files of user ada"}
-    assert dict(shortages(tmp_path, Need(5, 5, 4), limits)) == {}
+    assert dict(find_shortages(tmp_path, SpaceNeed(5, 5, 4), limits)) == {}
 
 
 def test_a_run_tells_in_time_and_once(tmp_path, monkeypatch, capsys):
@@ -63,7 +63,7 @@ def test_a_run_tells_in_time_and_once(tmp_path, monkeypatch, capsys):
     real = disk.free_bytes(tmp_path)
     assert real > 1 << 20
     monkeypatch.setattr(room, "LOOK_S", 0.0)
-    monkeypatch.setattr(room, "shortages", lambda *_: [("space", "the next 5 saves need more")])
+    monkeypatch.setattr(room, "find_shortages", lambda *_: [("space", "the next 5 saves need more")])
     toy = Toy()
     with Run(tmp_path / "run", {"toy": toy}, every=Every(steps=1), background=False) as run:
         for _ in run.steps(4):
@@ -105,12 +105,12 @@ def age(path, days):
 def test_what_a_purge_takes_soon_is_named(tmp_path):
     """Checkpoints, pins, the journals and run.json are of one run: the first file that goes is told, with its day."""
     root = having(tmp_path / "run", 1, 2).root
-    assert purged(root, 30, time.time()) is None
+    assert describe_purge(root, 30, time.time()) is None
     age(root / "run.json", 22)
-    assert purged(root, 30, time.time()) is None
+    assert describe_purge(root, 30, time.time()) is None
     age(root / "run.json", 23)
     age(root / "checkpoints/step-000000001/model.safetensors", 25)
-    told = purged(root, 30, time.time()) or ""
+    told = describe_purge(root, 30, time.time()) or ""
     assert "2 files of the run are nearly as old: first goes checkpoints/step-000000001/model.safetensors" in told
     checked = invoke("doctor", root, "--purge-days", 30)
     assert f"warning  purge: {told.partition('; ')[0]}" in checked.stdout

@@ -10,8 +10,8 @@ from holdfast import Store
 from holdfast.data import Zip
 from holdfast.drill.evidence import final_differences
 from holdfast.errors import Damaged, Mismatch, Stopped, UsageError
-from holdfast.run.position import Position, Progress
-from holdfast.run.tracked import digests
+from holdfast.run.position import Position, RunProgress
+from holdfast.run.tracked import digest_state
 from holdfast.trainers.training import remembered
 from loader_cases import CASES, fetched_ahead, start
 from subjects import asked_of
@@ -42,7 +42,7 @@ def test_a_resume_notes_of_a_loader_that_is_read_again_what_the_whole_run_noted(
         found = notes(tmp_path / str(number), 99, branch_from=cut.path)
         assert found
         for each, position in found.items():
-            assert digests({"position": position}) == digests({"position": whole[each]}), each
+            assert digest_state({"position": position}) == digest_state({"position": whole[each]}), each
 
 
 # What a trainer does at the end of an epoch, and of its own accord ----------------------------------------------------
@@ -338,23 +338,23 @@ def test_a_trainer_that_took_its_last_batch_before_the_checkpoint_settles_before
 def test_what_a_file_says_was_fetched_ahead_is_checked_before_anything_is_overwritten(tmp_path):
     stored = Position().state_dict()
     fetched = {"epoch": 0, "batches": 1, "ahead": [{"python": 1}]}
-    assert Position.of({**stored, "feeds": {"train": fetched}}).feeds == {"train": fetched}
+    assert Position.from_stored({**stored, "feeds": {"train": fetched}}).feeds == {"train": fetched}
     for feeds in 5, [], {"train": 5}, *({"train": {"ahead": each}} for each in (5, None, {}, "no", [5], [None], [[]])):
         with asked_of(str(feeds)), pytest.raises(Damaged):
-            Position.of({**stored, "feeds": feeds})
+            Position.from_stored({**stored, "feeds": feeds})
 
 
 @pytest.mark.parametrize("ahead", [5, [{"python": 5}], [{}, {"numpy": {}}], [{"torch": {"cpu": 1, "cuda": []}}]])
 def test_a_checkpoint_with_unsound_random_numbers_of_what_was_fetched_ahead_is_set_aside(tmp_path, monkeypatch, ahead):
     """The one before is restored, whole."""
-    written = Progress.state_dict
+    written = RunProgress.state_dict
     with begun(tmp_path) as (_, loop, batches):
         list(islice(batches, 4))
         loop.step_done()
         state = random.getstate()
         with monkeypatch.context() as altered:
             of = lambda self: {**written(self), "feeds": {"train": {"epoch": 0, "batches": 3, "ahead": ahead}}}
-            altered.setattr(Progress, "state_dict", of)
+            altered.setattr(RunProgress, "state_dict", of)
             loop.step_done()
     random.seed(5)
     with begun(tmp_path) as (run, loop, batches):

@@ -11,7 +11,7 @@ from holdfast import Every, Store
 from holdfast.errors import Damaged, Mismatch, UsageError
 from holdfast.journal import Log
 from holdfast.run import report
-from holdfast.run.finish import redone
+from holdfast.run.finish import count_repeated_steps
 from holdfast.run.position import Position
 from subjects import asked_of
 from toy import Cut, Toy, events, lines, names, new_run
@@ -261,14 +261,16 @@ def test_a_run_that_counts_from_zero_does_not_change_its_mind(tmp_path):
     with new_run(tmp_path, Toy()) as run:
         [*run.epochs(2)]
     stored = Store(tmp_path).latest().load(part="holdfast")["position"]
-    assert stored == Position.of(stored).state_dict()
-    assert 0 == Position.of({name: value for name, value in stored.items() if name != "first_epoch"}).first_epoch
+    assert stored == Position.from_stored(stored).state_dict()
+    assert (
+        0 == Position.from_stored({name: value for name, value in stored.items() if name != "first_epoch"}).first_epoch
+    )
     with new_run(tmp_path, Toy()) as run, pytest.raises(Mismatch, match=r"write run\.epochs\(total\)"):
         [*run.epochs(range(1, 3))]
     with pytest.raises(Damaged):
-        Position.of({**stored, "last_epoch": 3})
+        Position.from_stored({**stored, "last_epoch": 3})
     with pytest.raises(Damaged):
-        Position.of({name: value for name, value in stored.items() if name != "left"})
+        Position.from_stored({name: value for name, value in stored.items() if name != "left"})
 
 
 def test_steps_without_a_total_go_on_until_break(tmp_path):
@@ -482,9 +484,9 @@ def test_what_an_attempt_that_was_killed_did_is_a_lower_bound():
     second = log(2, {"event": "restored", "step": 5}, {"event": "stop", "step": 8})
     refused = log(3, {"event": "end", "step": 0, "reason": "refused"})
     third = log(4, {"event": "restored", "step": 8}, {"event": "end", "step": 20})
-    assert (7, False) == redone([first, second, refused, third])
-    assert (0, True) == redone([second, refused, third])
-    assert (0, True) == redone([])
+    assert (7, False) == count_repeated_steps([first, second, refused, third])
+    assert (0, True) == count_repeated_steps([second, refused, third])
+    assert (0, True) == count_repeated_steps([])
 
 
 def test_how_far_an_attempt_has_come_is_noted_now_and_then(tmp_path, monkeypatch):

@@ -16,8 +16,8 @@ from holdfast.job import Job
 from holdfast.ranks import Ranks
 from holdfast.run.checkpoint_fetcher import CheckpointFetcher
 from holdfast.run.job_clock import JobClock
-from holdfast.run.ranks import agreed, led_at_length, require_alike
-from holdfast.run.stop import Stop
+from holdfast.run.ranks import lead_long_work, require_equal_arguments, run_on_all_ranks
+from holdfast.run.stop import StopRequest
 from holdfast.run.weights import StartFrom
 from holdfast.store.problems import Problem
 from rank_threads import everywhere
@@ -63,7 +63,7 @@ def test_a_signal_at_the_very_end_is_heard_by_all(tmp_path, among):
             for _ in run.steps(3):
                 part.learn()
             if rank == 0:
-                run._session.stop.hear("SIGTERM")
+                run._session.stop.receive_from_rank("SIGTERM")
 
     assert [Stopped, Stopped] == [type(each) for each in among(2, work)]
 
@@ -315,7 +315,7 @@ def test_a_rank_that_fails_before_the_run_is_claimed_is_not_waited_for(tmp_path,
         if self.rank == 0:
             raise SystemExit("not today")
 
-    monkeypatch.setattr(JobClock, "await_turn", fail)
+    monkeypatch.setattr(JobClock, "wait_for_earlier_task", fail)
     first, second = trained(tmp_path, timeout_s=3.0)
     assert isinstance(first, SystemExit)
     assert isinstance(second, RanksError)
@@ -394,12 +394,12 @@ def test_weights_of_another_run_are_read_by_all(tmp_path, among):
 def test_of_many_ranks_some_odd_ones_are_named():
     """The message is the same on every rank, and not longer than one can read."""
     said = [{"keep": "Last(3)", "every": "x"} if rank < 2 else {"keep": f"Last({rank})"} for rank in range(12)]
-    found = everywhere(12, lambda mine: require_alike(mine, said[mine.rank]))
+    found = everywhere(12, lambda mine: require_equal_arguments(mine, said[mine.rank]))
     assert [UsageError] * 12 == [type(each) for each in found]
     assert 1 == len(set(map(str, found)))
     assert "rank 2: keep is Last(2), on rank 0 Last(3); every is nothing, on rank 0 x" in str(found[0])
     assert "and 2 more ranks" in str(found[0])
-    assert [None] * 3 == everywhere(3, lambda mine: require_alike(mine, {"keep": "Last(3)"}))
+    assert [None] * 3 == everywhere(3, lambda mine: require_equal_arguments(mine, {"keep": "Last(3)"}))
 
 
 @pytest.mark.parametrize(
@@ -422,7 +422,7 @@ def test_all_ranks_take_a_restore_to_have_ended_alike(errors, outcome):
             raise errors[rank]
         return "done"
 
-    found = everywhere(3, lambda mine: agreed(mine, "the restore", lambda: work(mine.rank)))
+    found = everywhere(3, lambda mine: run_on_all_ranks(mine, "the restore", lambda: work(mine.rank)))
     assert [outcome] * 3 == [each if each == "done" else type(each) for each in found]
 
 
@@ -431,7 +431,7 @@ def test_only_rank_0_acts_for_the_job(tmp_path, monkeypatch):
     here = Job("slurm", "7", 0)
     monkeypatch.setattr("holdfast.run.job_clock.job", lambda: here)
     monkeypatch.setattr("holdfast.run.job_clock.job_leader.speaks", lambda *_: True)
-    found = [JobClock(tmp_path, Stop(), own_deadline=True, rank=rank).job for rank in range(2)]
+    found = [JobClock(tmp_path, StopRequest(), own_deadline=True, rank=rank).job for rank in range(2)]
     assert [here, None] == found
 
 
@@ -458,7 +458,7 @@ def test_ranks_wait_for_rank_0_as_long_as_it_is_at_work():
                 raise StoreError("no answer")
             return b"found"
 
-        return lambda mine: led_at_length(mine, "a choice", work, beside=mine.rank == 0)
+        return lambda mine: lead_long_work(mine, "a choice", work, beside=mine.rank == 0)
 
     assert [b"found"] * 3 == everywhere(3, long(fails=False), timeout_s=0.3)
     found = [*everywhere(2, long(fails=True), timeout_s=0.3)]

@@ -477,8 +477,10 @@ def test_between_epochs_another_loader_is_told_and_taken(tmp_path, capsys):
 def changed_environment(monkeypatch):
     from holdfast.run import fingerprint
 
-    real = fingerprint.environment
-    monkeypatch.setattr(fingerprint, "environment", lambda: real() | {"python": "4.0", "libraries": {"torch": "9"}})
+    real = fingerprint.describe_environment
+    monkeypatch.setattr(
+        fingerprint, "describe_environment", lambda: real() | {"python": "4.0", "libraries": {"torch": "9"}}
+    )
 
 
 def test_another_environment_is_told(tmp_path, monkeypatch, capsys):
@@ -563,7 +565,7 @@ def test_the_cost_of_saving_is_known_from_the_attempt_before(tmp_path):
     train(tmp_path, by_steps)
     run = new_run(tmp_path, Toy())
     with run:
-        assert run._now().saves.save_s == max(event["save_s"] for event in events(tmp_path, "saved")) > 0
+        assert run._last_session().saves.save_s == max(event["save_s"] for event in events(tmp_path, "saved")) > 0
         assert interval.must_stop(0, 10, save_s=6, step_s=0.1)
         assert not interval.must_stop(0, 12, save_s=6, step_s=0.1)
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast import Every, Run, Store, journal
 from holdfast.errors import StoreError, UsageError
 from holdfast.run import settings
-from holdfast.run.stop import SIGNALS, Stop
+from holdfast.run.stop import SIGNALS, StopRequest
 from toy import Cut, Toy, new_run
 
 
@@ -120,7 +120,7 @@ def test_two_runs_of_one_script_do_not_share_the_moved_directory(tmp_path, monke
     for _ in range(2):
         assert tmp_path / "moved.run-2" == Run("runs/finetune", {"toy": Toy()}).path
     monkeypatch.setenv("HOLDFAST_DRILL", '{"steps": 3}')
-    assert [3, None] == [settings.drilled(tmp_path / name).steps for name in ("moved", "moved.run-2")]
+    assert [3, None] == [settings.read_drill_settings(tmp_path / name).steps for name in ("moved", "moved.run-2")]
 
 
 def test_a_deadline_that_has_passed_is_refused(tmp_path):
@@ -154,7 +154,7 @@ def test_previous_handlers_come_back(tmp_path):
 
 def test_the_first_reason_to_stop_is_the_one_that_is_told():
     """A batch system sends USR1 and then TERM; an interrupt by hand always counts."""
-    with Stop() as stop:
+    with StopRequest() as stop:
         os.kill(os.getpid(), signal.SIGUSR1)
         os.kill(os.getpid(), signal.SIGTERM)
         assert "SIGUSR1" == stop.reason

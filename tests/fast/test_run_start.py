@@ -19,7 +19,7 @@ def _alone(monkeypatch, tmp_path):
     """What a power loss does is asked elsewhere; what a test leaves open ends with it."""
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
     yield
-    blockless.end_at(tmp_path)
+    blockless.end_run_at(tmp_path)
 
 
 def started(path, toy, **options):

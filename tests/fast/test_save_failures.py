@@ -185,7 +185,7 @@ def test_a_stop_on_a_disk_that_fails_exits_with_75_also_with_mirrors(tmp_path, m
     with pytest.raises(Stopped), Run(path, {"toy": Frozen()}, every=Every(steps=2), mirror=place, drain=5) as run:
         for _ in run.steps(9):
             if run.step == 4:
-                run._session.saves.land()
+                run._session.saves.collect_outcome()
                 monkeypatch.setattr(disk, "append", broken)
                 monkeypatch.setattr(os, "listdir", listed)
                 run._session.stop.reason = "SIGTERM"

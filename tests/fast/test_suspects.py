@@ -20,9 +20,9 @@ from holdfast.drill.safepoint import SafePoint
 from holdfast.drill.sights import VariableRecord, VariableRecords
 from holdfast.drill.suspects import Suspect, other_batch, shifted, spelled, suspects
 from holdfast.run import drilled
-from holdfast.run.carried import carried
-from holdfast.run.visible import is_users
-from holdfast.run.witness import UNREAD, About, Witness, describe_dataset
+from holdfast.run.carried import variables_carried_past
+from holdfast.run.visible import is_user_code
+from holdfast.run.witness import UNREAD, VariableFacts, VariableRecorder, describe_dataset
 
 # Which variables a loop carries -------------------------------------------------------------------------------------
 
@@ -31,7 +31,7 @@ def walk(count, found):
     """A generator that notes, as a run does, what its loop carries."""
     for number in range(count):
         frame = sys._getframe(1)
-        found.append(carried(frame.f_code, frame.f_lasti))
+        found.append(variables_carried_past(frame.f_code, frame.f_lasti))
         yield number
 
 
@@ -118,11 +118,11 @@ class Hostile:
 @pytest.fixture(autouse=True)
 def without_frames(monkeypatch):
     """The variables of the test itself are none of a script's."""
-    monkeypatch.setattr("holdfast.run.visible.frames", list)
+    monkeypatch.setattr("holdfast.run.visible.script_frames", list)
 
 
 def noted(witness=None, **roots):
-    return (witness or Witness({})).note(roots, {})
+    return (witness or VariableRecorder({})).record_changes(roots, {})
 
 
 def test_objects_are_entered_and_each_attribute_has_a_name():
@@ -135,7 +135,7 @@ def test_objects_are_entered_and_each_attribute_has_a_name():
     assert found["about"]["env.state"]["owner"] == "Environment"
     assert found["about"]["weights"]["kind"] == "stateful"
     weights = Weights()
-    found = noted(Witness({"weights": weights}), weights=weights)
+    found = noted(VariableRecorder({"weights": weights}), weights=weights)
     assert "weights" not in found["values"]
     assert found["about"]["weights.cache"]["owner_tracked"] == "weights"
 
@@ -175,7 +175,7 @@ def test_what_a_tracked_object_keeps_beside_its_state_is_seen():
     """An optimizer's own counter; a buffer that is not saved, and a private attribute of a module."""
     bank = Bank()
     optimizer = Counting([torch.nn.Parameter(torch.ones(1))])
-    found = noted(Witness({"bank": bank, "optimizer": optimizer}), bank=bank, optimizer=optimizer)["values"]
+    found = noted(VariableRecorder({"bank": bank, "optimizer": optimizer}), bank=bank, optimizer=optimizer)["values"]
     assert {"optimizer.count", "bank._seen", "bank.bank"} == {
         name for name in found if name.startswith(("optimizer", "bank")) and not name.endswith("training")
     }
@@ -188,9 +188,9 @@ def test_locals_of_the_loop_come_before_all_others_and_a_limit_is_said(monkeypat
     def loop():
         objects = [Environment() for _ in range(40)]
         updates = 7
-        return Witness({}).note({}, {}), objects, updates
+        return VariableRecorder({}).record_changes({}, {}), objects, updates
 
-    monkeypatch.setattr("holdfast.run.visible.frames", lambda: [find("loop")])
+    monkeypatch.setattr("holdfast.run.visible.script_frames", lambda: [find("loop")])
     found, _, _ = loop()
     assert found["values"]["loop:updates"] == "=7"
     assert found["cut"]
@@ -206,7 +206,7 @@ def find(name):
 def test_a_part_of_a_module_is_spelled_as_code():
     """A path goes into an advice, and that into a script: names of layers need not be Python's."""
     model = torch.nn.Sequential(OrderedDict({"0": torch.nn.ReLU(), "4_norm": torch.nn.BatchNorm1d(2)}))
-    paths = noted(Witness({"model": model}), model=model)["values"]
+    paths = noted(VariableRecorder({"model": model}), model=model)["values"]
     assert 'model.get_submodule("4_norm").momentum' in paths
     assert all(compile(path, "", "eval") for path in paths)
 
@@ -236,7 +236,7 @@ def test_what_a_closure_keeps_is_seen():
 
 def test_only_what_changed_is_noted_again():
     """And what has gone."""
-    witness, env = Witness({}), Environment()
+    witness, env = VariableRecorder({}), Environment()
     noted(witness, env=env, number=1)
     env.state = 0.75
     found = noted(witness, env=env)
@@ -271,10 +271,10 @@ def test_the_same_members_in_another_order_are_known_as_the_same():
 
 def test_code_of_packages_is_not_the_scripts():
     """Nor Python's own, nor ours."""
-    assert is_users("/home/u/train.py", "__main__")
-    assert not is_users(random.__file__, "random")
-    assert not is_users("/usr/lib/python3/site-packages/tqdm/std.py", "tqdm.std")
-    assert not is_users("/anywhere/holdfast/run/run.py", "holdfast.run.run")
+    assert is_user_code("/home/u/train.py", "__main__")
+    assert not is_user_code(random.__file__, "random")
+    assert not is_user_code("/usr/lib/python3/site-packages/tqdm/std.py", "tqdm.std")
+    assert not is_user_code("/anywhere/holdfast/run/run.py", "holdfast.run.run")
 
 
 class Crops:
@@ -294,7 +294,7 @@ def test_a_datasets_code_says_what_it_draws_and_changes():
 
 # Suspects -----------------------------------------------------------------------------------------------------------
 
-NUMBER = About("number", "float", stored=True)
+NUMBER = VariableFacts("number", "float", stored=True)
 
 
 def sight(step, begin=False, attempt=1, batch="", about=None, **values):
@@ -321,7 +321,7 @@ def found_in(reference, second, other, parted):
     ]
 
 
-DEAD = {"total": About("number", "float", live=False, stored=True)}
+DEAD = {"total": VariableFacts("number", "float", live=False, stored=True)}
 
 
 def test_what_began_otherwise_is_suspect_and_nobody_is_accused_without_evidence():
@@ -343,7 +343,7 @@ def test_what_changes_later_is_named_with_the_others_of_its_kind():
     """`best` had not changed yet at the resume, and would begin anew as well. A module's mode is no such variable:
     `model.eval()` at the epoch's end changes it, and `model.train()` sets it before each epoch's loop.
     """
-    mode = About("number", "bool", owner="LSTM", owner_saves=True)
+    mode = VariableFacts("number", "bool", owner="LSTM", owner_saves=True)
     for name, about, found in (("best", NUMBER, ["total", "best"]), ("model.training", mode, ["total"])):
         more = {"about": {name: about}}
         seen = [
@@ -371,7 +371,7 @@ def test_what_changes_later_is_named_after_what_had_changed():
 
 def test_an_index_that_began_again_is_told_from_one_that_went_on():
     """After a resume at step 2 the third pass had index 0, where the reference run had 2."""
-    dead = {"i": About("number", "int", live=False, stored=True)}
+    dead = {"i": VariableFacts("number", "int", live=False, stored=True)}
     reference = [sight(0, begin=True), *(sight(step, i=step - 1, about=dead) for step in (1, 2, 3))]
     for index, expected in ((0, ["i"]), (2, [])):
         other = resumed(2, sight(3, attempt=2, i=index, about=dead))
@@ -401,7 +401,7 @@ def test_a_path_is_spelled_as_in_the_script():
 
 
 def suspect(path, kind="number", now="=0", **about):
-    return Suspect(path, About(kind, about.pop("type", "X"), **about), "=1", now, about.pop("held", ""))
+    return Suspect(path, VariableFacts(kind, about.pop("type", "X"), **about), "=1", now, about.pop("held", ""))
 
 
 def tracked(*changed, loaders=None, **more):
@@ -513,7 +513,7 @@ def test_members_that_the_loop_replaces_are_kept_by_their_list():
 
 def test_an_object_in_a_container_is_known_to_be_another_one():
     """The witness compares the objects at one place; those that only change are not replaced."""
-    witness, old, new = Witness({}), Environment(), Environment()
+    witness, old, new = VariableRecorder({}), Environment(), Environment()
     hall = types.SimpleNamespace(rows=[old], kept=[old])
     noted(witness, hall=hall)
     hall.rows = [new]
@@ -573,7 +573,7 @@ def test_of_several_all_are_named_and_the_most_likely_first():
 
 def alone(rng="a", *, drawn=True, state="", **values):
     """A run of one step: `words` are in a container, and `began` is a time."""
-    about = {name: About("x", "x", bag="b" * (name == "words"), clock=name == "began") for name in values}
+    about = {name: VariableFacts("x", "x", bag="b" * (name == "words"), clock=name == "began") for name in values}
     sights = [
         VariableRecord(
             SafePoint(step), 1, not step, "", values, about, {"torch": rng + "1" * (drawn and step)}, state=state

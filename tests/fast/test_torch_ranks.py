@@ -89,13 +89,13 @@ def group():
 
 def test_without_a_group_a_process_is_alone():
     """And nothing is asked of anybody."""
-    assert room.here() is ALONE
+    assert room.current_ranks() is ALONE
 
 
 def test_a_group_of_one_is_alone(group, monkeypatch):
     """Whatever the launcher has started besides: these are runs of their own."""
     monkeypatch.setenv("WORLD_SIZE", "4")
-    assert room.here() is ALONE
+    assert room.current_ranks() is ALONE
 
 
 def test_one_of_several_without_a_group_is_told_what_is_missing(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 from holdfast import owner
 from holdfast.journal import Log
 from holdfast.run import relaunch
-from holdfast.run.relaunch import Launch, MachineStart, stopped_before
+from holdfast.run.relaunch import Launch, MachineStart, find_stop_before
 
 AGENT = {"boot": "b", "pid_space": "p", "pid": 7, "pid_started": "1"}
 LATER_AGENT = AGENT | {"pid": 8}
@@ -67,18 +67,18 @@ STOP = {"event": "stop", "reason": "SIGTERM", "step": 5}
 )
 def test_only_a_stop_that_is_the_last_word_counts(logs, found):
     """Of a start of this very launch."""
-    assert found == (stopped_before(logs, Launch("j", 1, AGENT)) is not None)
+    assert found == (find_stop_before(logs, Launch("j", 1, AGENT)) is not None)
 
 
 def test_outside_of_torchrun_there_is_no_launch(monkeypatch):
     """Nothing is noted, and nothing is asked."""
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    assert relaunch.launch() is None
+    assert relaunch.current_launch() is None
 
 
 def test_the_agent_is_found_above_a_shell(monkeypatch):
     """torchrun may start a script that starts the program: that shell is another one each time."""
-    asks = "from holdfast.run import relaunch; print(relaunch.launch().agent['pid'])"
+    asks = "from holdfast.run import relaunch; print(relaunch.current_launch().agent['pid'])"
     worker = {**os.environ, "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0"}
     direct = [sys.executable, "-c", asks]
     through = ["sh", "-c", '"$@"; true', "sh", *direct]

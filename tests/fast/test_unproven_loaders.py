@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 from holdfast import Every, Last
 from holdfast.data import promise
 from holdfast.errors import Mismatch, Stopped
-from holdfast.run.unproven import prove
+from holdfast.run.unproven import record_proven
 from stores import invoke
 from subjects import asked_of
 from toy import Cut, Toy, events, launch, names, new_run, script
@@ -162,7 +162,7 @@ def test_a_save_that_a_known_loader_defers_waits_for_the_epochs_end(tmp_path):
 
 def test_a_stop_inside_such_an_epoch_saves_nothing_and_the_next_start_is_exact(tmp_path, capsys):
     """The second stop in a row without an epoch's end saves: a run gets on whose attempts are short."""
-    stop = lambda run: run._session.stop.hear("SIGTERM") if run.step % 6 == 3 else None
+    stop = lambda run: run._session.stop.receive_from_rank("SIGTERM") if run.step % 6 == 3 else None
     make = UNKNOWN["a class around a loader"]
     expected = trained(tmp_path / "whole", make)
     with pytest.raises(Stopped):
@@ -278,7 +278,7 @@ def test_a_loader_of_another_kind_is_no_damage_and_other_samples_are_accepted(tm
 def test_what_a_drill_has_proven_is_saved_inside_its_epochs(tmp_path):
     """For the code that was drilled: a change of the class's code takes the proof back."""
     make = UNKNOWN["one without a length"]
-    prove(tmp_path / "run", {promise.digest_of(Inside): "Inside"})
+    record_proven(tmp_path / "run", {promise.digest_of(Inside): "Inside"})
     trained(tmp_path / "run", make, epochs=2)
     assert len(names(tmp_path / "run")) > 10
     assert events(tmp_path / "run", "told") == []

@@ -43,7 +43,7 @@ def walk(path, rank, shift=0, cut=None, save=True, kind=Shifted, stop=None, **op
                 if save:
                     run.save()
                 if stop is not None and run.step == stop and rank == 0:
-                    run._session.stop.hear("SIGTERM")
+                    run._session.stop.receive_from_rank("SIGTERM")
     return seen
 
 

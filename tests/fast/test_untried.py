@@ -11,7 +11,7 @@ from holdfast import Every, Last, Run
 from holdfast.data.feed import feed_for
 from holdfast.data.promise import Unproven, digest_of
 from holdfast.errors import Stopped
-from holdfast.run.unproven import prove
+from holdfast.run.unproven import record_proven
 from holdfast.trainers.known import NAMES
 from holdfast.trainers.training import RunOptions, Training
 from run_ranks import Part, among_threads
@@ -38,7 +38,7 @@ def trained(path, untried=NEW, *, cut=None, stop=None, epochs=3, loader=lambda: 
                 toy.learn(batch)
                 seen.append(batch)
                 if loop.step == stop:
-                    training.run._session.stop.hear("SIGTERM")
+                    training.run._session.stop.receive_from_rank("SIGTERM")
                 loop.step_done()
             loop.end_epoch()
     except BaseException as error:
@@ -71,7 +71,7 @@ def test_a_run_of_it_is_told_in_each_start_and_saved_at_its_epochs_ends(tmp_path
 
 def test_what_a_drill_has_proven_is_silent_and_saved_everywhere(tmp_path):
     """That version with those changes; another one is told again."""
-    prove(tmp_path / "run", {NEW.code: NEW.kind})
+    record_proven(tmp_path / "run", {NEW.code: NEW.kind})
     with pytest.raises(Cut):
         trained(tmp_path / "run", cut=7)
     assert told(tmp_path / "run") == []
@@ -98,7 +98,7 @@ def test_a_framework_and_a_loader_are_told_and_proven_apart(tmp_path):
     both = {NEW.code: NEW.kind, digest_of(Prefetch): "Prefetch"}
     for number in range(4):
         path = tmp_path / str(number)
-        prove(path, {code: kind for place, (code, kind) in enumerate(both.items()) if number >> place & 1})
+        record_proven(path, {code: kind for place, (code, kind) in enumerate(both.items()) if number >> place & 1})
         trained(path, loader=lambda: Prefetch(range(4)))
         with asked_of(number):
             assert (names(path) == AT_ENDS) == (number != 3)
@@ -158,7 +158,7 @@ def test_a_feed_that_a_framework_walks_is_told_once_and_waits(tmp_path):
     walked(tmp_path / "run")
     assert names(tmp_path / "run") == AT_ENDS
     assert len(told(tmp_path / "run")) == 1
-    prove(tmp_path / "proven", {NEW.code: NEW.kind})
+    record_proven(tmp_path / "proven", {NEW.code: NEW.kind})
     walked(tmp_path / "proven")
     assert len(names(tmp_path / "proven")) > 10
     assert told(tmp_path / "proven") == []

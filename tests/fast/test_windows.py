@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import RanksError
 from holdfast.run import windows as room
-from holdfast.run.windows import MOST_POINTS, NOTHING, Windows
+from holdfast.run.windows import MOST_POINTS, NOTHING, OrderWindows
 from rank_threads import Shared, everywhere, ranks
 
 POINTS = 150
@@ -28,23 +28,23 @@ class Clock:
 
 def one_rank(**options):
     """Rank 0 of two, of which the other one is never asked."""
-    return Windows(ranks(2)[0], **options)
+    return OrderWindows(ranks(2)[0], **options)
 
 
 def walk(mine, points, wait, wish_at=None, decide=lambda windows: {}):
     """Orders that are no mere NOTHING, by safe point, until there are no more points, or one says stop."""
-    windows, found = Windows(mine), {}
+    windows, found = OrderWindows(mine), {}
     for point in range(1, points + 1):
         wait(point)
         if point == wish_at:
             mine.wish(f"from {mine.rank}")
-        order = windows.arrive()
+        order = windows.count_safe_point()
         if order.stop or order.save or order.land:
             found[point] = (order.stop, order.save, order.land)
         if order.stop:
             break
         if windows.leading:
-            windows.say(stop=mine.wished() or "", **decide(windows))
+            windows.announce_order(stop=mine.wished() or "", **decide(windows))
     return found
 
 
@@ -81,14 +81,14 @@ def test_all_ranks_do_the_same_at_the_same_safe_point(world, naps, saves, lands,
 def test_rank_0_waits_for_nobody(behind):
     """Another rank may be 50 safe points behind, and hears everything in its time."""
     leader, follower = ranks(2, timeout_s=0.0)
-    ahead, late = Windows(leader), Windows(follower)
+    ahead, late = OrderWindows(leader), OrderWindows(follower)
     said, heard = [], []
     for point in range(1, 600):
-        said.append(ahead.arrive())
+        said.append(ahead.count_safe_point())
         if ahead.leading:
-            ahead.say(save=not said[-1].save)
+            ahead.announce_order(save=not said[-1].save)
         if point > behind:
-            heard.append(late.arrive())
+            heard.append(late.count_safe_point())
     assert said[: len(heard)] == heard
     assert len([order for order in heard if order.save]) > 2
 
@@ -102,15 +102,15 @@ def would_wait(windows):
 def test_a_rank_that_is_less_than_a_window_ahead_does_not_wait():
     """What happens at an edge was said one window before."""
     leader, follower = ranks(2, timeout_s=0.0)
-    behind, ahead = Windows(leader), Windows(follower)
+    behind, ahead = OrderWindows(leader), OrderWindows(follower)
     leads = []
     for _ in range(600):
         while not would_wait(ahead):
-            ahead.arrive()
+            ahead.count_safe_point()
         leads.append(ahead.point - behind.point)
-        behind.arrive()
+        behind.count_safe_point()
         if behind.leading:
-            behind.say()
+            behind.announce_order()
     assert min(leads) >= 1
     assert all(lead >= MOST_POINTS for lead in leads[-200:])
 
@@ -118,9 +118,9 @@ def test_a_rank_that_is_less_than_a_window_ahead_does_not_wait():
 def test_a_rank_that_is_left_alone_says_who_is_missing():
     """Rank 0 does not come: after the deadline an error names it."""
     _, follower = ranks(2, timeout_s=0.2)
-    windows = Windows(follower)
+    windows = OrderWindows(follower)
     with pytest.raises(RanksError, match=r"rank 0 did not come to 'window' within 0\.2 s \(rank 1 waited"):
-        windows.arrive()
+        windows.count_safe_point()
 
 
 def pace(seconds, points=400, **options):
@@ -130,10 +130,10 @@ def pace(seconds, points=400, **options):
     lengths = []
     for point in range(1, points):
         clock.now += seconds(point)
-        order = windows.arrive()
+        order = windows.count_safe_point()
         if windows.leading:
             lengths.append(order.points)
-            windows.say()
+            windows.announce_order()
     return lengths
 
 
@@ -167,10 +167,10 @@ def test_what_is_not_said_now_can_happen_after_the_next_window():
     windows = one_rank(clock=clock)
     for _ in range(50):
         clock.now += 1.0
-        windows.arrive()
+        windows.count_safe_point()
         if windows.leading:
-            assert 2.0 == windows.ahead_s
-            windows.say()
+            assert 2.0 == windows.order_delay_s
+            windows.announce_order()
 
 
 def test_words_do_not_pile_up(monkeypatch):
@@ -206,7 +206,7 @@ def test_between_edges_nothing_is_asked():
     windows._words.announce = lambda *word: asked.append(word)
     for _ in range(5000):
         clock.now += 1e-5
-        assert NOTHING.stop == windows.arrive().stop
+        assert NOTHING.stop == windows.count_safe_point().stop
         if windows.leading:
-            windows.say()
+            windows.announce_order()
     assert len(asked) < 5000 / MOST_POINTS + 20

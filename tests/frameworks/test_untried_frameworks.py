@@ -9,7 +9,7 @@ from importlib import import_module
 import pytest
 
 from framework_runs import SCRIPTS
-from holdfast.run.unproven import proven
+from holdfast.run.unproven import read_proven
 from holdfast.trainers.known import NAMES
 from holdfast.trainers.names import lookup, require
 from toy import names
@@ -72,7 +72,7 @@ def test_a_training_of_another_body_is_told_until_a_drill_has_proven_it(framewor
         assert line in run()
     shutil.rmtree(path)
     assert " resumed exactly: " in run(sys.executable, "-m", "holdfast", "drill", "--kills", "1", "--no-flip", "--")
-    (kind,) = proven(path).values()
+    (kind,) = read_proven(path).values()
     assert kind.startswith(f"{framework} ")
     assert "was not tried" not in run()
     assert len(names(path)) >= 6

@@ -405,7 +405,7 @@ class Frozen:
 def trained(path, rank, steps):
     part = Frozen(rank)
     with Run(path, {"part": part}, every=Every(steps=1), keep=Last(9), whole=Whole(checkpoints=3)) as run:
-        began, rejected = run.step, dict(run._now().origin.rejected)
+        began, rejected = run.step, dict(run._last_session().origin.rejected)
         for _ in run.steps(steps):
             part.small = part.small + 1
             run.wait()

@@ -100,7 +100,7 @@ def test_threads_that_ctrl_c_has_left_behind_reach_no_later_save(tmp_path, monke
             run.safe_point()
         presses.out.set()
         assert presses.over.wait(WAIT_S)
-        run._session.saves.writer.rest()
+        run._session.saves.writer.wait_until_released()
         later.set()
         run._session.stop.reason = None  # a loop that takes Ctrl-C for something else
         for _ in range(9):

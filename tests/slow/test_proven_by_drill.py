@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from holdfast.run.unproven import proven
+from holdfast.run.unproven import read_proven
 from toy import names
 
 ENGINE = """
@@ -80,7 +80,7 @@ def test_a_drill_proves_it_and_the_next_start_is_silent(tmp_path, text, kind, li
     shutil.rmtree(place)
     ended = run(sys.executable, "-m", "holdfast", "drill", "--kills", "2", "--no-flip", "--", sys.executable)
     assert f"{kind} resumed exactly" in ended.stdout + ended.stderr
-    assert [*proven(place).values()] == [kind]
+    assert [*read_proven(place).values()] == [kind]
     assert line not in run(sys.executable).stderr
     assert any(not name.endswith("-end") for name in names(place))
     (tmp_path / "engine.py").write_text(ENGINE.replace("random.random()", "random.random() * 2"))

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from holdfast import journal
-from holdfast.run.pace import chosen_in
+from holdfast.run.pace import chosen_interval
 from holdfast.young_daly import explain
 from toy import events, script, waited_for
 
@@ -39,12 +39,12 @@ def test_a_run_that_is_killed_learns_how_often(tmp_path):
     subprocess.run([sys.executable, train, "end"], cwd=tmp_path, check=True)
     logs = journal.logs(tmp_path / "run")
     assert [1] * KILLS == [sum(event["event"] == "interval" for event in log.events) for log in logs[:KILLS]]
-    assert [*range(KILLS)] == [chosen_in(log).seen.interruptions for log in logs[:KILLS]]
-    assert all(chosen_in(log).costs.restart_s > 0.05 for log in logs[:KILLS])
+    assert [*range(KILLS)] == [chosen_interval(log).seen.interruptions for log in logs[:KILLS]]
+    assert all(chosen_interval(log).costs.restart_s > 0.05 for log in logs[:KILLS])
     resumed = [event["step"] for event in events(tmp_path / "run", "restored")]
     assert KILLS + 1 == len(resumed)
     assert sorted(set(resumed)) == resumed
     words = [sys.executable, "-m", "holdfast", "doctor", "run", "--json"]
     answer = subprocess.run(words, cwd=tmp_path, stdout=subprocess.PIPE, check=False)  # it also judges this machine
     said = [each["what"] for each in json.loads(answer.stdout)["checks"] if each["name"] == "interval"]
-    assert [explain(next(filter(None, map(chosen_in, reversed(logs)))))] == said
+    assert [explain(next(filter(None, map(chosen_interval, reversed(logs)))))] == said

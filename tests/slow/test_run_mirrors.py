@@ -743,7 +743,7 @@ def test_the_decision_to_stop_counts_the_drain(tmp_path, place, monkeypatch):
     """The last copy's time is needed before the deadline, as the save's is."""
     from holdfast.run.mirrors import Mirrors
 
-    monkeypatch.setattr(Mirrors, "drain_s", 30.0)
+    monkeypatch.setattr(Mirrors, "expected_drain_s", 30.0)
     began = time.time()
     with pytest.raises(Stopped) as stopped:
         train(tmp_path / "run", 10**6, place, deadline=began + 32.0, every=None, pause=lambda run: time.sleep(0.02))

@@ -207,7 +207,7 @@ def test_a_standby_for_other_words_or_without_memory_is_discarded(tmp_path, monk
     """As is one whose machine has no room for it any more; its size is said."""
     (tmp_path / "a.py").write_text("print('ran', flush=True)\n")
     asked = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2] / 'src')!r})\nimport os, xxhash\n"
-    asked += "from holdfast.run import alive; alive.tell_imports(); print(os.getpid(), flush=True); input()"
+    asked += "from holdfast.run import alive; alive.write_import_list(); print(os.getpid(), flush=True); input()"
     command, environment = (
         [sys.executable, str(tmp_path / "a.py")],
         {**os.environ, "HOLDFAST_IMPORTS": str(tmp_path / "imports.json")},

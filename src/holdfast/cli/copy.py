@@ -12,7 +12,7 @@ from ..errors import Damaged, NotFound, UsageError
 from ..legible import size
 from ..mirror.adding import AttemptFacts
 from ..mirror.place import shown
-from ..run.mirror_lineage import origin_of
+from ..run.mirror_lineage import resume_origin_of
 from ..store import claiming
 from ..store.attempt import read_run
 from ..store.checkpoint import Checkpoint
@@ -99,7 +99,7 @@ def _attempts(here: LocalSource) -> dict[int, AttemptFacts]:
     before = dict(zip((log.attempt for log in logs), [None, *logs], strict=False))
     return {
         log.attempt: AttemptFacts(
-            log.attempt, origin_of(log, before[log.attempt]), log.attempt not in alive
+            log.attempt, resume_origin_of(log, before[log.attempt]), log.attempt not in alive
         )
         for log in logs
     }

@@ -13,7 +13,7 @@ from .. import drill, terminal
 from ..drill.plan import SIGNALS
 from ..drill.table import COLUMNS, lines, row
 from ..errors import ChildError, UsageError
-from . import options
+from . import options, told
 from .formatting import echo, echo_json, safe, table
 from .init import mended
 
@@ -129,7 +129,7 @@ def drilled(
     """Drill the command, show its progress, and return the findings.
 
     Raises:
-        ChildError: the command failed by itself; what it printed was shown.
+        Exit: the command failed by itself; that, and what it printed, was shown.
     """
     try:
         with terminal.ProgressLine() as progress:
@@ -145,4 +145,4 @@ def drilled(
         head, *output = str(error).splitlines()
         for line in output:
             click.echo(safe(line), err=True)
-        raise ChildError(head) from error
+        raise click.exceptions.Exit(told(head, error.exit_code)) from error

@@ -15,8 +15,8 @@ from ..errors import StoreError
 from ..interval import enough_s, needed_s
 from ..legible import counted, duration
 from ..run import unsound
-from ..run.pace import chosen_in
-from ..run.room import purged
+from ..run.pace import chosen_interval
+from ..run.room import describe_purge
 from ..store.checkpoint_index import CheckpointIndex
 from ..store.locate import locate
 from ..store.refusal import all_barred
@@ -31,7 +31,7 @@ def ageing(run: Path, days: float | None) -> Iterator[Check]:
     """
     if days is None:
         return
-    told = purged(run, days, time.time())
+    told = describe_purge(run, days, time.time())
     if told is None:
         yield ok("purge", f"no file of the run is nearly {days:g} days old")
     else:
@@ -87,7 +87,7 @@ def know(directory: Path, save_s: float | None) -> RunFacts:
         run,
         script,
         save_s,
-        next(filter(None, map(chosen_in, reversed(journal.logs(run)))), None),
+        next(filter(None, map(chosen_interval, reversed(journal.logs(run)))), None),
     )
 
 
@@ -161,6 +161,6 @@ def _checkpoints(known: RunFacts) -> Iterator[Check]:
         yield ok("checkpoints", f"{len(found)}, the newest of step {manifest.step}")
     except (StoreError, OSError) as error:
         yield problem("checkpoints", str(error), f"holdfast verify {known.run}")
-    what, _, todo = unsound.newest(CheckpointIndex(known.run)).partition("; ")
+    what, _, todo = unsound.describe_newest(CheckpointIndex(known.run)).partition("; ")
     if what:
         yield problem("weights", what, todo)

@@ -30,7 +30,7 @@ class Schedule:
 
     def begin(
         self, resumes_at: SafePoint, proven: Collection[SafePoint]
-    ) -> tuple[settings.Aim, ...]:
+    ) -> tuple[settings.DrillTarget, ...]:
         """Return what the next start must do. `resumes_at`: where it will resume, as far as that is
         known.
 

@@ -172,11 +172,13 @@ class Drill:
         )
         return learnt
 
-    def _environment(self, root: Path, aims: tuple[settings.Aim, ...] = ()) -> dict[str, str]:
+    def _environment(
+        self, root: Path, aims: tuple[settings.DrillTarget, ...] = ()
+    ) -> dict[str, str]:
         if root.name not in self._opened:
             self._run_began_ns = time.time_ns()
             self._opened[root.name] = leftovers.prepare(root.parent, root.name, self._run_began_ns)
-        drilled = settings.Drilled(
+        drilled = settings.DrillSettings(
             self.options.steps,
             self.options.save_every_steps,
             digests=True,
@@ -381,7 +383,7 @@ def _proofs(root: Path) -> list[str]:
     for log in _logs(root):
         for event in log.newest(unproven.EVENT):
             path, kind = Path(str(event["run"])), str(event["kind"])
-            where = unproven.prove(path, {str(event["code"]): kind})
+            where = unproven.record_proven(path, {str(event["code"]): kind})
             lines[kind] = (
                 f"{kind} resumed exactly: {where} lets the next starts of {path} save anywhere"
             )

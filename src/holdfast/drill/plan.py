@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from ..journal import Event
-from ..run.settings import Aim
+from ..run.settings import DrillTarget
 from .evidence import SafePoint
 from .places import END, LAST, Course, Target, fraction
 
@@ -50,7 +50,7 @@ class Kill(NamedTuple):
     """One planned interruption. It comes `delay_s` after all its conditions hold."""
 
     target: Target  # where the next attempt must resume
-    aim: Aim  # what the run does for this kill
+    aim: DrillTarget  # what the run does for this kill
     signal: str = ""  # "KILL", "TERM", ...
     reached: SafePoint | None = None  # the attempt has reached this place
     kept: SafePoint | None = None  # a checkpoint of this place, or a later one, is durable
@@ -130,8 +130,8 @@ def _strike(course: Course, target: Target, later: SafePoint | None, *, in_save:
     place, brink = target.place, course.places[-1]
     saves = (*_fallback(course, target), place)
     if later is None:
-        return Kill(target, Aim(place, saves, brink=brink), kept=place)
-    aim = Aim(place, (*saves, later), brink=brink)
+        return Kill(target, DrillTarget(place, saves, brink=brink), kept=place)
+    aim = DrillTarget(place, (*saves, later), brink=brink)
     return (
         Kill(target, aim, kept=place, in_save=later) if in_save else Kill(target, aim, kept=later)
     )
@@ -148,10 +148,14 @@ def _stop(course: Course, target: Target, later: SafePoint | None, *, in_save: b
     before = course.before(place)
     if later is not None:
         saves = (*_fallback(course, target), place)
-        return Kill(target, Aim(place, saves, hold=later), reached=course.before(later), kept=place)
+        return Kill(
+            target, DrillTarget(place, saves, hold=later), reached=course.before(later), kept=place
+        )
     if in_save and before is not None:
-        return Kill(target, Aim(place, (before,), hold=place), reached=before, in_save=before)
-    return Kill(target, Aim(place, _fallback(course, target), hold=place), reached=before)
+        return Kill(
+            target, DrillTarget(place, (before,), hold=place), reached=before, in_save=before
+        )
+    return Kill(target, DrillTarget(place, _fallback(course, target), hold=place), reached=before)
 
 
 def _fallback(course: Course, target: Target) -> tuple[SafePoint, ...]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from ..journal import Log
-from ..run.witness import About
+from ..run.witness import VariableFacts
 from .safepoint import SafePoint, place_of
 
 
@@ -22,7 +22,7 @@ class VariableRecord(NamedTuple):
     begin: bool  # recorded when the attempt's first loop began, before its first step
     batch: str  # a digest of the data that the step consumed; empty: none
     values: Mapping[str, str]  # by path: a digest, "=" and the value itself, or UNREAD
-    about: Mapping[str, About]
+    about: Mapping[str, VariableFacts]
     rng: Mapping[str, str]  # the global generators
     # by loader: what its code "draws" with and "changes"
     datasets: Mapping[str, Mapping[str, Sequence[str]]] = {}
@@ -35,7 +35,7 @@ class VariableRecord(NamedTuple):
 def sights(log: Log) -> Iterable[VariableRecord]:
     """Return the records of one attempt, in the order in which they were made."""
     values: dict[str, str] = {}
-    about: dict[str, About] = {}
+    about: dict[str, VariableFacts] = {}
     for event in log.events:
         if event["event"] == "visible":
             gone = set(event["gone"])
@@ -44,7 +44,7 @@ def sights(log: Log) -> Iterable[VariableRecord]:
                 for path, value in {**values, **event["values"]}.items()
                 if path not in gone
             }
-            about = {**about, **msgspec.convert(event["about"], dict[str, About])}
+            about = {**about, **msgspec.convert(event["about"], dict[str, VariableFacts])}
             more = (
                 event["batch"],
                 values,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..run.witness import UNREAD, About
+from ..run.witness import UNREAD, VariableFacts
 from .safepoint import SafePoint
 from .sights import VariableRecord, VariableRecords
 
@@ -25,7 +25,7 @@ class Suspect(NamedTuple):
     """A variable that a resume did not restore."""
 
     path: str
-    about: About  # in the reference run
+    about: VariableFacts  # in the reference run
     was: str  # its value there: a digest, or "=" and the value
     now: str | None  # its value when the attempt began; None: it had none yet
     held: str = ""  # tracked name of the object that the attempt holds here; empty: none
@@ -212,7 +212,9 @@ def clocks(first: VariableRecords, second: VariableRecords) -> list[str]:
     return [path for path, a, b in _unlike(first, second) if a.clock or b.clock]
 
 
-def _unlike(first: VariableRecords, second: VariableRecords) -> Iterator[tuple[str, About, About]]:
+def _unlike(
+    first: VariableRecords, second: VariableRecords
+) -> Iterator[tuple[str, VariableFacts, VariableFacts]]:
     """Yield variables that differ between the two undisturbed runs,
     at the first place where each does.
     """

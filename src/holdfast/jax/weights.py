@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
-from ..run.weights import moved
+from ..run.weights import rename_leaf
 from . import orbax
 from .tree import FACTS, Tree, differing
 
@@ -53,4 +53,4 @@ def foreign(path: Path, name: str) -> dict[str, Any] | None:
 
 
 def _renamed(stored: Mapping[str, Any], rename: Mapping[str, str]) -> dict[str, Any]:
-    return {moved(name, rename): value for name, value in stored.items() if name != FACTS}
+    return {rename_leaf(name, rename): value for name, value in stored.items() if name != FACTS}

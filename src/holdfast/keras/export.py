@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from ..errors import Mismatch, UsageError
-from ..run.weights import at
+from ..run.weights import open_checkpoint
 from .state import Variables
 
 WEIGHTS = ".weights.h5"
@@ -46,7 +46,7 @@ def read_weights(model: Any, path: str | os.PathLike[str], step: int | str | Non
         raise UsageError(
             f"{model.name} is not built: call it on a batch, or model.build(...), before"
         )
-    checkpoint = at(path, step)
+    checkpoint = open_checkpoint(path, step)
     if "model" not in checkpoint.parts():
         raise Mismatch(f"{checkpoint.path} is not of a Keras model")
     Variables("the model", lambda: model.variables, model).load_state_dict(

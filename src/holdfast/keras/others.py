@@ -16,7 +16,7 @@ from keras.src.utils import file_utils
 
 from ..errors import Mismatch, UsageError
 from ..run.settings import run_dir
-from ..run.tracked import digests
+from ..run.tracked import digest_state
 from ..state.fill import filled
 from ..terminal import warn
 from ..trainers.training import Training, remembered
@@ -106,7 +106,7 @@ class ChangedAttributes:
 def _printed(value: Any) -> Any:
     """Return a text that differs for other values; None if the value cannot be saved."""
     try:
-        return digests({"": value}).of
+        return digest_state({"": value}).of
     except UsageError:
         return None
 

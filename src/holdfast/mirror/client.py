@@ -43,13 +43,13 @@ class PlaceError(StoreError):
 class Listener(Protocol):
     """What the client's thread calls."""
 
-    def handle(self, event: Event) -> None: ...
+    def handle_event(self, event: Event) -> None: ...
 
-    def lost(self, why: str) -> None:
+    def on_worker_lost(self, why: str) -> None:
         """The worker has ended, and another one will begin."""
         ...
 
-    def tick(self) -> None:
+    def on_tick(self) -> None:
         """Some time has passed."""
         ...
 
@@ -261,8 +261,8 @@ class WorkerClient:
                     self._deliver(event)
                 if self._listener is not None:
                     while self._events:
-                        _inform(self._listener.handle, self._events.popleft())
-                    _inform(self._listener.tick)
+                        _inform(self._listener.handle_event, self._events.popleft())
+                    _inform(self._listener.on_tick)
             return child.why()
         finally:
             self._child = None
@@ -293,7 +293,7 @@ class WorkerClient:
                 question.answers[place] = Event("failed", place, kind="silent", text=why)
         self._came.ring()
         if self._listener is not None and not self._closed.is_set():
-            _inform(self._listener.lost, why)
+            _inform(self._listener.on_worker_lost, why)
 
 
 def _inform(tell: Callable[..., None], *what: object) -> None:

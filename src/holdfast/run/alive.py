@@ -38,33 +38,33 @@ DEBUGGERS = {"pdb", "bdb", "IPython.core.debugger"}
 _listening: list[int] = []  # the signal at which this process writes its stacks
 
 
-class _Announced(msgspec.Struct, frozen=True):
+class _MemoryFile(msgspec.Struct, frozen=True):
     steps: str
     stacks: str
     owner: dict[str, Any]  # the supervisor: /proc shows its memory only to processes beside it
 
 
-_ANNOUNCED = msgspec.json.Decoder(_Announced)  # made here for the reason that `format` has
+_ANNOUNCED = msgspec.json.Decoder(_MemoryFile)  # made here for the reason that `format` has
 
 
-def announce(directory: Path, memory: Path, stacks: Path) -> None:
+def announce_memory(directory: Path, memory: Path, stacks: Path) -> None:
     """Write where runs find the supervisor's memory. Without that file, it judges by the output."""
-    facts = _Announced(str(memory), str(stacks), owner.process(os.getpid()))
+    facts = _MemoryFile(str(memory), str(stacks), owner.process(os.getpid()))
     with suppress(OSError):
         disk.replace_with(directory / ANNOUNCED, [legible.json_bytes(facts) + b"\n"])
 
 
-def claim(directory: Path, rank: int, world: int) -> Claimed | None:
+def claim_slot(directory: Path, rank: int, world: int) -> Claimed | None:
     """Claim a slot of the supervisor in `directory`;
     None if it has none, or runs on another machine.
     """
     try:
         found = _ANNOUNCED.decode((directory / ANNOUNCED).read_bytes())
-        if not _is_beside(found.owner):
+        if not _is_on_this_machine(found.owner):
             return None
         slot = Claimed(Path(found.steps), rank, world)
         with suppress(OSError):
-            slot.listens(_listen(Path(found.stacks)))
+            slot.listens(_register_stack_signal(Path(found.stacks)))
     except (OSError, *legible.UNREADABLE):
         return None
     if _is_debugged():
@@ -72,7 +72,7 @@ def claim(directory: Path, rank: int, world: int) -> Claimed | None:
     return slot
 
 
-def _close(supervisor: Path) -> None:
+def _restrict_access(supervisor: Path) -> None:
     """Take other users' rights from the supervisor's files, and, through its journal's mode, from
     its later files.
 
@@ -84,12 +84,12 @@ def _close(supervisor: Path) -> None:
                 disk.close_to_others(path)
 
 
-def _is_beside(supervisor: Mapping[str, Any]) -> bool:
+def _is_on_this_machine(supervisor: Mapping[str, Any]) -> bool:
     pid = supervisor.get("pid")
     return isinstance(pid, int) and owner.process(pid) == supervisor
 
 
-def _listen(stacks: Path) -> int:
+def _register_stack_signal(stacks: Path) -> int:
     """Choose an unused signal at which this process writes the stacks of all threads into `stacks`;
     return the signal.
 
@@ -120,13 +120,13 @@ def _is_debugged() -> bool:
     return "pydevd" in sys.modules or type(tracer).__module__ in DEBUGGERS
 
 
-class Alive(msgspec.Struct):
+class Heartbeat(msgspec.Struct):
     """The signs of life of one attempt."""
 
     _position: Position
     _slot: Claimed | None = None
 
-    def begin(self, rank: int, world: int, *, private: bool = False) -> None:
+    def connect(self, rank: int, world: int, *, private: bool = False) -> None:
         """Find the supervisor, and tell it that the run opens.
         With `private`, close its files to other users.
         """
@@ -134,22 +134,22 @@ class Alive(msgspec.Struct):
         if directory is not None:
             modes.inherit_mode(directory, of=directory / SUPERVISOR)
         if directory is not None and private:
-            _close(directory)
-        self._slot = None if directory is None else claim(directory, rank, world)
-        self.mark(steps.OPENING)
+            _restrict_access(directory)
+        self._slot = None if directory is None else claim_slot(directory, rank, world)
+        self.mark_phase(steps.OPENING)
 
-    def mark(self, phase: int) -> None:
+    def mark_phase(self, phase: int) -> None:
         """Note that this phase begins, and how many steps are done."""
         if self._slot is not None:
             self._slot.mark(phase, self._position.step)
 
-    def end(self) -> None:
+    def report_end(self) -> None:
         """Note that the run is over. The supervisor does not judge the process from now on."""
-        self.mark(steps.OVER)
+        self.mark_phase(steps.OVER)
         self._slot = None
 
 
-def tell_imports() -> None:
+def write_import_list() -> None:
     """Write which modules the script has imported, if a supervisor with `--standby` wants it.
 
     A file that cannot be written is no error: there is then no standby.
@@ -157,10 +157,10 @@ def tell_imports() -> None:
     place = os.environ.get(IMPORTS_VARIABLE)
     if place:
         with suppress(OSError):
-            disk.replace_with(Path(place), [legible.json_bytes(_imported()) + b"\n"])
+            disk.replace_with(Path(place), [legible.json_bytes(_list_imports()) + b"\n"])
 
 
-def _imported() -> dict[str, object]:
+def _list_imports() -> dict[str, object]:
     """Return the modules in the order of their import,
     each with its file; the folder; a digest of the environment.
     """

@@ -46,24 +46,24 @@ class BlocklessRun:
         self._left_in: CodeType | None = None
         _blockless.append(self)
 
-    def loop_begins(self) -> None:
+    def on_loop_begin(self) -> None:
         """Prepare the run for its outermost loop, which begins."""
         self._walker = threading.get_ident()
         self.session.stop.__enter__()
         if self.session.ranks.leads:
             self.session.display.__enter__()
 
-    def loop_ended(self) -> None:
+    def on_loop_end(self) -> None:
         """Finish the run after its outermost loop. Errors are raised at the loop."""
         try:
-            finish.finish(self.session)
+            finish.finish_run(self.session)
         except BaseException as error:
-            self.leave(error)
+            self.end_with_error(error)
             raise
         self._finished = True
-        self.leave(None)
+        self.end_with_error(None)
 
-    def loop_left(self, ours: Collection[CodeType]) -> None:
+    def on_loop_left(self, ours: Collection[CodeType]) -> None:
         """Handle the closed generator of the loop.
 
         After `break` or `return` the run finishes; the next call raises errors.
@@ -71,7 +71,7 @@ class BlocklessRun:
         # the garbage collector closed it, on a thread of ours
         if threading.get_ident() != self._walker:
             return
-        found, session = how(ours), self.session
+        found, session = detect_loop_exit(ours), self.session
         if not found.on_purpose:
             self._left_in = found.code
             raised = session.walks.raised
@@ -84,24 +84,24 @@ class BlocklessRun:
                     f"saved up to step {saved.step}. A limit belongs into "
                     "the loop itself, as in run.steps(50)"
                 )
-            self.leave(raised or LoopLeft("the loop was left by an exception"))
+            self.end_with_error(raised or LoopLeft("the loop was left by an exception"))
             return
         try:
-            self.loop_ended()
+            self.on_loop_end()
         except BaseException as error:
             self._late = error
             _blockless.append(self)
             if not isinstance(error, Stopped):
                 warn(f"{session.path}: the end is not saved: {error}")
 
-    def end(self, why: str) -> None:
+    def end_unfinished(self, why: str) -> None:
         """End the run wherever it is; it is not marked as finished."""
         if not self.session.lifetime.is_over:
-            self.leave(LoopLeft(why))
+            self.end_with_error(LoopLeft(why))
         if self in _blockless:
             _blockless.remove(self)
 
-    def raise_late(self) -> None:
+    def raise_deferred_error(self) -> None:
         """Raise the error that the run's end has kept.
 
         Raises:
@@ -111,22 +111,22 @@ class BlocklessRun:
             late, self._late = self._late, None
             raise late
 
-    def log_afterwards(self, values: dict[str, float | str]) -> None:
+    def log_after_loop(self, values: dict[str, float | str]) -> None:
         """Log numbers after the loop. They belong to the run's end and are durable on return."""
         session = self.session
         if session.attempt.inherited or not self._finished:
             raise UsageError(f"{session.path}: run.log(): the run has ended, before its loop did")
         session.metrics.log(values)
         session.metrics.flush("exit")
-        finish.close(session, "end")
+        finish.close_attempt(session, "end")
 
-    def leave(self, error: BaseException | None) -> None:
+    def end_with_error(self, error: BaseException | None) -> None:
         """End the run; `error` is the exception of the loop:
         a stop, a failed save, a loader's error.
         """
         if not self.session.lifetime.left:
             self._let_go()
-            finish.leave(self.session, error)
+            finish.release_attempt(self.session, error)
         if self._left_in is None and self in _blockless:
             _blockless.remove(self)
 
@@ -140,12 +140,12 @@ class BlocklessRun:
         if not session.lifetime.is_over:
             where = f"step {session.position.step}" + (" of its loop" if session.walks.open else "")
             say(f"{session.path}: not finished: the process ends at {where}")
-            self.leave(LoopLeft("the process ended before the loop did"))
+            self.end_with_error(LoopLeft("the process ended before the loop did"))
         last = getattr(sys, "last_value", None)
         if isinstance(last, BaseException) and any(
-            code is self._left_in for code in _codes(last.__traceback__)
+            code is self._left_in for code in _code_objects(last.__traceback__)
         ):
-            finish.say_failed(session, last)
+            finish.journal_failure(session, last)
         if self._late is None:
             return 0
         return (
@@ -153,7 +153,7 @@ class BlocklessRun:
         )
 
 
-def of(attempt: Attempt) -> BlocklessRun | None:
+def blockless_run_of(attempt: Attempt) -> BlocklessRun | None:
     """Return the run of start() that this attempt is; None if it has a block, or has ended."""
     return next((each for each in _blockless if each.session.attempt is attempt), None)
 
@@ -166,7 +166,7 @@ _GENERATOR = 0x20  # of a code's flags, as inspect.CO_GENERATOR
 _TAKES = frozenset({"FOR_ITER"})
 
 
-class Left(NamedTuple):
+class LoopExit(NamedTuple):
     """How a loop was left."""
 
     on_purpose: bool  # by `break` or `return`
@@ -174,7 +174,7 @@ class Left(NamedTuple):
     code: CodeType | None  # code of the function or module that contains the loop
 
 
-def how(ours: Collection[CodeType]) -> Left:
+def detect_loop_exit(ours: Collection[CodeType]) -> LoopExit:
     """Determine how a loop was left, while its generator (its code is in `ours`) is being closed on
     this thread.
 
@@ -190,34 +190,34 @@ def how(ours: Collection[CodeType]) -> Left:
     while (
         frame is not None
         and frame.f_code.co_flags & _GENERATOR
-        and _instruction(frame) in _SUSPENDED
+        and _current_instruction(frame) in _SUSPENDED
     ):
         frame = frame.f_back
     if frame is None:
-        return Left(on_purpose=False, unclear=False, code=None)
-    now = _instruction(frame)
-    return Left(on_purpose=now in _POPS, unclear=now in _TAKES, code=frame.f_code)
+        return LoopExit(on_purpose=False, unclear=False, code=None)
+    now = _current_instruction(frame)
+    return LoopExit(on_purpose=now in _POPS, unclear=now in _TAKES, code=frame.f_code)
 
 
-def _instruction(frame: FrameType) -> str:
+def _current_instruction(frame: FrameType) -> str:
     return opname[frame.f_code.co_code[frame.f_lasti]] if frame.f_lasti >= 0 else ""
 
 
-def _codes(trace: TracebackType | None) -> Iterator[CodeType]:
+def _code_objects(trace: TracebackType | None) -> Iterator[CodeType]:
     while trace is not None:
         yield trace.tb_frame.f_code
         trace = trace.tb_next
 
 
-def end_at(path: Path) -> None:
+def end_run_at(path: Path) -> None:
     """End a run that this thread started at `path`: a new run begins there."""
     for blockless in [*_blockless]:
         same = os.path.realpath(blockless.session.path) == os.path.realpath(path)
         if same and blockless.thread == threading.get_ident():
-            blockless.end("another Run began at this path in the same process")
+            blockless.end_unfinished("another Run began at this path in the same process")
 
 
-def at_exit() -> None:
+def end_runs_at_exit() -> None:
     """End the runs that their loops did not end.
     It may end the process, so `import holdfast` registers it.
     """

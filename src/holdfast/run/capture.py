@@ -21,12 +21,12 @@ from ..store import format
 from ..store.checkpoint import NOT_EXACT_FROM, Checkpoint
 from ..store.store import Facts
 from . import fingerprint
-from .metrics import Metrics
+from .metrics import MetricsLog
 from .objects import model_facts
 from .options import Options
-from .origin import Origin
-from .position import AHEAD, Position, Progress
-from .tracked import RESERVED, Digests, Tracked, Weighed, digests, still
+from .origin import AttemptOrigin
+from .position import AHEAD, Position, RunProgress
+from .tracked import RESERVED, CapturedState, StateDigests, Tracked, digest_state, prediction_mode
 
 Random = dict[str, Any]  # states of generators, by package
 
@@ -37,31 +37,31 @@ class StateCapture(msgspec.Struct):
     _options: Options
     tracked: Tracked
     _ranks: Ranks
-    _origin: Origin
-    _progress: Progress
-    _metrics: Metrics
+    _origin: AttemptOrigin
+    _progress: RunProgress
+    _metrics: MetricsLog
     # what a clock says: saved with the run, and compared by no drill
     durations: dict[str, Any] = {}
     # the step from which on other samples than before are trained
     not_exact_from: int | None = None
     _document: dict[str, Any] = {}
 
-    def begin_inexact(self, step: int | None) -> None:
+    def mark_inexact_from(self, step: int | None) -> None:
         """Note that the run is not exact from `step` on, or from an earlier one that is known;
         None: it is exact.
         """
         known = [each for each in (self.not_exact_from, step) if each is not None]
         self.not_exact_from = min(known, default=None)
 
-    def types(self) -> set[type]:
+    def allowed_types(self) -> set[type]:
         """The caller's types that a checkpoint may name."""
         return {
             *self._options.types,
-            *self.tracked.types(),
+            *self.tracked.allowed_types(),
             *types_in(self.tracked.captured_variables()),
         }
 
-    def digests(self, stored: Mapping[str, format.Leaf] | None = None) -> Digests:
+    def digests(self, stored: Mapping[str, format.Leaf] | None = None) -> StateDigests:
         """Digests of the tracked objects and of the restored variables,
         as they are now; `stored`: see `digests`.
         """
@@ -71,9 +71,9 @@ class StateCapture(msgspec.Struct):
             for name, value in tracked.captured_variables().items()
             if name in known
         }
-        return digests(tracked.capture() | variables, stored, tracked.filled if stored else ())
+        return digest_state(tracked.capture() | variables, stored, tracked.filled if stored else ())
 
-    def memory(self, *, probe: bool = True) -> dict[str, Any]:
+    def capture_run_memory(self, *, probe: bool = True) -> dict[str, Any]:
         """The run's own state for a checkpoint. Random numbers are captured last."""
         progress, tracked, in_epoch = self._progress, self.tracked, self._progress.position.in_epoch
         return {
@@ -82,13 +82,13 @@ class StateCapture(msgspec.Struct):
             "seed": progress.seed,
             "overrides": {name: dict(changes) for name, changes in self._options.overrides.items()},
             "fingerprint": {
-                "environment": fingerprint.environment(),
+                "environment": fingerprint.describe_environment(),
                 "loaders": progress.loader_facts,
             },
-            "probe": self.ask_probe() if probe else None,
-            **({} if self._ranks.alone else {"reducers": tracked.reducers()}),
-            **({"nested": nested} if (nested := tracked.nested()) else {}),
-            **({"bound_anew": places} if (places := tracked.bound_anew()) else {}),
+            "probe": self.call_probe() if probe else None,
+            **({} if self._ranks.alone else {"reducers": tracked.reducer_orders()}),
+            **({"nested": nested} if (nested := tracked.nested_paths()) else {}),
+            **({"bound_anew": places} if (places := tracked.rebound_objects()) else {}),
             **({"means": means} if (means := self._metrics.means.state_dict()) else {}),
             **({"durations": self.durations} if self.durations else {}),
             "epoch_rng": progress.epoch_rng if in_epoch else None,
@@ -100,37 +100,37 @@ class StateCapture(msgspec.Struct):
             "rng": rng.capture(),
         }
 
-    def state(self) -> Weighed:
+    def capture_state(self) -> CapturedState:
         """The complete state for a checkpoint."""
-        state, weights = self.tracked.weighed()
-        return Weighed({**state, RESERVED: self.memory()}, weights)
+        state, weights = self.tracked.capture_with_weights()
+        return CapturedState({**state, RESERVED: self.capture_run_memory()}, weights)
 
-    def ask_probe(self) -> Any:
+    def call_probe(self) -> Any:
         """Return the probe's result; random numbers and training flags are restored afterwards."""
         if self._options.probe is None:
             return None
         before = rng.capture()
-        with still(self.tracked.inside().values()):
+        with prediction_mode(self.tracked.self_restoring_objects().values()):
             result = self._options.probe()
         rng.restore(before)
         return result
 
-    def facts(self, metrics: Mapping[str, float], epoch: int | None) -> Facts:
+    def checkpoint_facts(self, metrics: Mapping[str, float], epoch: int | None) -> Facts:
         """The facts in the manifest of a checkpoint made now.
         `epoch`: the one that just ended, at its end.
         """
         position = self._progress.position
         at = position.epoch if epoch is None else epoch
-        return Facts(position.phase, at, metrics, self._options.note, self._describe())
+        return Facts(position.phase, at, metrics, self._options.note, self._describe_origin())
 
-    def _describe(self) -> dict[str, Any]:
+    def _describe_origin(self) -> dict[str, Any]:
         """Origin of this attempt, for people; made once, by rank 0."""
         if not self._ranks.leads:
             return {}
         if not self._document:
             models = {
                 name: facts
-                for name, target in self.tracked.inside().items()
+                for name, target in self.tracked.self_restoring_objects().items()
                 if (facts := model_facts(target))
             }
             made = document(self._options.hyperparameters, self._options.dataset)
@@ -145,7 +145,7 @@ class Fingerprint(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RunMemory(msgspec.Struct, forbid_unknown_fields=True):
-    """The fields of `StateCapture.memory`, as far as their kinds do not depend on the script.
+    """The fields of `StateCapture.capture_run_memory` whose types do not depend on the script.
 
     A new one raises `VERSION`.
     """
@@ -172,7 +172,7 @@ class RunMemory(msgspec.Struct, forbid_unknown_fields=True):
 msgspec.json.Decoder(RunMemory)
 
 
-def checked(stored: Any, checkpoint: Checkpoint) -> dict[str, Any]:
+def validate_run_memory(stored: Any, checkpoint: Checkpoint) -> dict[str, Any]:
     """Return `stored`, the run's own part of `checkpoint`.
 
     Raises:
@@ -181,7 +181,7 @@ def checked(stored: Any, checkpoint: Checkpoint) -> dict[str, Any]:
     if not isinstance(stored, dict):
         raise Damaged(f"{checkpoint.path}: what the run remembered is not a mapping")
     memory = shaped(RunMemory, stored, f"{checkpoint.path}: what the run remembered")
-    position = Position.of(memory.position)
+    position = Position.from_stored(memory.position)
     if (position.step, position.phase) != (checkpoint.step, checkpoint.phase):
         raise Damaged(
             f"{checkpoint.path}: the run's position in it "
@@ -194,11 +194,11 @@ def checked(stored: Any, checkpoint: Checkpoint) -> dict[str, Any]:
             raise Damaged(
                 f"{checkpoint.path}: the run remembered facts that are neither text nor numbers"
             )
-    rng.require_sound(_random(memory, position))
+    rng.require_sound(_random_states(memory, position))
     return stored
 
 
-def _random(memory: RunMemory, position: Position) -> Iterator[Mapping[str, Any]]:
+def _random_states(memory: RunMemory, position: Position) -> Iterator[Mapping[str, Any]]:
     """Yield the states of random generators in the run's own part."""
     yield memory.rng
     yield memory.epoch_rng or {}

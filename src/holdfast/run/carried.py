@@ -20,7 +20,7 @@ _VARIABLES = ("FAST", "NAME", "DEREF", "GLOBAL", "CLASSDEREF", "CLOSURE")
 _HIDES = "LOAD_FAST_AND_CLEAR"
 
 
-class Carried(NamedTuple):
+class CarriedVariables(NamedTuple):
     """What the code does with its variables after one instruction."""
 
     live: frozenset[str]  # may be read before they are assigned
@@ -34,56 +34,56 @@ class _Instruction(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def carried(code: CodeType, at: int) -> Carried:
+def variables_carried_past(code: CodeType, at: int) -> CarriedVariables:
     """Return which variables are carried past the instruction at byte `at`,
     which is being executed.
     """
-    steps, here = _steps(code, at)
-    reached = _reached(steps, here)
-    live = _live(steps, reached)
+    steps, here = _decode_instructions(code, at)
+    reached = _reachable_from(steps, here)
+    live = _live_variables(steps, reached)
     after = frozenset[str]().union(*(live[number] for number in steps[here].follows))
     stored = frozenset[str]().union(*(steps[number].writes for number in reached))
-    return Carried(after.union(code.co_cellvars, code.co_freevars), stored)
+    return CarriedVariables(after.union(code.co_cellvars, code.co_freevars), stored)
 
 
 @lru_cache(maxsize=256)
-def left_by_body(code: CodeType, at: int) -> frozenset[str]:
+def variables_left_by_body(code: CodeType, at: int) -> frozenset[str]:
     """Return the variables that the body of the `for` at byte `at` assigns,
     and that may be read behind the loop.
     """
-    steps, here = _steps(code, at)
+    steps, here = _decode_instructions(code, at)
     behind = max(steps[here].follows, default=here)
     if behind <= here + 1:  # it is no `for`: a call of next(), say
         return frozenset()
     assigned = frozenset[str]().union(*(step.writes for step in steps[here + 1 : behind]))
-    return assigned & _live(steps, _reached(steps, here))[behind]
+    return assigned & _live_variables(steps, _reachable_from(steps, here))[behind]
 
 
 @lru_cache(maxsize=1024)
-def globals_of(code: CodeType) -> frozenset[str]:
+def globals_used_by(code: CodeType) -> frozenset[str]:
     """Return the module's names that `code`, or a function inside it, reads or assigns."""
     own = {
         each.argval
         for each in dis.get_instructions(code)
         if each.opname.endswith(("_GLOBAL", "_NAME"))
     }
-    inner = [globals_of(each) for each in code.co_consts if isinstance(each, CodeType)]
+    inner = [globals_used_by(each) for each in code.co_consts if isinstance(each, CodeType)]
     return frozenset(own).union(*inner)
 
 
-def _steps(code: CodeType, at: int) -> tuple[list[_Instruction], int]:
+def _decode_instructions(code: CodeType, at: int) -> tuple[list[_Instruction], int]:
     """Return the instructions of `code`, and the number of the one at byte `at`."""
     found = [each for each in dis.get_instructions(code) if each.opname != "CACHE"]
     number_of = {each.offset: number for number, each in enumerate(found)}
     steps = []
-    hidden = _hidden(found, number_of)
+    hidden = _comprehension_variables(found, number_of)
     for number, each in enumerate(found):
         follows = (
             [] if each.opname in _END or each.opname.startswith("JUMP_BACKWARD") else [number + 1]
         )
         if each.opcode in dis.hasjrel or each.opcode in dis.hasjabs:
             follows.append(number_of.get(each.argval, number + 1))
-        reads, writes = _touched(each)
+        reads, writes = _reads_and_writes(each)
         own = hidden.get(number, frozenset())
         steps.append(
             _Instruction(
@@ -98,7 +98,9 @@ def _steps(code: CodeType, at: int) -> tuple[list[_Instruction], int]:
     return steps, number_of.get(at, 0)
 
 
-def _hidden(found: list[dis.Instruction], number_of: dict[int, int]) -> dict[int, frozenset[str]]:
+def _comprehension_variables(
+    found: list[dis.Instruction], number_of: dict[int, int]
+) -> dict[int, frozenset[str]]:
     """Return the variables that are a comprehension's own, by the numbers of its instructions.
 
     The comprehension puts the values of those names aside, and puts them back behind its loop.
@@ -112,13 +114,15 @@ def _hidden(found: list[dis.Instruction], number_of: dict[int, int]) -> dict[int
             len(found) - 1,
         )
         behind = number_of.get(found[loop].argval, number)
-        back = (at for at in range(behind, len(found)) if each.argval in _touched(found[at])[1])
+        back = (
+            at for at in range(behind, len(found)) if each.argval in _reads_and_writes(found[at])[1]
+        )
         for at in range(number, next(back, number) + 1):
             hidden[at] = hidden.get(at, frozenset()) | {each.argval}
     return hidden
 
 
-def _touched(each: dis.Instruction) -> tuple[frozenset[str], frozenset[str]]:
+def _reads_and_writes(each: dis.Instruction) -> tuple[frozenset[str], frozenset[str]]:
     """Return the variables that an instruction reads before it assigns them, and those that it
     assigns.
 
@@ -137,7 +141,7 @@ def _touched(each: dis.Instruction) -> tuple[frozenset[str], frozenset[str]]:
     return (reads - writes if verbs[:1] == ["STORE"] else reads), writes
 
 
-def _reached(steps: list[_Instruction], begin: int) -> list[int]:
+def _reachable_from(steps: list[_Instruction], begin: int) -> list[int]:
     """Numbers of the instructions that may still be executed after `begin`, in ascending order."""
     seen: set[int] = set()
     waiting = list(steps[begin].follows)
@@ -149,7 +153,7 @@ def _reached(steps: list[_Instruction], begin: int) -> list[int]:
     return sorted(seen)
 
 
-def _live(steps: list[_Instruction], reached: list[int]) -> dict[int, frozenset[str]]:
+def _live_variables(steps: list[_Instruction], reached: list[int]) -> dict[int, frozenset[str]]:
     """For each instruction, the variables that are read from there on before they are assigned."""
     live: dict[int, frozenset[str]] = dict.fromkeys(reached, frozenset())
     changed = True
@@ -165,7 +169,7 @@ def _live(steps: list[_Instruction], reached: list[int]) -> dict[int, frozenset[
 
 
 @lru_cache(maxsize=1024)
-def names_member(code: CodeType, name: str, member: str) -> bool:
+def accesses_member(code: CodeType, name: str, member: str) -> bool:
     """Whether `code` says `name.member`."""
     words = pairwise(
         each.argval
@@ -175,7 +179,7 @@ def names_member(code: CodeType, name: str, member: str) -> bool:
     return any(one == name and other == member for one, other in words)
 
 
-class Uses(Enum):
+class AttributeUse(Enum):
     """How the methods of a class use an attribute."""
 
     CARRIED = "carried"  # one reads it before it is set
@@ -187,12 +191,12 @@ _STEPS = ("forward", "__call__", "step")  # methods that a step calls
 
 
 @lru_cache(maxsize=4096)
-def uses_of(kind: type, name: str) -> Uses:
+def attribute_use(kind: type, name: str) -> AttributeUse:
     """Return how the methods of `kind` use the attribute `name`;
     "": attributes whose names they compute.
     """
     methods = [
-        _inside(each)
+        _unwrap(each)
         for base in kind.__mro__
         for each in vars(base).values()
         if isinstance(each, FunctionType)
@@ -200,9 +204,9 @@ def uses_of(kind: type, name: str) -> Uses:
     methods = [each for each in methods if str(each.__module__).partition(".")[0] != "torch"]
     if not name:
         return (
-            Uses.CARRIED
+            AttributeUse.CARRIED
             if any("setattr" in each.__code__.co_names for each in methods)
-            else Uses.UNSEEN
+            else AttributeUse.UNSEEN
         )
     found = {
         each: _accesses(each.__code__, name) for each in methods if isinstance(each, FunctionType)
@@ -214,11 +218,11 @@ def uses_of(kind: type, name: str) -> Uses:
             not stored and method.__name__ not in _STEPS
         )
         if reads_first and not renews and ("STORE" in accesses or method.__name__ in _STEPS):
-            return Uses.CARRIED
-    return Uses.SET if any(found.values()) else Uses.UNSEEN
+            return AttributeUse.CARRIED
+    return AttributeUse.SET if any(found.values()) else AttributeUse.UNSEEN
 
 
-def _inside(method: Any) -> Any:
+def _unwrap(method: Any) -> Any:
     """The function that a wrapper stands for, as around each `step` of torch's optimizers."""
     while hasattr(method, "__wrapped__"):
         method = method.__wrapped__

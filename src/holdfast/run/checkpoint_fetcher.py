@@ -19,8 +19,8 @@ from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST, Name
 from ..store.store import Store
 from ..terminal import say, warn
-from .mirror_lineage import Present, RemoteCheckpoint, digest_of
-from .mirror_options import named
+from .mirror_lineage import RemoteCheckpoint, RunLineage, checkpoint_identity
+from .mirror_options import prefix_with_place
 
 QUIET_S = 180.0  # a fetch without progress for so long is given up
 
@@ -29,7 +29,7 @@ class CheckpointFetcher:
     """The copies of one run's lineage, while its attempt begins."""
 
     def __init__(
-        self, store: Store, client: WorkerClient, shown: Sequence[str], present: Present
+        self, store: Store, client: WorkerClient, shown: Sequence[str], present: RunLineage
     ) -> None:
         self.store, self.client, self._shown, self.present = store, client, shown, present
         self._attempt = store.claim()
@@ -42,18 +42,18 @@ class CheckpointFetcher:
     # Whole checkpoints
     # -------------------------------------------------------------------------------------------
 
-    def set_strays_aside(self) -> None:
+    def quarantine_orphans(self) -> None:
         """Move checkpoints that are not in the run's lineage to quarantine:
         the run continued elsewhere.
         """
-        for name in self.present.strays():
+        for name in self.present.orphaned_checkpoints():
             why = "the run went on elsewhere, without it"
             self.store.quarantine(self.store.index.checkpoint(name), "other-lineage")
             self._attempt.record("quarantined", name=name, why=why)
             self._attempt.flush(sync=True)
             say(f"{self.store.root}: {name} is set aside: {why}")
 
-    def newer_than(self, local: Checkpoint | None) -> Checkpoint | None:
+    def fetch_newer_than(self, local: Checkpoint | None) -> Checkpoint | None:
         """Fetch the newest checkpoint of the lineage that is newer than `local`, and commit it
         here; None: none is.
 
@@ -61,13 +61,13 @@ class CheckpointFetcher:
             StoreError: it exists, and could not be fetched.
         """
         least = None if local is None else format.parse_name(local.path.name)
-        for found in self.present.found():
+        for found in self.present.checkpoints_at_places():
             beyond = self._most is not None and found.name.order > self._most.order
             if least is not None and found.name.order <= least.order:
                 return None
             if beyond or str(found.name) in self._rejected or self._is_here(found.name):
                 continue
-            fetched = self._fetched(found)
+            fetched = self._fetch_from_nearest(found)
             if fetched is not None:
                 return fetched
         return None
@@ -77,12 +77,12 @@ class CheckpointFetcher:
 
         `finite`: rather the newest whose weights are finite, if there is one.
         """
-        found = [each for each in self.present.found() if each.name.step == step]
+        found = [each for each in self.present.checkpoints_at_places() if each.name.step == step]
         for each in ([each for each in found if each.finite or not finite] or found)[:1]:
             if not self._is_here(each.name):
-                self._fetched(each)
+                self._fetch_from_nearest(each)
 
-    def go_back(self, to: Name) -> None:
+    def ignore_newer_than(self, to: Name) -> None:
         """Fetch no checkpoint that is newer than `local` from now on."""
         self._most = to
 
@@ -91,7 +91,7 @@ class CheckpointFetcher:
         self._rejected.add(name)
 
     @property
-    def lacks(self) -> str:
+    def why_not_start_fresh(self) -> str:
         """Why the run must not begin from scratch,
         although there is no checkpoint; empty: it may.
         """
@@ -99,22 +99,22 @@ class CheckpointFetcher:
             return "; ".join(self._faults)
         return (
             ""
-            if self.present.begins_afresh
+            if self.present.began_from_scratch
             else "the run has checkpoints elsewhere, and no place has one of them"
         )
 
     def _is_here(self, name: Name) -> bool:
         return attempts.is_checkpoint(self.store.index.checkpoint(name).path)
 
-    def _fetched(self, found: RemoteCheckpoint) -> Checkpoint | None:
+    def _fetch_from_nearest(self, found: RemoteCheckpoint) -> Checkpoint | None:
         """Fetch a checkpoint from the nearest place that has it whole; None: no place has."""
         silent = ""
         self._rejected.add(str(found.name))
         for place, folder in found.at:
             try:
-                return self._fetch(found, place, folder)
+                return self._fetch_from(found, place, folder)
             except PlaceError as error:
-                why = f"{found.name}: {named(self._shown[place], str(error))}"
+                why = f"{found.name}: {prefix_with_place(self._shown[place], str(error))}"
                 if error.kind == "full":
                     raise NoSpace(f"{self.store.root}: {why}") from error
                 silent = silent if error.kind in ("damaged", "gone") else why
@@ -127,27 +127,32 @@ class CheckpointFetcher:
             )
         return None
 
-    def substitute(self, checkpoint: Checkpoint) -> bool:
+    def replace_with_copy(self, checkpoint: Checkpoint) -> bool:
         """Fetch a whole copy of a local checkpoint that cannot be read, and set that one aside;
         return whether that succeeded.
 
         The local one is not changed before the copy is complete.
         """
         name = checkpoint.path.name
-        found = next((each for each in self.present.found() if str(each.name) == name), None)
+        found = next(
+            (each for each in self.present.checkpoints_at_places() if str(each.name) == name), None
+        )
         if found is None or name in self._replaced:
             return False
         self._replaced.add(name)
         for place, folder in found.at:
             try:
-                self._fetch(found, place, folder, instead_of=checkpoint)
+                self._fetch_from(found, place, folder, instead_of=checkpoint)
             except PlaceError as error:
-                warn(f"{checkpoint.path}: cannot be read; {named(self._shown[place], str(error))}")
+                warn(
+                    f"{checkpoint.path}: cannot be read; "
+                    f"{prefix_with_place(self._shown[place], str(error))}"
+                )
             else:
                 return True
         return False
 
-    def _fetch(
+    def _fetch_from(
         self, found: RemoteCheckpoint, place: int, folder: int, instead_of: Checkpoint | None = None
     ) -> Checkpoint:
         began, name = time.monotonic(), str(found.name)
@@ -158,7 +163,7 @@ class CheckpointFetcher:
             got = self.client.ask_one(
                 "fetch", {"attempt": folder, "name": name, "into": str(partial)}, place, QUIET_S
             )
-            if digest_of(partial) != found.digest:
+            if checkpoint_identity(partial) != found.digest:
                 raise PlaceError("damaged", "its manifest has changed since it was listed")
             self._require_signed(partial, f"{name} at {self._shown[place]}")
             if instead_of is not None:
@@ -198,7 +203,7 @@ class CheckpointFetcher:
     # Healing
     # ----------------------------------------------------------------------------------------------
 
-    def heal(self, checkpoint: Checkpoint) -> bool:
+    def repair_files(self, checkpoint: Checkpoint) -> bool:
         """Replace the damaged files of a local checkpoint by those of an identical copy; return
         whether all are whole.
 
@@ -206,8 +211,15 @@ class CheckpointFetcher:
         file get the new one, too.
         """
         try:
-            digest = digest_of(checkpoint.path)
-            at = next((found.at for found in self.present.found() if found.digest == digest), [])
+            digest = checkpoint_identity(checkpoint.path)
+            at = next(
+                (
+                    found.at
+                    for found in self.present.checkpoints_at_places()
+                    if found.digest == digest
+                ),
+                [],
+            )
             damaged = (
                 sorted({problem.path for problem in checkpoint.problems(cold=True)}) if at else []
             )
@@ -218,13 +230,19 @@ class CheckpointFetcher:
             for path in damaged
             if path != checkpoint.path
         ]
-        if not names or MANIFEST in names or not all(_is_own(checkpoint, name) for name in names):
+        if (
+            not names
+            or MANIFEST in names
+            or not all(_lies_in_run(checkpoint, name) for name in names)
+        ):
             return False
-        whole = all(self._heal(checkpoint, name, at) for name in names)
+        whole = all(self._repair_file(checkpoint, name, at) for name in names)
         self.store.sharing.forget()
         return whole
 
-    def _heal(self, checkpoint: Checkpoint, name: str, at: Sequence[tuple[int, int]]) -> bool:
+    def _repair_file(
+        self, checkpoint: Checkpoint, name: str, at: Sequence[tuple[int, int]]
+    ) -> bool:
         fresh = self._attempt.room / "healed"
         for place, folder in at:
             args = {
@@ -237,7 +255,7 @@ class CheckpointFetcher:
                 with self._attempt.acting("heal a checkpoint"):
                     disk.remove_tree(fresh)
                     self.client.ask_one("file", args, place, QUIET_S)
-                    healed = self._put(fresh, checkpoint, name)
+                    healed = self._replace_file(fresh, checkpoint, name)
             except PlaceError as error:
                 warn(
                     f"{checkpoint.path / name}: is damaged, "
@@ -258,7 +276,7 @@ class CheckpointFetcher:
             return True
         return False
 
-    def _put(self, fresh: Path, checkpoint: Checkpoint, name: str) -> list[str]:
+    def _replace_file(self, fresh: Path, checkpoint: Checkpoint, name: str) -> list[str]:
         """Put a file in the place of a damaged one, wherever that is linked. Return the
         checkpoints that got it.
         """
@@ -269,9 +287,11 @@ class CheckpointFetcher:
             if old is not None and _inode(each.path / name) == old
         ]
         others = [
-            each for each in sharing if each.path != checkpoint.path and _is_of(each, name, wanted)
+            each
+            for each in sharing
+            if each.path != checkpoint.path and _has_committed_file(each, name, wanted)
         ]
-        others = [each for each in others if _is_own(each, name)]
+        others = [each for each in others if _lies_in_run(each, name)]
         for each in others:
             passing = self._attempt.room / "healing"
             disk.remove_tree(passing)
@@ -283,7 +303,7 @@ class CheckpointFetcher:
         return [each.path.name for each in [*others, checkpoint]]
 
 
-def _is_own(checkpoint: Checkpoint, name: str) -> bool:
+def _lies_in_run(checkpoint: Checkpoint, name: str) -> bool:
     """Whether a file lies in the run itself: a checkpoint that is a link belongs to another run."""
     return not any(scan.is_symlink(checkpoint.path / each) for each in Path(name).parents)
 
@@ -295,7 +315,7 @@ def _inode(path: Path) -> tuple[int, int] | None:
     return None
 
 
-def _is_of(checkpoint: Checkpoint, name: str, wanted: format.File) -> bool:
+def _has_committed_file(checkpoint: Checkpoint, name: str, wanted: format.File) -> bool:
     """Whether the checkpoint has committed these same bytes under that name."""
     with suppress(Damaged, NotFound):
         own = checkpoint.manifest.files.get(name)

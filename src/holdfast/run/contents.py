@@ -16,7 +16,7 @@ from ..state.captured import ATOMS, Attributes
 from .objects import OBJECTS, is_generator, is_random
 from .tracked import Tracked, framework_modules
 from .visible import is_array, is_module
-from .watch import Lost
+from .watch import LostValue
 
 MOST_NAMED = 3  # attributes that one line names
 MOST_ARRAYS = 64  # of one object
@@ -24,7 +24,7 @@ SAMPLE = 64  # numbers of one row; three rows of an array are read
 MOST_ITEMS = 1000  # of one object's containers
 
 
-class SeenObject:
+class ObservedObject:
     """One object, at safe points of one kind."""
 
     def __init__(self, value: Any) -> None:
@@ -41,11 +41,11 @@ class SeenObject:
     def value(self) -> Any:
         return self._value if self._ref is None else self._ref()
 
-    def is_of(self, value: Any) -> bool:
+    def refers_to(self, value: Any) -> bool:
         return self.value is value
 
-    def now(self, content: Any) -> SeenObject:
-        basis = _basis(self.value)
+    def with_content(self, content: Any) -> ObservedObject:
+        basis = _constant_part(self.value)
         if self._content is not None:
             self.changes += content != self._content
             self.is_set = self.is_set or basis != self._basis
@@ -53,7 +53,7 @@ class SeenObject:
         return self
 
 
-def _basis(value: Any) -> Any:
+def _constant_part(value: Any) -> Any:
     """Return the part that stays the same while an object only advances: a generator's seed, a
     scheduler's offset.
 
@@ -76,16 +76,16 @@ def content_of(value: Any, saved: set[int]) -> Any:
     and samples of its arrays; not those in the memory `saved`.
     """
     if is_random(value):
-        return _of_generator(value)
+        return _generator_content(value)
     left = [MOST_ARRAYS]
     if is_module(value):
-        return _of_module(value, saved, left)
-    if arrays_of(value):
-        return part_of(value, saved, left, 1)
-    return [(name, part_of(each, saved, left, 3)) for name, each in vars(value).items()]
+        return _module_content(value, saved, left)
+    if arrays_in_container(value):
+        return sample_value(value, saved, left, 1)
+    return [(name, sample_value(each, saved, left, 3)) for name, each in vars(value).items()]
 
 
-def _of_generator(value: Any) -> Any:
+def _generator_content(value: Any) -> Any:
     if not is_generator(value):
         return value.get_state().tolist()
     return repr(
@@ -93,32 +93,32 @@ def _of_generator(value: Any) -> Any:
     )[-4000:]
 
 
-def _of_module(value: Any, saved: set[int], left: list[int]) -> Any:
+def _module_content(value: Any, saved: set[int], left: list[int]) -> Any:
     parts = (part for module in framework_modules() for part in module.learned(value, saved))
-    return [(name, part_of(each, saved, left, 1)) for name, each in parts]
+    return [(name, sample_value(each, saved, left, 1)) for name, each in parts]
 
 
-def part_of(value: Any, saved: set[int], left: list[int], depth: int) -> Any:
+def sample_value(value: Any, saved: set[int], left: list[int], depth: int) -> Any:
     """Return texts and samples of a value; None if it is not read.
     `left`: how many more arrays may be read.
     """
     if is_random(value):
-        return _of_generator(value)
+        return _generator_content(value)
     if type(value) in ATOMS:
         return repr(value)
     if is_array(type(value)):
         apart = not any(module.place(value) in saved for module in framework_modules())
         left[0] -= 1
-        return _sample(value) if apart and left[0] >= 0 else None
+        return _sample_array(value) if apart and left[0] >= 0 else None
     if is_module(value):
-        return _of_module(value, saved, left)
+        return _module_content(value, saved, left)
     if depth and isinstance(value, dict | list | tuple | set | deque) and len(value) <= MOST_ITEMS:
         items = value.items() if isinstance(value, dict) else enumerate(value)
-        return [(repr(key)[:80], part_of(each, saved, left, depth - 1)) for key, each in items]
+        return [(repr(key)[:80], sample_value(each, saved, left, depth - 1)) for key, each in items]
     return None
 
 
-def _sample(array: Any) -> Any:
+def _sample_array(array: Any) -> Any:
     """A few numbers of the first row, of the middle one, and of the last."""
     array = array.detach() if hasattr(array, "detach") else array
     rows = [array]
@@ -131,7 +131,7 @@ def _sample(array: Any) -> Any:
     return repr([row[:SAMPLE].tolist() if row.ndim else row.tolist() for row in rows])
 
 
-def arrays_of(value: Any) -> list[Any]:
+def arrays_in_container(value: Any) -> list[Any]:
     """The members of a container that holds nothing but arrays, at least two."""
     if not isinstance(value, dict | list | tuple) or not 2 <= len(value) <= MOST_ITEMS:
         return []
@@ -143,28 +143,29 @@ def shapes(arrays: Iterable[Any]) -> list[tuple[int, ...]]:
     return sorted(tuple(each.shape) for each in arrays)
 
 
-def of_module(module: Any) -> list[Any]:
+def module_arrays(module: Any) -> list[Any]:
     """The arrays in a module's state_dict()."""
     return [each for each in module.state_dict().values() if is_array(type(each))]
 
 
-def is_copy(value: Any, objects: Mapping[str, Any]) -> bool:
+def is_copy_of_module(value: Any, objects: Mapping[str, Any]) -> bool:
     """Whether it has the same numbers as a tracked module,
     from which the script copies them repeatedly.
     """
     others = [each for each in objects.values() if is_module(each)]
     if is_module(value):
-        mine = [part for _, part in _of_module(value, set(), [MOST_ARRAYS])]
+        mine = [part for _, part in _module_content(value, set(), [MOST_ARRAYS])]
         return any(
-            mine == [part for _, part in _of_module(each, set(), [MOST_ARRAYS])] for each in others
+            mine == [part for _, part in _module_content(each, set(), [MOST_ARRAYS])]
+            for each in others
         )
-    samples = {_sample(each) for each in arrays_of(value)[:MOST_ARRAYS]}
+    samples = {_sample_array(each) for each in arrays_in_container(value)[:MOST_ARRAYS]}
     return bool(samples) and any(
-        samples <= {_sample(each) for each in of_module(one)} for one in others
+        samples <= {_sample_array(each) for each in module_arrays(one)} for one in others
     )
 
 
-class LeftOut(msgspec.Struct):
+class UnsavedAttributes(msgspec.Struct):
     """The attributes of tracked objects that are not in their state_dict(),
     at safe points of one kind.
     """
@@ -174,13 +175,13 @@ class LeftOut(msgspec.Struct):
     _changes: dict[tuple[int, str], int] = {}
     _parts: dict[int, Any] = {}  # kept alive, so that no other object gets their ids
 
-    def look(self, saved: set[int]) -> None:
+    def compare_content(self, saved: set[int]) -> None:
         """Compare with the last look. `saved`: the memory of the tensors that the run saves."""
         now = {}
         for _, _, part, name in self._attributes():
             with suppress(Exception):  # a script's objects may raise anything
                 value = vars(part)[name]
-                content = part_of(value, saved, [MOST_ARRAYS], 3)
+                content = sample_value(value, saved, [MOST_ARRAYS], 3)
                 key = id(part), name
                 self._parts[id(part)] = part
                 now[key] = content
@@ -188,19 +189,23 @@ class LeftOut(msgspec.Struct):
                     self._changes[key] = self._changes.get(key, 0) + 1
         self._before = now
 
-    def told(self) -> Iterator[Lost]:
+    def report_changed(self) -> Iterator[LostValue]:
         """Return one line for each tracked object with an attribute that changed at both looks."""
         found: dict[str, list[tuple[str, Any, str]]] = {}
         for name, path, part, attribute in self._attributes():
             if self._changes.get((id(part), attribute), 0) >= 2:
                 found.setdefault(name, []).append((path, part, attribute))
         for name, places in found.items():
-            yield Lost("left_out", name, _left_out_line(name, self._tracked.inside()[name], places))
+            yield LostValue(
+                "left_out",
+                name,
+                _unsaved_attribute_line(name, self._tracked.self_restoring_objects()[name], places),
+            )
 
     def _attributes(self) -> Iterator[tuple[str, str, Any, str]]:
         tracked = [each for each in self._tracked.objects.values() if isinstance(each, Attributes)]
         known = {(id(each.target), name) for each in tracked for name in each.names}
-        inside = self._tracked.inside()
+        inside = self._tracked.self_restoring_objects()
         held = {id(each) for each in (*self._tracked.objects.values(), *inside.values())}
         for name, target in inside.items():
             for module in framework_modules():
@@ -209,7 +214,7 @@ class LeftOut(msgspec.Struct):
                         yield name, path, part, attribute
 
 
-def _left_out_line(name: str, target: Any, places: list[tuple[str, Any, str]]) -> str:
+def _unsaved_attribute_line(name: str, target: Any, places: list[tuple[str, Any, str]]) -> str:
     path, part, attribute = places[0]
     named = ", ".join(f"{at}.{each}" if at else each for at, _, each in places[:MOST_NAMED])
     where = f"state[{name!r}] ({type(target).__name__})"

@@ -18,16 +18,16 @@ from ..store import format
 from ..store.format import Name
 from ..terminal import mark
 from .capture import StateCapture
-from .origin import Origin
-from .position import Position, Progress
-from .ranks import merged
+from .origin import AttemptOrigin
+from .position import Position, RunProgress
+from .ranks import merge_digests
 from .report import Reporter
-from .settings import Aim, Drilled
-from .stop import Stop
-from .tracked import RESERVED, Tracked, digests
+from .settings import DrillSettings, DrillTarget
+from .stop import StopRequest
+from .tracked import RESERVED, Tracked, digest_state
 
 if TYPE_CHECKING:
-    from .witness import Witness
+    from .witness import VariableRecorder
 
 MOST_S = 30.0  # longest wait; a drill that has died sends no signal
 _NAP_S = 0.001
@@ -37,35 +37,37 @@ _NAP_S = 0.001
 PROCESSES_OWN = ("means", "durations", "bound_anew")
 
 
-class DrilledRun(msgspec.Struct):
+class DrillHooks(msgspec.Struct):
     """What a drill requires of this attempt,
     and the journal lines that it compares. Outside a drill: nothing.
     """
 
-    wanted: Drilled
+    wanted: DrillSettings
     _ranks: Ranks
     _tracked: Tracked
-    _origin: Origin
-    _progress: Progress
+    _origin: AttemptOrigin
+    _progress: RunProgress
     _position: Position
     _reporter: Reporter
     _entered_in: str  # the function that entered the run
-    witness: Witness | None = None
+    witness: VariableRecorder | None = None
 
     def __post_init__(self) -> None:
         if self.wanted.digests:
-            from .witness import Witness
+            from .witness import VariableRecorder
 
-            self.witness = Witness(self._tracked.objects | self._tracked.inside())
+            self.witness = VariableRecorder(
+                self._tracked.objects | self._tracked.self_restoring_objects()
+            )
 
     @property
-    def limit(self) -> str | None:
+    def step_limit_reason(self) -> str | None:
         """Why to stop, if the drill requires it after so many steps; None otherwise."""
         steps = self.wanted.steps
         return "drill limit" if steps is not None and self._position.step >= steps else None
 
     @property
-    def aim(self) -> Aim | None:
+    def current_target(self) -> DrillTarget | None:
         """What the drill requires of this attempt: the first aim beyond the checkpoint that it
         restored.
 
@@ -79,52 +81,61 @@ class DrilledRun(msgspec.Struct):
         return next((aim for aim in self.wanted.aims if Name(*aim.place).order > begun), None)
 
     @property
-    def is_past_aim(self) -> bool:
+    def is_past_target(self) -> bool:
         """Whether the place is reached where the drill ends this attempt.
 
         After it the run must not save, not even a new best: the next attempt would resume
         elsewhere.
         """
-        return self.aim is not None and self._position.here.order >= Name(*self.aim.place).order
+        return (
+            self.current_target is not None
+            and self._position.checkpoint_name.order >= Name(*self.current_target.place).order
+        )
 
     @property
-    def saves_here(self) -> bool:
-        return self.aim is not None and self._position.here in self.aim.saves
+    def must_save_here(self) -> bool:
+        return (
+            self.current_target is not None
+            and self._position.checkpoint_name in self.current_target.saves
+        )
 
     @property
-    def is_at_once(self) -> bool:
+    def must_save_durably(self) -> bool:
         """Whether a save here must be durable before the run continues: a later save may replace
         one in the background.
         """
-        aim = self.aim
-        return aim is not None and self._position.here in (
+        aim = self.current_target
+        return aim is not None and self._position.checkpoint_name in (
             aim.brink,
             aim.place if aim.exact else None,
         )
 
-    def await_stop(self, stop: Stop, land: Callable[[], None]) -> None:
+    def wait_for_stop_signal(self, stop: StopRequest, land: Callable[[], None]) -> None:
         """At the place where the drill stops the run, wait for the drill's signal.
 
         `land` ends the save in flight: it may need the loop to continue.
         """
-        if self.aim is not None and self._position.here == self.aim.hold:
-            self._wait(stop, land)
+        if (
+            self.current_target is not None
+            and self._position.checkpoint_name == self.current_target.hold
+        ):
+            self._wait_while(stop, land)
 
-    def await_kill(
-        self, stop: Stop, land: Callable[[], None], saved: Callable[[], Name | None]
+    def wait_for_kill(
+        self, stop: StopRequest, land: Callable[[], None], saved: Callable[[], Name | None]
     ) -> None:
         """Wait to be killed before the run ends:
         a short run would end before the drill has seen the save.
         """
-        aim = self.aim
-        if aim is not None and self._position.here == aim.brink:
+        aim = self.current_target
+        if aim is not None and self._position.checkpoint_name == aim.brink:
             place = Name(*aim.place).order
-            self._wait(
+            self._wait_while(
                 stop, land, lambda: (newest := saved()) is not None and newest.order >= place
             )
 
-    def _wait(
-        self, stop: Stop, land: Callable[[], None], of_use: Callable[[], bool] = lambda: True
+    def _wait_while(
+        self, stop: StopRequest, land: Callable[[], None], of_use: Callable[[], bool] = lambda: True
     ) -> None:
         if self._ranks.alone:
             land()
@@ -132,17 +143,17 @@ class DrilledRun(msgspec.Struct):
         while self._ranks.leads and stop.reason is None and of_use() and time.monotonic() < until:
             time.sleep(_NAP_S)
 
-    def show(self, capture: StateCapture, epoch: int | None) -> None:
+    def journal_state(self, capture: StateCapture, epoch: int | None) -> None:
         """Journal the digests of the state,
         and mark the place in the output. `epoch`: the one that just ended.
         """
-        memory = capture.memory(probe=False)
+        memory = capture.capture_run_memory(probe=False)
         for name in PROCESSES_OWN:
             memory.pop(name, None)
         found = digests_of_each({**self._tracked.capture(), RESERVED: memory})
         at = self._position.epoch if epoch is None else epoch
-        self._reporter.record("digests", epoch=at, leaves=merged(self._ranks, found))
-        self.note("point")
+        self._reporter.record("digests", epoch=at, leaves=merge_digests(self._ranks, found))
+        self.journal_variables("point")
         self._reporter.attempt.flush()
         self.mark_output()
 
@@ -151,10 +162,10 @@ class DrilledRun(msgspec.Struct):
         Several ranks share one output, so they write none.
         """
         if self.wanted.marks and self._ranks.alone:
-            step, phase = self._position.here
+            step, phase = self._position.checkpoint_name
             mark(f"\x1eholdfast {step} {phase} {self._reporter.attempt.number}\x1e\n")
 
-    def note(self, at: str) -> None:
+    def journal_variables(self, at: str) -> None:
         """Journal the values of the script's variables:
         `at` the "begin" of the first loop, or at a safe "point".
         """
@@ -169,8 +180,8 @@ class DrilledRun(msgspec.Struct):
         }
         roots |= tracked.objects
         own = {f"run.vars.{name}": value for name, value in tracked.captured_variables().items()}
-        witness.read_by(source.loader for source in sources.values())
-        facts = witness.note(roots, own) | {
+        witness.note_loader_generators(source.loader for source in sources.values())
+        facts = witness.record_changes(roots, own) | {
             "datasets": {name: describe_dataset(source.loader) for name, source in sources.items()}
         }
         if at == "begin":
@@ -186,5 +197,5 @@ def digests_of_each(captured: Mapping[str, Any]) -> dict[str, str]:
     return {
         key: digest
         for name, each in captured.items()
-        for key, digest in digests({name: each}).of.items()
+        for key, digest in digest_state({name: each}).of.items()
     }

@@ -32,7 +32,7 @@ MOST_FAILURES = 2  # failures of the same kind from one checkpoint before it is 
 _BLAMELESS = (HoldfastError, ImportError, NameError, SyntaxError, MemoryError, OSError)
 
 
-def counts(error: BaseException) -> bool:
+def may_blame_checkpoint(error: BaseException) -> bool:
     """Whether a failure before the first step may be the checkpoint's fault."""
     memory = "OutOfMemory" in type(error).__name__
     return isinstance(error, Exception) and not isinstance(error, _BLAMELESS) and not memory
@@ -43,7 +43,7 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {first_line}"[:500]
 
 
-def script() -> str:
+def program_version() -> str:
     """Return the program's version: the modification time of its file."""
     try:
         return str(os.stat(sys.argv[0]).st_mtime_ns)
@@ -51,7 +51,7 @@ def script() -> str:
         return ""
 
 
-def poison(name: str, logs: Sequence[Log]) -> str | None:
+def why_not_retry_checkpoint(name: str, logs: Sequence[Log]) -> str | None:
     """Return why the checkpoint `name` is not tried again, or None. `logs`: of the attempts before
     this one.
 
@@ -59,22 +59,23 @@ def poison(name: str, logs: Sequence[Log]) -> str | None:
     failed with the same error before their first step. If another checkpoint led to the same error,
     the program is at fault.
     """
-    found = _failure(logs[-1]) if len(logs) >= MOST_FAILURES else None
+    found = _failure_before_first_step(logs[-1]) if len(logs) >= MOST_FAILURES else None
     if (
         found is None
         or found[0] != name
-        or any(_failure(log) != found for log in logs[-MOST_FAILURES:])
+        or any(_failure_before_first_step(log) != found for log in logs[-MOST_FAILURES:])
     ):
         return None
     text = found[1]
     if any(
-        failure and failure[0] != name and failure[1] == text for failure in map(_failure, logs)
+        failure and failure[0] != name and failure[1] == text
+        for failure in map(_failure_before_first_step, logs)
     ):
         return None
     return f"failed {MOST_FAILURES} times before the first step with: {text}"
 
 
-def failed_behind(name: str, logs: Sequence[Log]) -> Event | None:
+def failure_after_last_batch(name: str, logs: Sequence[Log]) -> Event | None:
     """Return the last attempt's failure, if it began at the checkpoint `name`, behind an epoch's
     last batch.
 
@@ -84,21 +85,21 @@ def failed_behind(name: str, logs: Sequence[Log]) -> Event | None:
         if (
             event.get("behind")
             and event.get("checkpoint") == name
-            and event.get("script") == script()
+            and event.get("script") == program_version()
         ):
             return event
     return None
 
 
-def _failure(log: Log) -> tuple[str, str] | None:
+def _failure_before_first_step(log: Log) -> tuple[str, str] | None:
     for event in log.newest("failed"):
-        if event.get("counts") and event.get("script") == script():
+        if event.get("counts") and event.get("script") == program_version():
             return str(event.get("checkpoint")), str(event.get("error"))
     return None
 
 
 @contextmanager
-def reading(place: Path) -> Iterator[None]:
+def translate_read_errors(place: Path) -> Iterator[None]:
     """Raise an OSError about a file in `place` as Unreadable.
     It says which file, and on which host.
     """
@@ -124,7 +125,7 @@ def require_sound(checkpoint: Checkpoint) -> None:
         raise Damaged(str(problem))
 
 
-def set_aside(store: Store, checkpoint: Checkpoint, word: str, why: str) -> None:
+def quarantine_checkpoint(store: Store, checkpoint: Checkpoint, word: str, why: str) -> None:
     store.quarantine(checkpoint, word)
     store.claim().record("quarantined", name=checkpoint.path.name, why=why)
     store.claim().flush(sync=True)
@@ -146,34 +147,36 @@ class SaveFailures(msgspec.Struct):
     _quiet: int = 0  # saves since the last damage
     _passing: int = 0  # due saves still to be skipped
 
-    def failed(self, name: format.Name, error: BaseException, before: format.Name | None) -> bool:
+    def record_failure(
+        self, name: format.Name, error: BaseException, before: format.Name | None
+    ) -> bool:
         """Tell and journal that a save failed.
         Return whether the next safe point is to make up for it.
         """
         advice = ""
         self._failed += 1
-        told, again = _is_told(self._failed), False
+        told, again = _should_report(self._failed), False
         if isinstance(error, Damaged | Abandoned):  # its own files, or the files to link
             told, again = self._count_damage(), self._damaged == 1 or isinstance(error, Abandoned)
         if isinstance(error, Damaged):
-            advice = self._set_aside(name, before)
+            advice = self._quarantine_damaged(name, before)
         if told and self._store.ranks.leads:
             warn(f"step {name.step} is not saved, and training goes on: {error}{advice}")
         self._store.claim().record("save_failed", step=name.step, error=str(error))
         return again
 
-    def damaged(self, problem: Problem) -> bool:
+    def record_damage(self, problem: Problem) -> bool:
         """Count, and tell, damage of the last checkpoint.
         Return whether the next safe point is to save.
         """
         alone = self._store.ranks.alone
         if not alone:  # the other ranks do not know of it, and all must save at the same steps
             self._own += 1
-        if self._count_damage() if alone else _is_told(self._own):
+        if self._count_damage() if alone else _should_report(self._own):
             self._tell(f"{problem}; the next save writes it anew; {_ADVICE}")
         return alone and self._damaged == 1
 
-    def saved(self, name: format.Name) -> None:
+    def record_success(self, name: format.Name) -> None:
         """Note that a save succeeded."""
         if self._failed:
             say(f"{self._store.root}: step {name.step} is saved; {self._failed} before it failed")
@@ -182,7 +185,7 @@ class SaveFailures(msgspec.Struct):
         if self._quiet > _QUIET:
             self._damaged = self._passing = 0
 
-    def passes_over(self) -> bool:
+    def should_skip_save(self) -> bool:
         """Whether to skip this due save."""
         if self._passing == 0:
             return False
@@ -193,9 +196,9 @@ class SaveFailures(msgspec.Struct):
         """Return whether to report it."""
         self._damaged, self._quiet = self._damaged + 1, 0
         self._passing = min(MOST_PASSED, 2 ** (self._damaged - 1) - 1)
-        return _is_told(self._damaged)
+        return _should_report(self._damaged)
 
-    def _set_aside(self, name: format.Name, before: format.Name | None) -> str:
+    def _quarantine_damaged(self, name: format.Name, before: format.Name | None) -> str:
         """Move a checkpoint to quarantine/ that was damaged when it was read back after its
         commit.
         """
@@ -205,13 +208,13 @@ class SaveFailures(msgspec.Struct):
         store.continue_after(before)
         where = "the next start moves it to quarantine/"
         with suppress(StoreError):
-            set_aside(
+            quarantine_checkpoint(
                 store, store.index.checkpoint(name), "damaged", "damaged on its way to the disk"
             )
             where = "it is in quarantine/"
         return f"; what the disk holds is not what was written; {where}; {_ADVICE}"
 
 
-def _is_told(count: int) -> bool:
+def _should_report(count: int) -> bool:
     """Whether to report number `count` in a row: the first, second, fourth, eighth."""
     return count & (count - 1) == 0

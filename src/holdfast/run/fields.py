@@ -32,7 +32,7 @@ class Fields(Attributes):
                 'Fields: name the attributes that change, as in Fields(buffer, "pos", "full")'
             )
         for name in names:
-            if why := _refusal(target, name):
+            if why := _why_untrackable(target, name):
                 raise UsageError(f"Fields({type(target).__qualname__}, {name!r}): {why}")
         super().__init__(target, tuple(dict.fromkeys(names)))
 
@@ -58,7 +58,7 @@ class Fields(Attributes):
         put()
 
 
-def _refusal(target: Any, name: Any) -> str:
+def _why_untrackable(target: Any, name: Any) -> str:
     """Why this attribute, or this value of a dict, cannot be tracked; empty if it can."""
     if not isinstance(name, str):
         return "attributes and values are named by strings"

@@ -21,7 +21,7 @@ Facts = dict[str, Any]
 _KEEPING = {"accumulate", "batch_size", "drop_last", "length", "seed", "shuffle"}
 
 
-def environment() -> Facts:
+def describe_environment() -> Facts:
     """Return the interpreter, libraries, threads,
     device and deterministic switches of this process.
     """
@@ -35,31 +35,37 @@ def environment() -> Facts:
     return facts
 
 
-def changes(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+def describe_changes(
+    before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = ""
+) -> list[str]:
     """Return one line for each fact that differs: `libraries.torch: 2.12.0, now 2.13.0`."""
     lines = []
     for key in [*before, *(key for key in now if key not in before)]:
         old, new = before.get(key), now.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            lines += changes(old, new, f"{prefix}{key}.")
+            lines += describe_changes(old, new, f"{prefix}{key}.")
         elif old != new:
             lines.append(f"{prefix}{key}: {old}, now {new}")
     return lines
 
 
-def alike(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+def have_same_batches(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Whether two loaders give the same batches, as far as their facts show."""
     return all(before.get(key) == now.get(key) for key in MOVES - {"accumulate"})
 
 
-def moved(
+def facts_that_move_position(
     before: Mapping[str, Any], now: Mapping[str, Any], accepted: Collection[str]
 ) -> list[str]:
     """Return the facts that changed, are not `accepted`,
     and move the position in the middle of an epoch.
     """
     # a step may take as many samples over all ranks as before, however the ranks divide them
-    same = {"batch_size", "accumulate"} if _per_step(before) == _per_step(now) > 0 else set()
+    same = (
+        {"batch_size", "accumulate"}
+        if _samples_per_step(before) == _samples_per_step(now) > 0
+        else set()
+    )
     return [
         key
         for key in sorted(MOVES - same)
@@ -67,7 +73,7 @@ def moved(
     ]
 
 
-def other_loader(
+def changed_loader_error(
     name: str, before: Mapping[str, Any], now: Mapping[str, Any], moved: Sequence[str]
 ) -> Mismatch:
     """Return the refusal of the loader `name` in the middle of an epoch,
@@ -75,7 +81,7 @@ def other_loader(
     """
     what = "; ".join(
         f"{key} was {before.get(key)}, is {now.get(key)}" for key in moved
-    ) + _over_ranks(before, now)
+    ) + _describe_step_size_change(before, now)
     ours = before.get("order") == now.get("order") == VERSION
     keeps = not {*moved} - (_KEEPING if ours else {"accumulate"})
     advice = Advice(
@@ -88,7 +94,7 @@ def other_loader(
     )
 
 
-def _over_ranks(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def _describe_step_size_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Describe a changed number of samples per step over all ranks:
     with more ranks it should stay the same.
     """
@@ -101,7 +107,7 @@ def _over_ranks(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     )
 
 
-def _per_step(facts: Mapping[str, Any]) -> int:
+def _samples_per_step(facts: Mapping[str, Any]) -> int:
     """Samples of a step over all ranks; 0 if the facts do not tell."""
     size, batches = facts.get("global_batch_size", 0), facts.get("accumulate", 1)
     return size * batches if isinstance(size, int) and isinstance(batches, int) else 0

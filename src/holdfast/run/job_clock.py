@@ -23,7 +23,7 @@ from ..store import claiming
 from ..store.attempt import Attempt
 from ..terminal import say, warn
 from . import settings
-from .stop import Stop, hear_again
+from .stop import StopRequest, restore_signal_handling
 
 if TYPE_CHECKING:
     from ..cluster.cause import Heard
@@ -38,7 +38,7 @@ NEAR_S = 900.0  # a notice less than this before the job's end announces the end
 class JobClock:
     """The job of one attempt. It does nothing outside a job, in a drill, or on ranks above 0."""
 
-    def __init__(self, path: Path, stop: Stop, *, own_deadline: bool, rank: int = 0) -> None:
+    def __init__(self, path: Path, stop: StopRequest, *, own_deadline: bool, rank: int = 0) -> None:
         here = None if settings.is_drilled() or rank else job()
         self.rank = rank
         self.path, self.stop = path, stop
@@ -55,17 +55,17 @@ class JobClock:
         self.early_s: float | None = None
         self._told = False
 
-    def await_turn(self, root: Path) -> None:
+    def wait_for_earlier_task(self, root: Path) -> None:
         """Before the run is claimed,
         wait for an earlier task of the same array, which may still be saving.
         """
-        await_turn(root, self.job)
+        wait_for_earlier_task(root, self.job)
 
-    def begin(self, *, fresh: bool) -> None:
+    def report_run_path(self, *, fresh: bool) -> None:
         """Report the run's path to the supervisor;
         warn when a restarted job finds no checkpoint.
         """
-        forget()
+        drop_pending_requeue()
         supervisor = job_leader.supervisor() if self.rank == 0 else None
         if supervisor is not None:
             job_leader.tell_run(supervisor, self.path)
@@ -79,7 +79,7 @@ class JobClock:
                 "and is it the same one on every node?"
             )
 
-    def look(self, *, save_s: float, step_s: float, drain_s: float = 0.0) -> None:
+    def update_job_end(self, *, save_s: float, step_s: float, drain_s: float = 0.0) -> None:
         """Update at each safe point when the job ends, and how long to wait after each signal.
 
         `drain_s`: how long the run waits for its mirrors, after its last save.
@@ -93,16 +93,16 @@ class JobClock:
             from ..cluster.watch import DICE
 
             self.early_s = DICE.uniform(0, min(10.0, max(0.0, end_s - now) / 100))
-        self._warn_of_a_short_grace(watch, save_s, step_s)
+        self._warn_of_short_grace(watch, save_s, step_s)
         need_s = interval.needed_s(save_s) + step_s + drain_s
-        notice_s = _spare(_notice_s(watch, now), need_s) / 2
-        kill_s = _spare(watch.kill_wait_s, 4 * need_s) / 4  # SIGKILL follows
-        self.stop.plan(
+        notice_s = _spare_seconds(_notice_lead_s(watch, now), need_s) / 2
+        kill_s = _spare_seconds(watch.kill_wait_s, 4 * need_s) / 4  # SIGKILL follows
+        self.stop.set_deadline(
             None if end_s is None or self.early_s is None else end_s - self.early_s,
             {"SIGTERM": kill_s, "SIGUSR1": notice_s, "SIGUSR2": notice_s},
         )
 
-    def left_s(self) -> float:
+    def time_left_s(self) -> float:
         """Return how many seconds are left of the job,
         or until the deadline; infinity if neither end is known.
         """
@@ -113,7 +113,7 @@ class JobClock:
             0.0, min((end for end in ends if end is not None), default=float("inf")) - time.time()
         )
 
-    def gone_by(self) -> float:
+    def must_exit_by(self) -> float:
         """Return until when the process may use its time,
         in Unix seconds: a deadline, or the kill after a signal.
         """
@@ -122,11 +122,11 @@ class JobClock:
             from ..cluster.chain import KILL_WAIT_S
 
             unknown = self.stop.reason == "SIGTERM" and self.watch.kill_wait_s is None
-            killed = self._killed_by(KILL_WAIT_S) if unknown else self.grace_until()
+            killed = self._kill_time(KILL_WAIT_S) if unknown else self.certainly_alive_until()
             ends += [] if killed is None else [killed]
         return min(ends) - interval.LEAVE_S
 
-    def grace_until(self) -> float | None:
+    def certainly_alive_until(self) -> float | None:
         """Return until when this process is sure to live after the request to stop, in Unix
         seconds; None: unknown.
         """
@@ -136,15 +136,17 @@ class JobClock:
         if watch is None:
             return None
         if stop.reason == "SIGTERM":
-            return None if watch.kill_wait_s is None else self._killed_by(watch.kill_wait_s)
-        notice_s = _notice_s(watch, stop.at_s) if stop.reason in {"SIGUSR1", "SIGUSR2"} else None
+            return None if watch.kill_wait_s is None else self._kill_time(watch.kill_wait_s)
+        notice_s = (
+            _notice_lead_s(watch, stop.at_s) if stop.reason in {"SIGUSR1", "SIGUSR2"} else None
+        )
         return None if notice_s is None else stop.at_s + notice_s
 
-    def _killed_by(self, wait_s: float) -> float:
+    def _kill_time(self, wait_s: float) -> float:
         """Return when to be gone if SIGKILL comes `wait_s` after the signal."""
         return self.stop.at_s + max(wait_s - LAST_ACTS_S, wait_s / 2)
 
-    def stopped(self, attempt: Attempt) -> None:
+    def prepare_requeue(self, attempt: Attempt) -> None:
         """Prepare the requeue after a stop: when this process exits,
         it requeues the job, if the cause allows it.
         """
@@ -154,19 +156,21 @@ class JobClock:
             and job_leader.supervisor() is None
         ):
             # signals that Slurm sends from now on must not interrupt the requeue
-            self.stop.stay_deaf()
+            self.stop.ignore_signals_afterwards()
             from ..cluster.cause import Heard
 
             heard = Heard(self.stop.reason, self.stop.at_s)
-            _pending[:] = [(os.getpid(), partial(_requeue, self.job, heard, self.path, attempt))]
-            atexit.unregister(_last_act)
-            atexit.register(_last_act)
+            _pending[:] = [
+                (os.getpid(), partial(_requeue_at_exit, self.job, heard, self.path, attempt))
+            ]
+            atexit.unregister(_run_pending_requeue)
+            atexit.register(_run_pending_requeue)
 
     def close(self) -> None:
         if self.watch is not None:
             self.watch.close()
 
-    def _warn_of_a_short_grace(self, watch: JobWatch, save_s: float, step_s: float) -> None:
+    def _warn_of_short_grace(self, watch: JobWatch, save_s: float, step_s: float) -> None:
         """Warn once if only a notice leaves time for a save,
         and the job asks for none, or for a short one.
         """
@@ -194,14 +198,14 @@ class JobClock:
         )
 
 
-def _notice_s(watch: JobWatch, now: float) -> float | None:
+def _notice_lead_s(watch: JobWatch, now: float) -> float | None:
     """Seconds from a notice that comes now until SIGTERM; None if unknown."""
     if watch.end_s is not None and watch.end_s - now < NEAR_S:
         return watch.end_s - now
     return watch.preempt_s
 
 
-def await_turn(root: Path, here: Job | None) -> None:
+def wait_for_earlier_task(root: Path, here: Job | None) -> None:
     """Wait while attempts of other tasks of this array are ending in the run at `root`."""
     if here is None:
         return
@@ -210,18 +214,20 @@ def await_turn(root: Path, here: Job | None) -> None:
 
     chain.await_turn(
         root,
-        lambda: [Earlier(log.owner, partial(_close, log)) for log in claiming.strangers(root)],
+        lambda: [
+            Earlier(log.owner, partial(_close_journal, log)) for log in claiming.strangers(root)
+        ],
         here,
     )
 
 
-def _close(log: Log) -> None:
+def _close_journal(log: Log) -> None:
     from ..cluster.chain import OVER
 
     journal.append(log.path, [{"event": "failed", "why": OVER}], sync=True)
 
 
-def _requeue(here: Job, heard: Heard, path: Path, attempt: Attempt) -> None:
+def _requeue_at_exit(here: Job, heard: Heard, path: Path, attempt: Attempt) -> None:
     from ..cluster.requeue import Requeue
 
     def record(event: str, /, **facts: object) -> None:
@@ -241,19 +247,19 @@ def _requeue(here: Job, heard: Heard, path: Path, attempt: Attempt) -> None:
 _pending: list[tuple[int, Callable[[], None]]] = []
 
 
-def _last_act() -> None:
+def _run_pending_requeue() -> None:
     while _pending:
         pid, requeue = _pending.pop()
         if pid == os.getpid():  # otherwise this is a forked child
             requeue()
 
 
-def forget() -> None:
+def drop_pending_requeue() -> None:
     """Drop the pending requeue of an earlier run of this process: a new run begins."""
     _pending.clear()
-    hear_again()
+    restore_signal_handling()
 
 
-def _spare(budget_s: float | None, need_s: float) -> float:
+def _spare_seconds(budget_s: float | None, need_s: float) -> float:
     """Seconds of the budget that remain when the save completes in time."""
     return max(0.0, min((budget_s or 0.0) - need_s, 2 * MOST_JITTER_S))

@@ -20,11 +20,11 @@ from ..state.captured import Attributes
 from ..store.checkpoint import Checkpoint
 from ..store.store import Store
 from ..terminal import say
-from .carried import left_by_body
-from .position import Progress
+from .carried import variables_left_by_body
+from .position import RunProgress
 from .report import Reporter
 from .tracked import Tracked
-from .visible import frames
+from .visible import script_frames
 
 BEGINNING = "the beginning"  # of the run, as what a start goes on from
 SHORT_S = 1.0  # so much longer than the safe point a process may take to stop
@@ -32,11 +32,11 @@ _INSIDE = ("epochs", "batches")
 _WAIT, _SAVE = b"wait", b"save first"  # rank 0's decisions
 
 
-class LastBatch(msgspec.Struct):
+class LastBatchPolicy(msgspec.Struct):
     """How long the code behind an epoch's last batch takes, and the stop that waits for its end."""
 
     _ranks: Ranks
-    _progress: Progress
+    _progress: RunProgress
     stop: str | None = None  # why the run stops at the next safe point
     saves_first: bool = False  # the run saves at this safe point nevertheless
     # names that the code behind it reads, and only the body that did not run sets
@@ -45,14 +45,14 @@ class LastBatch(msgspec.Struct):
     _is_behind: bool = False  # whether the last safe point was behind an epoch's last batch
     _skipped: bool = False  # this process began after an epoch's last batch, and its loop has ended
 
-    def pass_point(self) -> None:
+    def note_safe_point(self) -> None:
         """Note a safe point, before the clock of the next step begins."""
         progress = self._progress
         if self._is_behind:
             self._body_s = max(self._body_s or 0.0, time.monotonic() - progress.last_point_s)
         self._is_behind = progress.position.phase == "step" and progress.batches_left == 0
 
-    def stop_waits(
+    def should_delay_stop(
         self, reason: str, until_s: float | None, *, save_s: float, drain_s: float
     ) -> bool:
         """Whether the stop for this reason waits for the next safe point.
@@ -61,7 +61,7 @@ class LastBatch(msgspec.Struct):
         unknown and the code until then is short, the run saves here first. `save_s`, `drain_s`:
         what saving, and mirrors afterwards, take.
         """
-        if self.stop is not None or not self._may_be_here():
+        if self.stop is not None or not self._is_batch_point():
             return False
         words, body_s = b"", self._body_s
         if self._is_behind and body_s is not None:
@@ -74,18 +74,18 @@ class LastBatch(msgspec.Struct):
             self.stop, self.saves_first = reason, agreed == _SAVE
         return bool(agreed)
 
-    def save_waits(self) -> bool:
+    def should_delay_save(self) -> bool:
         """Whether a periodic save waits for the next safe point."""
         mine = _WAIT if self._is_behind else b""
-        return self._may_be_here() and bool(self._ranks.announce("the last batch", mine))
+        return self._is_batch_point() and bool(self._ranks.announce("the last batch", mine))
 
-    def may_be_behind(self) -> bool:
+    def may_follow_last_batch(self) -> bool:
         """Whether this safe point may be behind an epoch's last batch:
         it is, or the loader has no length.
         """
-        return self._may_be_here() and (self._is_behind or self._progress.batches_left is None)
+        return self._is_batch_point() and (self._is_behind or self._progress.batches_left is None)
 
-    def skip_body(self, name: str, tracked: Tracked, reporter: Reporter) -> None:
+    def report_skipped_body(self, name: str, tracked: Tracked, reporter: Reporter) -> None:
         """Report that the loop `name` ends without a batch, so that its body did not run in this
         process.
 
@@ -96,27 +96,27 @@ class LastBatch(msgspec.Struct):
         if self._progress.steps_here:
             return
         self._skipped = True
-        names = self.body_sets = names_of_body(tracked)
+        names = self.body_sets = variables_set_by_body(tracked)
         line = (
             f"{reporter.attempt.root}: resumes behind the last "
             f"batch of epoch {position.epoch}: the code that follows "
             "the loop runs without the loop's body"
         )
         if names:
-            reporter.tell(
+            reporter.warn(
                 f"{line}, which sets {', '.join(names)}: keep that in run.vars",
                 kind="behind_last_batch",
             )
         elif position.current == name:
             say(line)
 
-    def begin_body(self) -> None:
+    def note_body_runs(self) -> None:
         """Note that a loop's body runs in this process:
         so the code after an earlier loop did not fail.
         """
         self._skipped = False
 
-    def has_failed(self, error: BaseException) -> bool:
+    def failed_because_resumed_here(self, error: BaseException) -> bool:
         """Whether the code behind the loop failed because this process began there."""
         ours = isinstance(error, HoldfastError) and not isinstance(error, RanksError)
         return (
@@ -126,7 +126,9 @@ class LastBatch(msgspec.Struct):
             and not ours
         )
 
-    def next_start(self, error: BaseException, checkpoint: Checkpoint | None, store: Store) -> str:
+    def next_resume_point(
+        self, error: BaseException, checkpoint: Checkpoint | None, store: Store
+    ) -> str:
         """Return from where the start after such a failure resumes: an older checkpoint, or
         BEGINNING; or empty.
 
@@ -143,12 +145,12 @@ class LastBatch(msgspec.Struct):
             return ""
         return BEGINNING if any(f"'{name}'" in str(error) for name in self.body_sets) else ""
 
-    def _may_be_here(self) -> bool:
+    def _is_batch_point(self) -> bool:
         """Whether this safe point is one of an epoch's batches. All ranks have the same answer."""
         return self._progress.position.phase == "step" and self._progress.walks.kinds == _INSIDE
 
 
-def after_a_failure_behind(store: Store, before: str, error: str) -> str:
+def format_last_batch_failure(store: Store, before: str, error: str) -> str:
     """Return the line for such a failure: what the next start does, and what to change."""
     then = (
         f"the next start goes on from {before}"
@@ -163,21 +165,21 @@ def after_a_failure_behind(store: Store, before: str, error: str) -> str:
     )
 
 
-def names_of_body(tracked: Tracked) -> list[str]:
+def variables_set_by_body(tracked: Tracked) -> list[str]:
     """Return the variables that the body of the run's present loop sets and the code behind the
     loop reads.
 
     Those that a restore restores are left out.
     """
-    walking = frames()
+    walking = script_frames()
     if not walking:
         return []
     frame = walking[-1]
-    held = {id(each) for each in tracked.inside().values()} | {
+    held = {id(each) for each in tracked.self_restoring_objects().values()} | {
         id(each) for each in tracked.objects.values()
     }
     fields = [each for each in tracked.objects.values() if isinstance(each, Attributes)]
     kept = {name for each in fields if each.target is frame.f_globals for name in each.names}
     values = {**frame.f_globals, **frame.f_locals}
-    left = left_by_body(frame.f_code, frame.f_lasti) - kept
+    left = variables_left_by_body(frame.f_code, frame.f_lasti) - kept
     return sorted(name for name in left if id(values.get(name)) not in held)

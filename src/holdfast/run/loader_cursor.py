@@ -14,11 +14,11 @@ from ..errors import Mismatch, UsageError
 from ..state import rng
 from ..terminal import warn
 from . import fingerprint
-from .opening import settle
-from .position import AHEAD, Cursor, Fetch, LoaderSource
+from .opening import undo_changes_before_loop
+from .position import AHEAD, LoaderPosition, NamedLoader, StateBeforeFetch
 from .safe_point import step_done
 from .session import Session
-from .tracked import digests
+from .tracked import digest_state
 
 _END = object()
 
@@ -52,58 +52,62 @@ class LoaderCursor(Iterator[Any]):
         self.given = consumed = session.position.consumed(served.name)  # batches that are out
         length = -1 if ahead or served.counts else known_length(served.loader)
         self._again: deque[Any] = deque()  # batches that had been fetched ahead of the checkpoint
-        feed, position, refusal, first = _found(session, served, consumed)
+        feed, position, refusal, first = _find_resume_position(session, served, consumed)
         if not ahead:  # a trainer knows by itself where its steps end
             feed.require(session.tracked.objects.values())
-        session.waiting.note(served.name, feed.unknown)
-        self.at = Cursor(served.name, feed, consumed, length, served.accumulate)
-        session.progress.reach(self.at)
+        session.waiting.note_loader(served.name, feed.unknown)
+        self.at = LoaderPosition(served.name, feed, consumed, length, served.accumulate)
+        session.progress.set_loader_in_progress(self.at)
         again: list[dict[str, Any]] = []
         if position is not None and AHEAD in position:
             again = position[AHEAD] if position["epoch"] == session.position.epoch else []
             position = {key: value for key, value in position.items() if key != AHEAD}
         epoch, exact = session.position.epoch, True
         if first:
-            self._remaining, exact = _opened(session, feed, served.name, position, refusal)
+            self._remaining, exact = _open_at_position(
+                session, feed, served.name, position, refusal
+            )
         else:
             self._remaining = feed.open(epoch, position)
         for random in again if exact else ():
             rng.restore(random)
-            self._again.append(self._fetch(random))  # the last may be the end
+            self._again.append(self._fetch_batch(random))  # the last may be the end
 
-    def _settle(self) -> None:
+    def _restore_state_before_fetch(self) -> None:
         """Restore the state and the random numbers as they were before the first of these
         batches.
         """
         self._settled, session = True, self._session
-        settle(session, ready=session.position.current in (None, self.at.name))
-        session.position.serve(self.at.name)
+        undo_changes_before_loop(session, ready=session.position.current in (None, self.at.name))
+        session.position.set_current_loader(self.at.name)
         session.metrics.begin_step()
 
     def __next__(self) -> Any:
         if self._closed:
             raise StopIteration
         if not self._settled:
-            self._settle()
-        batch = self._again.popleft() if self._again else _END if self.at.ended else self._fetch()
+            self._restore_state_before_fetch()
+        batch = (
+            self._again.popleft() if self._again else _END if self.at.ended else self._fetch_batch()
+        )
         if batch is _END:
             raise StopIteration
         witness = self._session.drill.witness
         if witness is not None:
-            witness.consumed(batch)
+            witness.note_batch(batch)
         self.given += 1
         return batch
 
-    def _fetch(self, random: dict[str, Any] | None = None) -> Any:
+    def _fetch_batch(self, random: dict[str, Any] | None = None) -> Any:
         at = self.at
         ahead = random is not None or (self._may_be_ahead and at.taken > at.consumed)
-        position, before = (at.place(at.taken), rng.capture()) if ahead else ({}, {})
+        position, before = (at.position_after(at.taken), rng.capture()) if ahead else ({}, {})
         batch = next(self._remaining, _END)
         if ahead:
             if random is None:  # a loader that is read again notes the states of all of them itself
-                random = before if at.feed.replays else _drawn_since(before)
-            at.ahead.append(Fetch(position, random))
-        at.fetched(end=batch is _END)
+                random = before if at.feed.replays else _generators_drawn_since(before)
+            at.ahead.append(StateBeforeFetch(position, random))
+        at.note_fetched(end=batch is _END)
         return batch
 
     def step_done(self, batches: int, *, final: bool = False) -> None:
@@ -111,7 +115,7 @@ class LoaderCursor(Iterator[Any]):
         self.consume(batches)
         step_done(self._session, final=final)
         if self.at.ended and self.at.consumed == self.at.taken:
-            self._mark_end()
+            self._note_exhausted()
 
     def consume(self, batches: int) -> None:
         """Note that `batches` more of those given out are done.
@@ -126,19 +130,19 @@ class LoaderCursor(Iterator[Any]):
                 f"and only {self.given - at.consumed} are "
                 "out that were not counted yet: give the number that this step consumed"
             )
-        at.consume(batches)
-        self._session.progress.consumed(at)
+        at.note_consumed(batches)
+        self._session.progress.note_consumed(at)
 
-    def end(self) -> None:
+    def end_for_epoch(self) -> None:
         """End the loader for this epoch: what remains of it is skipped, also after a resume."""
-        self._session.progress.end_serving(self.at)
-        self._mark_end()
+        self._session.progress.end_loader(self.at)
+        self._note_exhausted()
 
-    def _mark_end(self) -> None:
+    def _note_exhausted(self) -> None:
         """Note that no batch is left: the code that follows,
         such as an evaluation, is not a step.
         """
-        self._session.alive.mark(steps.AFTER_BATCHES)
+        self._session.alive.mark_phase(steps.AFTER_BATCHES)
 
     def close(self) -> None:
         """Give no more batches, and release the loader's resources, such as its workers."""
@@ -150,16 +154,16 @@ class LoaderCursor(Iterator[Any]):
             close()
 
 
-def _drawn_since(before: dict[str, Any]) -> dict[str, Any]:
+def _generators_drawn_since(before: dict[str, Any]) -> dict[str, Any]:
     """Return the states of those generators that have been drawn from since `before`."""
-    changed = digests(before).changed(digests(rng.capture()))
+    changed = digest_state(before).changed_keys(digest_state(rng.capture()))
     return {
         name: before[name]
         for name in {key.removeprefix("tree:").partition("/")[0] for key in changed}
     }
 
 
-def _found(
+def _find_resume_position(
     session: Session, served: BatchesArguments, consumed: int
 ) -> tuple[Feed, FeedPosition | None, Mismatch | None, bool]:
     """Return the feed of the loader, the position at which to open it, why not, and whether it is
@@ -178,15 +182,21 @@ def _found(
     )
     first = before is not None and known is None
     if before is not None and first:
-        moved = fingerprint.moved(before, now, session.options.accept) if consumed else []
-        refusal = fingerprint.other_loader(name, before, now, moved) if moved else None
+        moved = (
+            fingerprint.facts_that_move_position(before, now, session.options.accept)
+            if consumed
+            else []
+        )
+        refusal = fingerprint.changed_loader_error(name, before, now, moved) if moved else None
         if refusal is None or DATA in session.options.accept:
-            for line in fingerprint.changes(before, now, f"loader {name}: "):
-                session.reporter.tell_changed(line)
+            for line in fingerprint.describe_changes(before, now, f"loader {name}: "):
+                session.reporter.warn_changed(line)
     # the feed object already knows its position
     afresh = same or (known is not None and feed.replays)
-    goes_on = not afresh and (consumed or before is None or fingerprint.alike(before, now))
-    progress.keep_source(name, LoaderSource(loader, feed), now)
+    goes_on = not afresh and (
+        consumed or before is None or fingerprint.have_same_batches(before, now)
+    )
+    progress.register_loader(name, NamedLoader(loader, feed), now)
     position = session.position.feeds.get(name) if goes_on else None
     if consumed and feed.replays and refusal is None:
         warn(
@@ -196,7 +206,7 @@ def _found(
     return feed, None if position is None else StoredPosition.of(position), refusal, first
 
 
-def _opened(
+def _open_at_position(
     session: Session, feed: Feed, name: str, position: FeedPosition | None, refusal: Mismatch | None
 ) -> Any:
     """Return the batches of the first loop over a loader after a restore, and whether they are
@@ -216,16 +226,16 @@ def _opened(
         batches, why = feed.open(epoch, position), ""
     except OtherKind as error:
         if done and not accepted:
-            raise _with_a_way_back(session, error) from error
+            raise _add_go_back_hint(session, error) from error
         if not done:  # between epochs a loader may be replaced: its position is at the start
-            session.reporter.tell_changed(
+            session.reporter.warn_changed(
                 f"loader {name}: another kind of loader begins this epoch"
             )
             return feed.open(epoch, None), True
         why = str(error)
     except Mismatch as error:
         if not accepted:
-            raise _with_a_way_back(session, error) from error
+            raise _add_go_back_hint(session, error) from error
         why = str(error)
     if accepted:
         found = ranks.collect("a position in the data", why.encode, max).decode()
@@ -235,19 +245,19 @@ def _opened(
                 close()
             rng.restore(before)
             batches = feed.afresh(epoch, done)
-            _tell_inexact(session, name, done, found)
+            _report_inexact(session, name, done, found)
             return batches, False
     return batches, True
 
 
-def _with_a_way_back(session: Session, error: Mismatch) -> Mismatch:
+def _add_go_back_hint(session: Session, error: Mismatch) -> Mismatch:
     """Return the refusal with the step to go back to, if the run has a checkpoint at an epoch's
     end before this one.
     """
     ends = [
         name
         for name in session.store.index.names()
-        if name.phase == "end" and name.order < session.position.here.order
+        if name.phase == "end" and name.order < session.position.checkpoint_name.order
     ]
     if not ends:
         return error
@@ -256,12 +266,12 @@ def _with_a_way_back(session: Session, error: Mismatch) -> Mismatch:
     return Mismatch(f"{error}. {advice}")
 
 
-def _tell_inexact(session: Session, name: str, skipped: int, why: str) -> None:
+def _report_inexact(session: Session, name: str, skipped: int, why: str) -> None:
     step = session.position.step
-    session.capture.begin_inexact(step)
+    session.capture.mark_inexact_from(step)
     session.attempt.record("inexact", step=step, loader=name, skipped=skipped, why=why)
     cause = why.partition(". ")[0]
-    session.reporter.tell(
+    session.reporter.warn(
         f"{session.path}: not exact from step {step}: {cause}; "
         f"{skipped} batches of a new pass of the loader {name!r} "
         "are skipped, and the rest is trained",

@@ -14,11 +14,11 @@ from ..data.promise import Unproven
 from ..errors import Mismatch, UsageError
 from ..terminal import say
 from . import blockless
-from .finish import count_left_pass, end_outer
+from .finish import count_left_pass, end_left_loop
 from .loader_cursor import BatchesArguments, LoaderCursor
-from .opening import begin_again, require_settled, settle
-from .passes import ENDLESS, Walk, consumed_wanted, epochs_wanted, name_wanted, steps_wanted
-from .ranks import require_one_loop
+from .opening import require_loop_entered, restore_epoch_rng, undo_changes_before_loop
+from .passes import ENDLESS, ForLoop, parse_consumed, parse_epochs, parse_loader_name, parse_steps
+from .ranks import require_same_loop
 from .safe_point import safe_point, step_done
 from .session import Session
 
@@ -63,12 +63,12 @@ class Loop:
         """
         self._session, self._position, self._leave = session, session.position, leave
         if steps is not None:
-            self._kind, wanted = "steps", range(steps_wanted(steps))
-            session.progress.count_epochs_in_steps(
-                0 if epochs is None else len(epochs_wanted(epochs))
+            self._kind, wanted = "steps", range(parse_steps(steps))
+            session.progress.note_epochs_in_steps(
+                0 if epochs is None else len(parse_epochs(epochs))
             )
         elif epochs is not None:
-            self._kind, wanted = "epochs", epochs_wanted(epochs)
+            self._kind, wanted = "epochs", parse_epochs(epochs)
         else:
             raise UsageError("run.loop(): give epochs=, or steps= for a loop without epochs")
         self._first, self._total = wanted.start, wanted.stop
@@ -76,14 +76,16 @@ class Loop:
         # whether this loop is inside an epoch; a restored position may be before it is
         self._begun = False
         with ExitStack() as around:
-            around.enter_context(inside(session, Walk("loop")))
-            around.enter_context(outermost(session, self._kind, self._total, self._first))
+            around.enter_context(registered_loop(session, ForLoop("loop")))
+            around.enter_context(
+                running_outermost_loop(session, self._kind, self._total, self._first)
+            )
             self._around = around.pop_all()
 
     @property
     def goes_on(self) -> bool:
         """Whether steps remain. A run that was left early goes on only if its total was raised."""
-        return self._position.goes_on(self._kind, self._total)
+        return self._position.has_passes_left(self._kind, self._total)
 
     @property
     def epoch(self) -> int:
@@ -131,7 +133,7 @@ class Loop:
         Raises:
             UsageError: a fact has the name "event" or "time", which the journal sets.
         """
-        self._session.lifetime.require()
+        self._session.lifetime.require_running()
         if taken := {"event", "time"} & facts.keys():
             raise UsageError(
                 f"loop.record(): the journal itself sets {min(taken)!r}; give the fact another name"
@@ -146,19 +148,19 @@ class Loop:
         Call it before the first epoch, on every rank. Each start prints a line about it.
         """
         session = self._session
-        session.waiting.note(None, found)
+        session.waiting.note_loader(None, found)
 
     def begin_epoch(self) -> None:
         """Begin the next epoch, or go on in the one that the checkpoint lies in,
         with the random numbers of then.
         """
         session, position = self._session, self._position
-        session.lifetime.require()
+        session.lifetime.require_running()
         if self._begun:
             raise UsageError(
                 "loop.begin_epoch(): the epoch before has not ended; loop.end_epoch() ends it"
             )
-        settle(session, ready=not position.in_epoch or position.current is None)
+        undo_changes_before_loop(session, ready=not position.in_epoch or position.current is None)
         begin_epoch(session, self._first, self._total if self._kind == "epochs" else None)
         self._begun = True
 
@@ -169,8 +171,8 @@ class Loop:
         epoch comes before it. The caller may fetch any number of batches ahead of those that
         `step_done` counts.
         """
-        self._session.lifetime.require()
-        arguments = BatchesArguments(loader, name_wanted(name))
+        self._session.lifetime.require_running()
+        arguments = BatchesArguments(loader, parse_loader_name(name))
         if self._kind == "epochs" and not self._begun:
             raise UsageError("loop.batches(): no epoch has begun; loop.begin_epoch() begins one")
         if self._cursor is not None:
@@ -178,7 +180,7 @@ class Loop:
                 f"loop.batches(): the loader {self._cursor.at.name!r} "
                 "is in progress; end its epoch first"
             )
-        if self._position.is_done(name):
+        if self._position.is_loader_done(name):
             return iter(())
         self._cursor = LoaderCursor(self._session, arguments, ahead=True)
         return self._cursor
@@ -191,8 +193,8 @@ class Loop:
         first step; one that ends its epochs before their loaders, when it takes no more batches.
         """
         session = self._session
-        session.lifetime.require()
-        settle(session)
+        session.lifetime.require_running()
+        undo_changes_before_loop(session)
         if session.progress.steps_here == 0:
             session.metrics.begin_step()
 
@@ -202,12 +204,12 @@ class Loop:
         Raises:
             Stopped: the state is saved; the process must end and be run again.
         """
-        self._session.lifetime.require()
+        self._session.lifetime.require_running()
         final = self._kind == "steps" and self.step + 1 >= self._total
         if self._cursor is None:
             step_done(self._session, final=final)
         else:
-            self._cursor.step_done(consumed_wanted(batches, 1), final=final)
+            self._cursor.step_done(parse_consumed(batches, 1), final=final)
 
     def end_epoch(self, batches: int = 0, *, last: bool = False) -> None:
         """End the epoch: a safe point. What remains of its loader is skipped.
@@ -221,7 +223,7 @@ class Loop:
                 called.
         """
         session, cursor = self._session, self._cursor
-        session.lifetime.require()
+        session.lifetime.require_running()
         if not self._begun:
             raise UsageError("loop.end_epoch(): no epoch has begun; loop.begin_epoch() begins one")
         if cursor is not None and session.origin.baseline is not None:
@@ -232,13 +234,13 @@ class Loop:
                 "were not restored: call loop.settle() when the "
                 "batches have ended, before the validation"
             )
-        if consumed_wanted(batches, 0):
+        if parse_consumed(batches, 0):
             if cursor is not None:
                 cursor.consume(batches)
-            session.position.at_safe_point("step")
-            session.script_checks.pass_point()
+            session.position.record_safe_point("step")
+            session.script_checks.check_safe_point()
         if cursor is not None:
-            cursor.end()
+            cursor.end_for_epoch()
             cursor.close()
             self._cursor = None
         self._begun = False
@@ -255,12 +257,12 @@ class Loop:
             return
         reason = error if error is not None or not self.goes_on else GeneratorExit()
         is_left = isinstance(reason, GeneratorExit) and not session.lifetime.is_over
-        if is_left and session.saves.saved == session.position.here:
-            session.position.at_safe_point("step")  # that the run was left is part of its state
+        if is_left and session.saves.saved == session.position.checkpoint_name:
+            session.position.record_safe_point("step")  # that the run was left is part of its state
         cursor, self._cursor = self._cursor, None
         if cursor is not None:
             if is_left:
-                cursor.end()
+                cursor.end_for_epoch()
             cursor.close()
         self._around.__exit__(None if reason is None else type(reason), reason, None)
         self._leave(error)
@@ -272,9 +274,9 @@ def begin_epoch(session: Session, first: int, total: int | None) -> None:
     """
     position, progress = session.position, session.progress
     if position.in_epoch:
-        begin_again(session)
+        restore_epoch_rng(session)
     else:
-        progress.begin_epoch(session.tracked.generators())
+        progress.note_epoch_begin(session.tracked.generators())
         session.metrics.means.clear()
     progress.walks.named.clear()
     session.display.update(
@@ -284,56 +286,58 @@ def begin_epoch(session: Session, first: int, total: int | None) -> None:
 
 def end_epoch(session: Session, total: int | None, *, last: bool = False) -> None:
     """End the epoch: a safe point. `last`: the run ends here, before its total."""
-    require_settled(session)
+    require_loop_entered(session)
     ended = session.position.epoch
     session.position.end_epoch()
     final = last or (total is not None and session.position.epoch >= total)
     safe_point(session, "end", epoch=ended, final=final)
 
 
-def leave_pass(session: Session) -> bool:
+def mark_pass_left(session: Session) -> bool:
     """Remember that the current pass was left, so that it is counted when the script continues.
 
     Return False if the run has ended.
     """
     if session.lifetime.is_over:
         return False
-    session.walks.leave_pass(session.metrics.set_aside())
+    session.walks.leave_pass(session.metrics.take_logged())
     return True
 
 
 @contextmanager
-def outermost(session: Session, kind: str, total: int, first: int = 0) -> Iterator[None]:
+def running_outermost_loop(
+    session: Session, kind: str, total: int, first: int = 0
+) -> Iterator[None]:
     """Run an outermost loop: note whether it ends, is left, or raises."""
-    _begin(session, kind, total, first)
-    alone, walks = blockless.of(session.attempt), session.walks
+    _begin_outermost(session, kind, total, first)
+    alone, walks = blockless.blockless_run_of(session.attempt), session.walks
     if alone is not None:
-        alone.loop_begins()
+        alone.on_loop_begin()
     try:
         yield
     except (
         GeneratorExit
     ):  # `break`, or an exception leaving the block; after an exception nothing is saved
         if not session.lifetime.is_over:
-            walks.leave_outer(session.metrics.set_aside())
+            walks.leave_outermost(session.metrics.take_logged())
             if alone is not None:
-                alone.loop_left(LOOP_CODES)
+                alone.on_loop_left(LOOP_CODES)
         raise
     except (
         BaseException
     ) as error:  # the loader or a save raised: the position stays at the last safe point
-        walks.take_outer()
+        walks.take_left_outermost()
         if alone is not None:
-            alone.leave(error)
+            alone.end_with_error(error)
         raise
-    walks.take_outer()
+    walks.take_left_outermost()
     if alone is not None:
-        alone.loop_ended()
+        alone.on_loop_end()
 
 
-def _begin(session: Session, kind: str, total: int, first: int) -> None:
-    end_outer(session)
-    require_one_loop(session.ranks, kind, total)
+def _begin_outermost(session: Session, kind: str, total: int, first: int) -> None:
+    end_left_loop(session)
+    require_same_loop(session.ranks, kind, total)
     progress = session.progress
     targets = session.position.targets
     if targets and ("batches" in targets) != (kind == "batches"):
@@ -342,7 +346,7 @@ def _begin(session: Session, kind: str, total: int, first: int) -> None:
             "and then that loop is all of the run. Put "
             "every run.batches() inside `for epoch in run.epochs(...):`"
         )
-    _require_more(session, kind, total)
+    _require_passes_left(session, kind, total)
     if kind == "epochs":
         session.position.begin_epochs(first)
     was = targets.get(kind, total)
@@ -354,11 +358,11 @@ def _begin(session: Session, kind: str, total: int, first: int) -> None:
             f"now {f'at {total}' if total < ENDLESS else 'without end'}"
         )
     targets[kind] = max(total, was)
-    progress.walks.begin_outer(kind, total)
-    progress.restart_clock()
+    progress.walks.begin_outermost(kind, total)
+    progress.restart_step_clock()
 
 
-def _require_more(session: Session, kind: str, total: int) -> None:
+def _require_passes_left(session: Session, kind: str, total: int) -> None:
     """Require that the loop has passes to make.
 
     Raises:
@@ -387,8 +391,8 @@ def _require_more(session: Session, kind: str, total: int) -> None:
 
 
 @contextmanager
-def inside(session: Session, walk: Walk) -> Iterator[None]:
-    session.lifetime.require()
+def registered_loop(session: Session, walk: ForLoop) -> Iterator[None]:
+    session.lifetime.require_running()
     count_left_pass(session)
     walks = session.walks
     kinds = walks.kinds
@@ -407,12 +411,12 @@ def inside(session: Session, walk: Walk) -> Iterator[None]:
     except GeneratorExit:
         raise
     except BaseException as error:
-        walks.failed(error)
+        walks.note_error(error)
         if (
             session.lifetime.over is not None
-            and (alone := blockless.of(session.attempt)) is not None
+            and (alone := blockless.blockless_run_of(session.attempt)) is not None
         ):
-            alone.leave(error)  # a stop ends the outermost loop as well
+            alone.end_with_error(error)  # a stop ends the outermost loop as well
         raise
     finally:
         walks.open.remove(walk)

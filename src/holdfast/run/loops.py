@@ -13,68 +13,79 @@ from typing import Any, NamedTuple
 from ..data.advice import Advice
 from ..data.facts import known_length
 from ..errors import UsageError
-from .finish import count_left_pass, finish, leave
-from .last_batch import names_of_body
+from .finish import count_left_pass, finish_run, release_attempt
+from .last_batch import variables_set_by_body
 from .loader_cursor import BatchesArguments, LoaderCursor
-from .loop import LOOP_CODES, begin_epoch, end_epoch, inside, leave_pass, outermost
-from .opening import settle
-from .passes import ENDLESS, Walk
+from .loop import (
+    LOOP_CODES,
+    begin_epoch,
+    end_epoch,
+    mark_pass_left,
+    registered_loop,
+    running_outermost_loop,
+)
+from .opening import undo_changes_before_loop
+from .passes import ENDLESS, ForLoop
 from .safe_point import safe_point, step_done
 from .session import Session
-from .visible import frames
+from .visible import script_frames
 
 # a name in the body of a loop that trains; a metric has an update(), too
 _TRAINS = re.compile(r"(?!val|eval|test|predict)(.*_)?(step|backward|train|learn|fit)(s|_|$)")
 EXITS = "exits"  # the event of a process that ends because the run was over
 
 
-def epochs(session: Session, walk: Walk, wanted: range) -> Generator[int, None, None]:
+def iterate_epochs(session: Session, walk: ForLoop, wanted: range) -> Generator[int, None, None]:
     """Yield the remaining epochs; a safe point follows the body of each."""
     first, total = wanted.start, wanted.stop
-    with inside(session, walk), outermost(session, "epochs", total, first):
+    with registered_loop(session, walk), running_outermost_loop(session, "epochs", total, first):
         position, walks = session.position, session.walks
-        settle(session, ready=not position.in_epoch or position.current is None)
-        while position.goes_on("epochs", total):
+        undo_changes_before_loop(session, ready=not position.in_epoch or position.current is None)
+        while position.has_passes_left("epochs", total):
             begin_epoch(session, first, total)
             yield position.epoch
-            session.lifetime.require()
+            session.lifetime.require_running()
             # a loop of this epoch was left, and the script still holds its iterator
             walks.close_inside(walk)
             count_left_pass(session)
-            _tell_bare_loop(session)
+            _report_bare_loop(session)
             end_epoch(session, total)
-        exits = _ends_without_pass(session)
-    _exit_if(session, exits=exits)
+        exits = _exit_if_no_pass(session)
+    _exit_when_finished(session, exits=exits)
 
 
-def steps(session: Session, walk: Walk, total: int, name: str) -> Generator[int, None, None]:
+def iterate_steps(
+    session: Session, walk: ForLoop, total: int, name: str
+) -> Generator[int, None, None]:
     """Yield the remaining steps; inside `epochs`, those of this epoch."""
     if session.walks.kinds == ("epochs",):
-        yield from batches(session, walk, BatchesArguments(range(total), name, counts=True))
+        yield from iterate_batches(session, walk, BatchesArguments(range(total), name, counts=True))
         return
-    with inside(session, walk), outermost(session, "steps", total):
+    with registered_loop(session, walk), running_outermost_loop(session, "steps", total):
         position = session.position
-        settle(session)
+        undo_changes_before_loop(session)
         session.display.update(total=total if total < ENDLESS else None)
         session.metrics.begin_step()
-        while position.goes_on("steps", total):
+        while position.has_passes_left("steps", total):
             try:
                 yield position.step
             except GeneratorExit:
-                leave_pass(session)
+                mark_pass_left(session)
                 raise
             step_done(session, final=position.step + 1 >= total)
-        exits = _ends_without_pass(session)
-    _exit_if(session, exits=exits)
+        exits = _exit_if_no_pass(session)
+    _exit_when_finished(session, exits=exits)
 
 
-def batches(session: Session, walk: Walk, served: BatchesArguments) -> Generator[Any, None, None]:
+def iterate_batches(
+    session: Session, walk: ForLoop, served: BatchesArguments
+) -> Generator[Any, None, None]:
     """Yield the remaining batches of this epoch;
     a safe point follows each body, or each group of bodies.
     """
     name, named, position = served.name, session.walks.named, session.position
     in_epochs = session.walks.kinds == ("epochs",)
-    with inside(session, walk):
+    with registered_loop(session, walk):
         if name in named:
             raise UsageError(
                 f"the loop {name!r} a second time in one epoch: "
@@ -84,44 +95,46 @@ def batches(session: Session, walk: Walk, served: BatchesArguments) -> Generator
             )
         named.add(name)
         if in_epochs:
-            yield from _walk(session, served)
+            yield from _iterate_loader(session, served)
             return
-        with outermost(session, "batches", 1):  # the whole run is one pass
+        with running_outermost_loop(session, "batches", 1):  # the whole run is one pass
             if not position.in_epoch and not position.left:
                 position.begin_epoch()
-            settle(session, ready=position.current is None)
-            if not position.left and not position.is_done(name):
-                yield from _walk(session, served)
+            undo_changes_before_loop(session, ready=position.current is None)
+            if not position.left and not position.is_loader_done(name):
+                yield from _iterate_loader(session, served)
                 safe_point(session, "end", final=True)
-            exits = _ends_without_pass(session)
-    _exit_if(session, exits=exits)
+            exits = _exit_if_no_pass(session)
+    _exit_when_finished(session, exits=exits)
 
 
-def _walk(session: Session, served: BatchesArguments) -> Generator[Any, None, None]:
-    if session.position.is_done(served.name):
-        session.last_batch.skip_body(served.name, session.tracked, session.reporter)
+def _iterate_loader(session: Session, served: BatchesArguments) -> Generator[Any, None, None]:
+    if session.position.is_loader_done(served.name):
+        session.last_batch.report_skipped_body(served.name, session.tracked, session.reporter)
         return
     with closing(LoaderCursor(session, served)) as cursor:
         at = cursor.at
         resumed_at = at.consumed
         try:
             for batch in cursor:
-                session.last_batch.begin_body()
+                session.last_batch.note_body_runs()
                 yield batch if served.start is None else (served.start + cursor.given - 1, batch)
                 if (group := cursor.given - at.consumed) >= served.accumulate and at.feed.at_rest:
                     cursor.step_done(group)
             if group := cursor.given - at.consumed:
                 cursor.step_done(group)
             if cursor.given == resumed_at > 0:
-                session.last_batch.skip_body(served.name, session.tracked, session.reporter)
-            cursor.end()
+                session.last_batch.report_skipped_body(
+                    served.name, session.tracked, session.reporter
+                )
+            cursor.end_for_epoch()
         except GeneratorExit:  # `break`: skip the rest of the epoch's batches, also after a resume
-            if leave_pass(session):
-                cursor.end()
+            if mark_pass_left(session):
+                cursor.end_for_epoch()
             raise
 
 
-def _ends_without_pass(session: Session) -> bool:
+def _exit_if_no_pass(session: Session) -> bool:
     """Report, at the end of an outermost loop whose body did not run in this process, which names
     the code after it lacks.
 
@@ -135,11 +148,11 @@ def _ends_without_pass(session: Session) -> bool:
     begun = all(totals.get(kind, -1) >= total for kind, total in position.targets.items())
     if session.options.finished == "exit":
         if ends := begun and position.finished():
-            session.metrics.keep_last_line()
+            session.metrics.rewrite_last_line()
             session.reporter.record(EXITS)
         return ends
-    if names := names_of_body(session.tracked):
-        session.reporter.tell(
+    if names := variables_set_by_body(session.tracked):
+        session.reporter.warn(
             f"{session.path}: this loop is over, "
             "and its body does not run again. The code behind it reads "
             f"{', '.join(names)}, which the body sets: "
@@ -151,7 +164,7 @@ def _ends_without_pass(session: Session) -> bool:
     return False
 
 
-def _exit_if(session: Session, *, exits: bool) -> None:
+def _exit_when_finished(session: Session, *, exits: bool) -> None:
     """End the run and the process, if `exits`.
 
     Raises:
@@ -159,8 +172,8 @@ def _exit_if(session: Session, *, exits: bool) -> None:
     """
     if exits:
         if not session.lifetime.left:  # without a block the run ends with its loop
-            finish(session)
-            leave(session, None)
+            finish_run(session)
+            release_attempt(session, None)
         raise SystemExit(0)
 
 
@@ -170,22 +183,22 @@ class _BareLoop(NamedTuple):
     batches: int
 
 
-def _tell_bare_loop(session: Session) -> None:
+def _report_bare_loop(session: Session) -> None:
     """Report such a loop, once, in the body of the epoch that ends,
     if the epoch had no step inside.
     """
     position = session.position
-    if position.step != position.epoch_began or not session.progress.look_at_body():
+    if position.step != position.epoch_began or not session.progress.take_body_unchecked():
         return
-    walking = frames()
+    walking = script_frames()
     if not walking:
         return
     frame = walking[-1]
     values = {**frame.f_globals, **frame.f_locals}
-    found = next(_bare_loops(frame.f_code, frame.f_lasti, values), None)
+    found = next(_find_bare_loops(frame.f_code, frame.f_lasti, values), None)
     if found is not None:
         advice = Advice("a bare loop", f"Write `in run.batches({found.name}):` there")
-        session.reporter.tell(
+        session.reporter.warn(
             f"epoch {position.epoch} counts as one step, "
             f"although the loop at line {found.line} trained "
             f"{found.batches} batches of {found.name}: "
@@ -195,7 +208,7 @@ def _tell_bare_loop(session: Session) -> None:
         )
 
 
-def _bare_loops(code: Any, at: int, values: Mapping[str, Any]) -> Iterator[_BareLoop]:
+def _find_bare_loops(code: Any, at: int, values: Mapping[str, Any]) -> Iterator[_BareLoop]:
     """Yield the loops over loaders that train, in the body of the `for` at byte `at`."""
     found = [each for each in dis.get_instructions(code) if each.opname != "CACHE"]
     outer = next((each for each in found if each.offset == at and each.opname == "FOR_ITER"), None)
@@ -208,14 +221,14 @@ def _bare_loops(code: Any, at: int, values: Mapping[str, Any]) -> Iterator[_Bare
         line = each.positions.lineno if each.positions else None
         head = [one for one in within[:number] if one.positions and one.positions.lineno == line]
         body = [one for one in within if each.offset < one.offset < each.argval]
-        if any(_TRAINS.match(name) for one in body for name in _names(one)):
-            for name in (name for one in head for name in _names(one)):
+        if any(_TRAINS.match(name) for one in body for name in _names_read(one)):
+            for name in (name for one in head for name in _names_read(one)):
                 count = known_length(values.get(name)) if _is_loader(values.get(name)) else None
                 if count is not None and count > 1:
                     yield _BareLoop(name, line, count)
 
 
-def _names(each: dis.Instruction) -> list[str]:
+def _names_read(each: dis.Instruction) -> list[str]:
     is_read = each.opname.startswith("LOAD_") and each.opname != "LOAD_CONST"
     return [each.argval] if is_read and isinstance(each.argval, str) else []
 
@@ -229,4 +242,4 @@ def _is_loader(value: Any) -> bool:
     )
 
 
-LOOP_CODES.update({epochs.__code__, steps.__code__, batches.__code__})
+LOOP_CODES.update({iterate_epochs.__code__, iterate_steps.__code__, iterate_batches.__code__})

@@ -20,10 +20,10 @@ from ..rules import Best
 from ..store import format
 from ..store.store import Store
 from ..terminal import warn
-from .passes import Logged
+from .passes import LoggedMetrics
 from .position import Position
 from .report import Reporter
-from .windows import Windows
+from .windows import OrderWindows
 
 PATIENCE_S = 10.0  # wait for ranks that log a metric inside an epoch a little later than rank 0
 TOPIC = "the metric of a Best"
@@ -110,14 +110,14 @@ class Means:
         )
 
 
-class Metrics(msgspec.Struct):
+class MetricsLog(msgspec.Struct):
     """The metrics of one attempt."""
 
     _ranks: Ranks
     _position: Position
     _reporter: Reporter
     means: Means = msgspec.field(default_factory=Means)
-    _logged: Logged = msgspec.field(default_factory=lambda: Logged({}, set()))
+    _logged: LoggedMetrics = msgspec.field(default_factory=lambda: LoggedMetrics({}, set()))
     _left_at: int = -1  # the step of a pass that was left
     _left: dict[str, float] = {}  # and its metrics
     _told: set[str] = set()  # names of metrics that were reported as not finite
@@ -127,7 +127,7 @@ class Metrics(msgspec.Struct):
 
         Drop the values logged so far: that code ran before, and its line exists.
         """
-        self.means, self._logged = Means(stored), Logged({}, set())
+        self.means, self._logged = Means(stored), LoggedMetrics({}, set())
 
     def log(self, values: Values) -> None:
         """Add the values of one call of run.log()."""
@@ -138,7 +138,7 @@ class Metrics(msgspec.Struct):
             # JSON has no such number
             if isinstance(value, str) and name not in self._told and self._ranks.leads:
                 self._told.add(name)
-                self._reporter.tell(
+                self._reporter.warn(
                     f"run.log: {name} is {value} at step {self._position.step}; "
                     "such a value is never the best",
                     kind="metric_not_finite",
@@ -149,15 +149,15 @@ class Metrics(msgspec.Struct):
         """Begin a step of a loop: values logged before it were measured on other weights."""
         self._logged.early.update(self._logged.values)
 
-    def set_aside(self) -> Logged:
+    def take_logged(self) -> LoggedMetrics:
         """Remove and return the logged values, to be written as a separate line later."""
-        taken, self._logged = self._logged, Logged({}, set())
+        taken, self._logged = self._logged, LoggedMetrics({}, set())
         return taken
 
     @contextmanager
-    def instead(self, logged: Logged | None) -> Iterator[None]:
+    def replacing_logged(self, logged: LoggedMetrics | None) -> Iterator[None]:
         """Inside this block, `logged` replaces the logged values."""
-        after = self.set_aside()
+        after = self.take_logged()
         self._logged = logged or self._logged
         yield
         self._logged = after
@@ -174,7 +174,7 @@ class Metrics(msgspec.Struct):
         if not self._logged.values:
             return known
         at = position.epoch if epoch is None else epoch
-        values, early = self.set_aside()
+        values, early = self.take_logged()
         self._reporter.attempt.record(
             "metrics", step=position.step, phase=phase, epoch=at, values=values
         )
@@ -182,7 +182,7 @@ class Metrics(msgspec.Struct):
             {name: value for name, value in values.items() if name not in early}
         )
 
-    def keep_last_line(self) -> None:
+    def rewrite_last_line(self) -> None:
         """Write again the values that an earlier attempt logged after the loop: this attempt
         does not run that code.
         """
@@ -194,14 +194,14 @@ class Metrics(msgspec.Struct):
                     "metrics", **{name: line[name] for name in ("step", "phase", "epoch", "values")}
                 )
 
-    def flush_left(self, logged: Logged) -> None:
+    def flush_left_pass(self, logged: LoggedMetrics) -> None:
         """Write the line of a pass that was left; it counts as a step."""
-        with self.instead(logged):
+        with self.replacing_logged(logged):
             self._left = self.flush("step")
         self._left_at = self._position.step
 
 
-class Bests(msgspec.Struct):
+class BestTracker(msgspec.Struct):
     """The values that a new best must beat, and which metrics of `Best` are logged where.
 
     With several ranks, rank 0's metrics decide.
@@ -210,18 +210,18 @@ class Bests(msgspec.Struct):
     _rules: list[Best]
     _ranks: Ranks
     _store: Store
-    _windows: Windows | None
+    _windows: OrderWindows | None
     _in_flight: list[retention.CheckpointFacts] = []  # of the save that is not committed yet
     # checkpoints to beat; None: read them again
     _ranked: list[retention.CheckpointFacts] | None = None
     _missed: set[str] = set()  # metrics that were not logged, and already reported
     _shared: set[str] = set()  # metrics that all ranks log inside epochs, as far as is known
 
-    def forget(self, in_flight: retention.CheckpointFacts | None) -> None:
+    def reload_later(self, in_flight: retention.CheckpointFacts | None) -> None:
         """Read the checkpoints again: a save has begun, which is now `in_flight`, or has ended."""
         self._ranked, self._in_flight = None, [] if in_flight is None else [in_flight]
 
-    def is_new(self, metrics: Measured, *, at_end: bool) -> bool:
+    def is_new_best(self, metrics: Measured, *, at_end: bool) -> bool:
         """Return whether these metrics, or rank 0's, are a new best. `at_end`: of an epoch.
 
         At the end of an epoch only rank 0 must have them. Inside an epoch the ranks exchange no
@@ -229,9 +229,9 @@ class Bests(msgspec.Struct):
         """
         ranks, windows = self._ranks, self._windows
         if ranks.alone or not self._rules:
-            return self._beats(metrics)
+            return self._beats_best(metrics)
         if at_end:
-            return _told(ranks, ranks.leads and self._beats(metrics))
+            return _announce_answer(ranks, ranks.leads and self._beats_best(metrics))
         measured = sorted({rule.metric for rule in self._rules} & metrics.keys())
         if not measured or windows is None:
             return False
@@ -240,10 +240,10 @@ class Bests(msgspec.Struct):
             for metric in {*measured} - self._shared:
                 ranks.mark(f"logs {metric}")
             self._shared.update(measured)
-            return _told(here, mine=False)
+            return _announce_answer(here, mine=False)
         shared = all(self._is_shared(metric) for metric in measured)
         windows.spent.append(here)
-        return _told(here, shared and self._beats(metrics))
+        return _announce_answer(here, shared and self._beats_best(metrics))
 
     def _is_shared(self, metric: str) -> bool:
         """Whether every rank logs the metric inside an epoch; determined once."""
@@ -264,11 +264,11 @@ class Bests(msgspec.Struct):
             )
         return shared
 
-    def _beats(self, metrics: Measured) -> bool:
+    def _beats_best(self, metrics: Measured) -> bool:
         measured = [rule for rule in self._rules if rule.metric in metrics]
         if measured and self._ranked is None:
             try:
-                facts = self._committed()
+                facts = self._checkpoint_facts()
             except OSError:  # the disk fails: one save too many is better than losing a best one
                 return True
             best = {
@@ -282,18 +282,18 @@ class Bests(msgspec.Struct):
             retention.beats(metrics[rule.metric], rule, self._ranked or ()) for rule in measured
         )
 
-    def _committed(self) -> list[retention.CheckpointFacts]:
+    def _checkpoint_facts(self) -> list[retention.CheckpointFacts]:
         """Facts of the committed checkpoints and of the one in flight."""
         return [*self._store.facts(), *self._in_flight]
 
-    def warn_of_the_unmeasured(self, metrics: Measured) -> None:
+    def warn_of_unlogged_metrics(self, metrics: Measured) -> None:
         """Warn once of a `Best` whose metric is never logged:
         it keeps nothing. A typing error is a likely cause.
         """
         for rule in self._rules:
             if rule.metric not in metrics and rule.metric not in self._missed:
                 with suppress(OSError):  # the disk fails: the next epoch looks again
-                    known = any(rule.metric in facts.metrics for facts in self._committed())
+                    known = any(rule.metric in facts.metrics for facts in self._checkpoint_facts())
                     self._missed.add(rule.metric)
                     if not known:
                         had = (
@@ -307,5 +307,5 @@ class Bests(msgspec.Struct):
                         )
 
 
-def _told(ranks: Ranks, mine: bool) -> bool:
+def _announce_answer(ranks: Ranks, mine: bool) -> bool:
     return ranks.announce(TOPIC, b"yes" if mine else b"") == b"yes"

@@ -35,7 +35,7 @@ class RemoteCheckpoint(NamedTuple):
     finite: bool = True  # whether its weights are finite
 
 
-class Present:
+class RunLineage:
     """The run's lineage, according to its directory and the places.
 
     Raises:
@@ -47,20 +47,20 @@ class Present:
     ) -> None:
         self._logs = [log for log in logs if log.restored is not None]
         self._seen = dict(seen)
-        self._here = [*_held_here(local)]
+        self._here = [*_local_checkpoints(local)]
         self.head: int | None = None  # the newest attempt that has begun
         self._chosen: list[LineageCheckpoint] = []
-        self._look()
+        self._compute_lineage()
 
-    def _look(self) -> None:
+    def _compute_lineage(self) -> None:
         _require_one_owner(
             [*self._claims(), *(Claim(attempt=log.attempt, owner=log.owner) for log in self._logs)]
         )
         try:
             known = [(claim.attempt, claim.origin) for claim in self._claims()]
-            came_from = lineage.origins([*known, *_origins(self._logs)])
+            came_from = lineage.origins([*known, *_resume_origins(self._logs)])
         except ValueError as error:
-            raise _forked(str(error)) from None
+            raise _forked_error(str(error)) from None
         there = ((place, each) for place, seen in [*self._seen.items()] for each in seen.copies)
         held = [
             *self._here,
@@ -76,7 +76,7 @@ class Present:
         # of a list: another thread may add a place meanwhile
         return (claim for each in [*self._seen.values()] for claim in each.claims)
 
-    def see(self, place: int, seen: PlaceState) -> Mapping[str, PlaceCopy]:
+    def add_place(self, place: int, seen: PlaceState) -> Mapping[str, PlaceCopy]:
         """Add the content of a place that answered late; return its copies of the lineage.
 
         Raises:
@@ -84,19 +84,19 @@ class Present:
         """
         self._seen[place] = seen
         try:
-            self._look()
+            self._compute_lineage()
         except UsageError:
             del self._seen[place]
             raise
-        return self.copies(place)
+        return self.copies_at(place)
 
-    def went_on(self, attempt: int, origin: ResumeOrigin) -> None:
+    def note_resume(self, attempt: int, origin: ResumeOrigin) -> None:
         """Note that this attempt resumes from `origin`."""
         mine = Claim(attempt=attempt, owner=owner.me(), origin=origin)
         self._seen[HERE] = PlaceState(run=None, claims=[mine])
-        self._look()
+        self._compute_lineage()
 
-    def copies(self, place: int) -> dict[str, PlaceCopy]:
+    def copies_at(self, place: int) -> dict[str, PlaceCopy]:
         """The copies of the lineage at one place, by name."""
         inside = {
             (each.attempt, each.name, each.digest) for each in self._chosen if place in each.places
@@ -107,7 +107,7 @@ class Present:
             if (copy.attempt, copy.name, copy.digest) in inside
         }
 
-    def halves(self, place: int) -> list[tuple[int, str]]:
+    def incomplete_copies(self, place: int) -> list[tuple[int, str]]:
         """Return attempt and name of each incomplete copy at one place that nobody will complete.
 
         Only attempts of the lineage count.
@@ -116,11 +116,13 @@ class Present:
         while attempt is not None and attempt not in line:
             line.add(attempt)
             attempt = self._came_from.get(attempt, ResumeOrigin(None)).attempt
-        gone = {claim.attempt for claim in self._seen[place].claims if not may_live(claim)} & line
+        gone = {
+            claim.attempt for claim in self._seen[place].claims if not may_be_running(claim)
+        } & line
         rests = (rest for rest in self._seen[place].rests if rest.why == NO_MANIFEST)
         return [(rest.attempt, rest.name) for rest in rests if rest.attempt in gone]
 
-    def found(self) -> list[RemoteCheckpoint]:
+    def checkpoints_at_places(self) -> list[RemoteCheckpoint]:
         """The checkpoints of the lineage that lie at places, the newest first."""
         merged: dict[str, RemoteCheckpoint] = {}
         finite = {
@@ -138,7 +140,7 @@ class Present:
             reverse=True,
         )
 
-    def strays(self) -> list[str]:
+    def orphaned_checkpoints(self) -> list[str]:
         """Return names of the local checkpoints that are not in the lineage,
         which was made elsewhere.
         """
@@ -148,12 +150,12 @@ class Present:
         return [each.name for each in self._here if each.digest not in inside]
 
     @property
-    def begins_afresh(self) -> bool:
+    def began_from_scratch(self) -> bool:
         """Whether the newest attempt began from scratch, or there is none."""
         return self._afresh
 
 
-def may_live(claim: Claim) -> bool:
+def may_be_running(claim: Claim) -> bool:
     """Whether the process that made a claim may still be running."""
     if claim.ended or owner.precedes(claim.owner):
         return False
@@ -164,7 +166,7 @@ def may_live(claim: Claim) -> bool:
     )
 
 
-def origin_of(log: Log, before: Log | None) -> ResumeOrigin:
+def resume_origin_of(log: Log, before: Log | None) -> ResumeOrigin:
     """Return the checkpoint that an attempt resumed from, according to the directory's journals."""
     noted = next(log.newest("mirrors"), None)
     if noted is not None:
@@ -178,20 +180,23 @@ def origin_of(log: Log, before: Log | None) -> ResumeOrigin:
     )
 
 
-def _origins(logs: Sequence[Log]) -> Iterator[tuple[int, ResumeOrigin]]:
+def _resume_origins(logs: Sequence[Log]) -> Iterator[tuple[int, ResumeOrigin]]:
     for before, log in zip([None, *logs], logs, strict=False):
-        yield log.attempt, origin_of(log, before)
+        yield log.attempt, resume_origin_of(log, before)
 
 
-def _held_here(local: Sequence[Checkpoint]) -> Iterator[Held]:
+def _local_checkpoints(local: Sequence[Checkpoint]) -> Iterator[Held]:
     for checkpoint in local:
         with suppress(Damaged, NotFound, OSError):  # the restore reports it
             yield Held(
-                HERE, checkpoint.head.attempt, checkpoint.path.name, digest_of(checkpoint.path)
+                HERE,
+                checkpoint.head.attempt,
+                checkpoint.path.name,
+                checkpoint_identity(checkpoint.path),
             )
 
 
-def digest_of(path: Path) -> str:
+def checkpoint_identity(path: Path) -> str:
     """Return the identity of the checkpoint at `path`."""
     return identity(source.whole(path / MANIFEST))
 
@@ -208,10 +213,10 @@ def _require_one_owner(claims: Sequence[Claim]) -> None:
             first = owners.setdefault(claim.attempt, claim.owner)
             if any(first.get(fact) != claim.owner.get(fact) for fact in _SAME):
                 where = f"{owner.describe(first)}; {owner.describe(claim.owner)}"
-                raise _forked(f"attempt {claim.attempt} was made twice: {where}")
+                raise _forked_error(f"attempt {claim.attempt} was made twice: {where}")
 
 
-def _forked(why: str) -> UsageError:
+def _forked_error(why: str) -> UsageError:
     return UsageError(
         "the run went on at two places, each without the other: "
         f"{why}. Choose one: without=PLACE leaves a place out, "

@@ -20,7 +20,7 @@ DRAIN_S = 60.0  # by default, how long the end of a run waits for its last copie
 WITHOUT = "HOLDFAST_WITHOUT"  # as `without`, names separated by commas
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class MirrorOption(msgspec.Struct, frozen=True):
     """One place, as the caller named it."""
 
     url: str  # with its secrets
@@ -29,10 +29,10 @@ class Wanted(msgspec.Struct, frozen=True):
     without: bool  # the run begins even if the place does not answer
 
 
-class Mirroring(msgspec.Struct, frozen=True):
+class MirrorOptions(msgspec.Struct, frozen=True):
     """The places of a run, in the order in which copies are fetched."""
 
-    places: tuple[Wanted, ...]
+    places: tuple[MirrorOption, ...]
     drain_s: float
 
     def __str__(self) -> str:
@@ -41,9 +41,9 @@ class Mirroring(msgspec.Struct, frozen=True):
         return f"{'; '.join(each)}; drain {self.drain_s:g} s"
 
 
-def mirroring(
+def parse_mirror_options(
     mirror: Mirror, without: Place | Collection[Place], drain: float, path: Path
-) -> Mirroring | None:
+) -> MirrorOptions | None:
     """Return what `Run(mirror=, without=, drain=)` asks for; None: no mirrors.
 
     Raises:
@@ -52,24 +52,26 @@ def mirroring(
     """
     _require_seconds(drain)
     left_out = [without] if isinstance(without, str | os.PathLike) else [*without]
-    rules = _rules(mirror)
+    rules = _rules_by_place(mirror)
     if not rules:
         if left_out:
-            raise UsageError(f"without={_text(left_out[0])}: this run has no mirror=")
+            raise UsageError(f"without={_place_text(left_out[0])}: this run has no mirror=")
         return None
     from ..mirror.place import shown
 
-    names = {_text(url): shown(_text(url)) for url in rules}
-    absent = _absent(left_out, names)
+    names = {_place_text(url): shown(_place_text(url)) for url in rules}
+    absent = _optional_places(left_out, names)
     found = tuple(
-        Wanted(_text(url), names[_text(url)], rule, names[_text(url)] in absent)
+        MirrorOption(
+            _place_text(url), names[_place_text(url)], rule, names[_place_text(url)] in absent
+        )
         for url, rule in rules.items()
     )
-    _require_apart(found, path)
-    return Mirroring(found, float(drain))
+    _require_distinct_places(found, path)
+    return MirrorOptions(found, float(drain))
 
 
-def named(place: str, what: str) -> str:
+def prefix_with_place(place: str, what: str) -> str:
     """Return `what` with the place's name before it, unless it begins with that."""
     return what if what.startswith(place) else f"{place}: {what}"
 
@@ -80,7 +82,7 @@ def _require_seconds(drain: float) -> None:
         raise UsageError(f"drain={drain!r}: give a number of seconds from 0")
 
 
-def _rules(mirror: Mirror) -> dict[Place, Rule | None]:
+def _rules_by_place(mirror: Mirror) -> dict[Place, Rule | None]:
     if mirror is None:
         return {}
     if isinstance(mirror, str | os.PathLike):
@@ -89,16 +91,18 @@ def _rules(mirror: Mirror) -> dict[Place, Rule | None]:
         if not isinstance(mirror, Iterable):
             raise UsageError(f"mirror: {mirror!r} is no URL and no folder, nor several of them")
         listed = [*mirror]
-        if len({*map(_text, listed)}) < len(listed):
+        if len({*map(_place_text, listed)}) < len(listed):
             raise UsageError("mirror: a place is named twice")
         return dict.fromkeys(listed)
     for url, rule in mirror.items():
         if not isinstance(rule, Rule):
-            raise UsageError(f"mirror: {_shown(url)} wants a rule, as in Last(2), not {rule!r}")
+            raise UsageError(
+                f"mirror: {_display_name(url)} wants a rule, as in Last(2), not {rule!r}"
+            )
     return dict(mirror)
 
 
-def _absent(left_out: Iterable[Place], names: Mapping[str, str]) -> set[str]:
+def _optional_places(left_out: Iterable[Place], names: Mapping[str, str]) -> set[str]:
     """The shown names of the places that need not answer.
     The environment may speak of other runs' places, too.
     """
@@ -107,14 +111,14 @@ def _absent(left_out: Iterable[Place], names: Mapping[str, str]) -> set[str]:
     ]
     known = {*names.values()}
     for place in left_out:
-        if _shown(place) not in known:
+        if _display_name(place) not in known:
             raise UsageError(
-                f"without={_shown(place)}: the run's mirrors are {', '.join(sorted(known))}"
+                f"without={_display_name(place)}: the run's mirrors are {', '.join(sorted(known))}"
             )
-    return {_shown(place) for place in [*left_out, *of_environment]} & known
+    return {_display_name(place) for place in [*left_out, *of_environment]} & known
 
 
-def _require_apart(found: Collection[Wanted], path: Path) -> None:
+def _require_distinct_places(found: Collection[MirrorOption], path: Path) -> None:
     if len({place.shown for place in found}) < len(found):
         raise UsageError(
             f"mirror: a place is named twice: {', '.join(place.shown for place in found)}"
@@ -131,13 +135,13 @@ def _require_apart(found: Collection[Wanted], path: Path) -> None:
             )
 
 
-def _shown(place: Place) -> str:
+def _display_name(place: Place) -> str:
     from ..mirror.place import shown
 
-    return shown(_text(place))
+    return shown(_place_text(place))
 
 
-def _text(place: Place) -> str:
+def _place_text(place: Place) -> str:
     text = os.fspath(place)
     if not isinstance(text, str) or not text:
         raise UsageError(f"mirror: {place!r} is no URL and no folder")

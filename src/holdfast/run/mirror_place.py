@@ -44,7 +44,7 @@ class MirrorPlace:
         self._said_down = False  # what was printed about it
         self._said_s = {True: -SAY_S, False: -SAY_S}  # when each was printed
 
-    def missing(self, local: Sequence[CheckpointFacts]) -> list[str]:
+    def missing_checkpoints(self, local: Sequence[CheckpointFacts]) -> list[str]:
         """Names of the checkpoints that are to be copied."""
         if self.left_alone or not self.begun:
             return []
@@ -52,76 +52,76 @@ class MirrorPlace:
         return waiting.waiting(sound, [*self.there.values()], self.rule)
 
     @property
-    def is_quiet(self) -> bool:
+    def is_stalled(self) -> bool:
         """Whether a copy has made no progress for long."""
         return bool(self.copying) and time.monotonic() - self._heard_s > QUIET_S
 
     # Events
     # ----------------------------------------------------------------------------------------------
 
-    def joined(self, seen: PlaceState) -> None:
+    def note_claimed(self, seen: PlaceState) -> None:
         """Note that the place is claimed, and what lies there."""
         self.seen = seen
 
-    def begins(self, there: Mapping[str, CheckpointFacts]) -> None:
+    def note_lineage_copies(self, there: Mapping[str, CheckpointFacts]) -> None:
         """Note which of its copies are of this run's lineage:
         from now on checkpoints are copied.
         """
         self.there, self.begun, self.served = there, True, True
 
-    def is_next(self, name: str) -> None:
+    def queue_if_idle(self, name: str) -> None:
         """Note that `name` is to be copied, unless another one is being copied."""
         if self.begun and not self.left_alone and name not in self.there:
             self.copying = self.copying or name
 
-    def copies(self, name: str) -> None:
+    def note_copying(self, name: str) -> None:
         """Note what is being copied; "": nothing is."""
         self.copying = name
 
-    def loses_worker(self) -> None:
+    def note_worker_lost(self) -> None:
         self.copying, self.drained, self.served = "", False, False
 
-    def drains(self) -> None:
+    def note_drained(self) -> None:
         """Note that nothing is left to do there."""
         self.drained = True
 
-    def leave_alone(self) -> None:
+    def abandon(self) -> None:
         self.left_alone = True
 
-    def refuses_removals(self) -> bool:
+    def note_removal_refused(self) -> bool:
         """Note that it does; return whether that is new."""
         was, self.keeps_all = self.keeps_all, True
         return not was
 
-    def heard(self) -> None:
+    def note_progress(self) -> None:
         """Note a sign of life."""
         self._heard_s = time.monotonic()
 
-    def copied(self, name: str, facts: CheckpointFacts | None, took_s: float) -> None:
+    def note_copied(self, name: str, facts: CheckpointFacts | None, took_s: float) -> None:
         """Note a verified copy. Without `facts` the checkpoint was pruned meanwhile."""
         self.there = {**self.there, name: facts} if facts is not None else self.there
         self.took_s, self._last_took_s = max(self._last_took_s, took_s), took_s
 
-    def removed(self, name: str, *, whole: bool) -> None:
+    def note_removed(self, name: str, *, whole: bool) -> None:
         """Note a removal; without `whole`, of files that are no copy."""
         self.keeps_all = False
         if whole:
             self.there = {each: facts for each, facts in self.there.items() if each != name}
 
-    def give_up(self, name: str) -> None:
+    def give_up_checkpoint(self, name: str) -> None:
         """Note that this checkpoint is never copied."""
         self._damaged |= {name}
 
-    def goes_down(self, why: str) -> bool:
+    def note_interrupted(self, why: str) -> bool:
         """Note why copying is interrupted; return whether that is new."""
         was, self.down = self.down, why
         return not was
 
-    def comes_back(self) -> None:
+    def note_answering(self) -> None:
         self.down = ""
 
     @property
-    def say_in_s(self) -> float:
+    def next_message_in_s(self) -> float:
         """Return the seconds until the next line that copying is interrupted,
         or that the place answers again.
         """
@@ -129,7 +129,7 @@ class MirrorPlace:
             return NEVER
         return max(0.0, self._said_s[bool(self.down)] + SAY_S - time.monotonic())
 
-    def said(self) -> None:
+    def note_message_printed(self) -> None:
         """Note that the line was printed."""
         self._said_down = bool(self.down)
         self._said_s[self._said_down] = time.monotonic()

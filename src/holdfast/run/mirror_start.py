@@ -29,12 +29,12 @@ from ..store.store import Store
 from ..terminal import say, warn
 from . import settings
 from .checkpoint_fetcher import CheckpointFetcher
-from .mirror_lineage import Present, may_live
-from .mirror_options import WITHOUT, Mirroring, Wanted, named
+from .mirror_lineage import RunLineage, may_be_running
+from .mirror_options import WITHOUT, MirrorOption, MirrorOptions, prefix_with_place
 from .mirror_place import MirrorPlace
 from .mirrors import END_S, Mirrors
 from .options import Options
-from .submission_guard import Entry, require_same
+from .submission_guard import SubmissionEntry, require_same_entry
 
 LOOK_S = 30.0  # how long a place may take to list its content
 TOLD_S = 3.0  # after so long without an answer the place is asked again, and that is reported
@@ -44,7 +44,7 @@ STRANGE = ("later", "taken")  # another attempt began meanwhile
 class MirrorStart:
     """The places of a run until its attempt is claimed, on rank 0."""
 
-    def __init__(self, mirroring: Mirroring, options: Options, store: Store) -> None:
+    def __init__(self, mirroring: MirrorOptions, options: Options, store: Store) -> None:
         self._mirroring, self._root, self._index = mirroring, store.root, store.index
         self._shown = [place.shown for place in mirroring.places]
         self._take_over, self._allow_fresh = store.take_over, options.allow_fresh
@@ -53,7 +53,7 @@ class MirrorStart:
         self._late = {number for number, place in enumerate(mirroring.places) if place.without}
         self._seen: dict[int, PlaceState] = {}
 
-    def look(self, logs: Sequence[Log]) -> Elsewhere:
+    def query_places(self, logs: Sequence[Log]) -> Elsewhere:
         """Ask all places for their content; return the facts that the claim of the run's directory
         needs.
 
@@ -64,21 +64,25 @@ class MirrorStart:
                 that can be used.
         """
         self._client.start()
-        answers = self._ask("look", {})
+        answers = self._ask_places("look", {})
         for number, answer in answers.items():
             if answer.kind == "unusable":  # nothing newer can lie there
-                raise UsageError(f"{self._root}: {named(self._shown[number], answer.text)}")
-        self._seen = _contents(answers)
+                raise UsageError(
+                    f"{self._root}: {prefix_with_place(self._shown[number], answer.text)}"
+                )
+        self._seen = _place_states(answers)
         for number, answer in answers.items():
             if answer.kind is not None:
                 self._require_answer(number, answer.text, logs)
         run = self._run_id()
-        self._refuse_the_living(logs)
+        self._require_no_live_attempt(logs)
         claims = [claim.attempt for seen in self._seen.values() for claim in seen.claims]
         copies = [copy.attempt for seen in self._seen.values() for copy in seen.copies]
         return Elsewhere(run, max([*claims, *copies], default=0))
 
-    def require_ours(self, entered: Mapping[str, Any], accepted: Collection[str]) -> None:
+    def require_same_submission(
+        self, entered: Mapping[str, Any], accepted: Collection[str]
+    ) -> None:
         """Require that the newest attempt at the places belongs to this submission.
 
         Raises:
@@ -93,7 +97,7 @@ class MirrorStart:
         if entered and claims:
             number, newest = max(claims, key=lambda each: each[1].attempt)
             place = self._shown[number]
-            require_same(place, newest.entered, Entry(**entered), accepted)
+            require_same_entry(place, newest.entered, SubmissionEntry(**entered), accepted)
 
     def claim(self, store: Store, entered: Mapping[str, Any]) -> Mirrors:
         """Claim the places for the attempt that has claimed the run's directory.
@@ -104,7 +108,7 @@ class MirrorStart:
         """
         attempt = store.claim()
         try:
-            return self._claimed(store, attempt, entered)
+            return self._claim_places(store, attempt, entered)
         except BaseException:
             # the places that are claimed are told of the end
             self._client.tell("drain", until=time.time())
@@ -113,7 +117,7 @@ class MirrorStart:
                 attempt.close("end", step=0, reason="refused")
             raise
 
-    def _claimed(self, store: Store, attempt: Attempt, entered: Mapping[str, Any]) -> Mirrors:
+    def _claim_places(self, store: Store, attempt: Attempt, entered: Mapping[str, Any]) -> Mirrors:
         run_json = (self._root / "run.json").read_text()
         claim = {
             "attempt": attempt.number,
@@ -124,11 +128,11 @@ class MirrorStart:
         # its answer is what lies there now: who has claimed before is listed, who claims later
         # stops this attempt
         self._client.claim(claim)
-        answers = self._ask("claim", claim)
-        self._require_all(answers)
+        answers = self._ask_places("claim", claim)
+        self._require_answers(answers)
         for number in self._late:
             self._client.tell("claim", number, **claim)
-        self._seen = _contents(answers)
+        self._seen = _place_states(answers)
         for place in (
             self._shown[number] for number, answer in answers.items() if not answer.facts["atomic"]
         ):
@@ -136,8 +140,8 @@ class MirrorStart:
                 f"{self._root}: {place} knows no exclusive write: "
                 "two starts in the same second may both claim it"
             )
-        self._tell_unusable(store)
-        present = Present(store.checkpoints(), attempt.earlier, self._seen)
+        self._warn_of_unusable_copies(store)
+        present = RunLineage(store.checkpoints(), attempt.earlier, self._seen)
         places = [
             MirrorPlace(number, wanted.shown, _rule(wanted, store), self._seen.get(number))
             for number, wanted in enumerate(self._mirroring.places)
@@ -145,7 +149,7 @@ class MirrorStart:
         fetcher = CheckpointFetcher(store, self._client, self._shown, present)
         return Mirrors(fetcher, places, self._mirroring.drain_s)
 
-    def _tell_unusable(self, store: Store) -> None:
+    def _warn_of_unusable_copies(self, store: Store) -> None:
         """Warn of copies with a manifest that cannot be used,
         if they would be the newest checkpoint.
         """
@@ -162,7 +166,7 @@ class MirrorStart:
     # The places' answers
     # -----------------------------------------------------------------------------------------
 
-    def _ask(self, do: str, args: Mapping[str, Any]) -> dict[int, Event]:
+    def _ask_places(self, do: str, args: Mapping[str, Any]) -> dict[int, Event]:
         """Ask all places that must answer at the same time."""
         asked = [
             number for number in range(len(self._mirroring.places)) if number not in self._late
@@ -187,7 +191,7 @@ class MirrorStart:
         self._client.failing.clear()
         return self._client.ask(do, args, asked, LOOK_S, look)
 
-    def _require_all(self, answers: Mapping[int, Event]) -> None:
+    def _require_answers(self, answers: Mapping[int, Event]) -> None:
         for number, answer in answers.items():
             if answer.kind in STRANGE:
                 raise Superseded(
@@ -196,7 +200,7 @@ class MirrorStart:
             if answer.kind == "foreign":
                 raise UsageError(answer.text)
             if answer.kind is not None:
-                raise self._unanswered(number, answer.text)
+                raise self._no_answer_error(number, answer.text)
 
     def _require_answer(self, number: int, why: str, logs: Sequence[Log]) -> None:
         """Continue without a place that did not answer, if it certainly holds nothing newer or
@@ -208,9 +212,9 @@ class MirrorStart:
         elif not here and self._allow_fresh:
             known = "allow_fresh=True: it is not asked for checkpoints"
         else:
-            raise self._unanswered(number, why)
+            raise self._no_answer_error(number, why)
         self._late.add(number)
-        said = named(self._shown[number], why)
+        said = prefix_with_place(self._shown[number], why)
         warn(f"{self._root}: {said}; the run begins without it ({known})")
 
     def _is_newest(self, logs: Sequence[Log]) -> bool:
@@ -226,11 +230,11 @@ class MirrorStart:
                 return True
         return False
 
-    def _unanswered(self, number: int, why: str) -> StoreError:
+    def _no_answer_error(self, number: int, why: str) -> StoreError:
         place = self._shown[number]
         fresh = "" if self._index.names() else ", and allow_fresh=True to begin from scratch"
         return StoreError(
-            f"{self._root}: {named(place, why)}. "
+            f"{self._root}: {prefix_with_place(place, why)}. "
             "It may hold newer checkpoints than this directory, so the run does "
             f'not begin. Say without="{place}" or set {WITHOUT} to begin without it{fresh}'
         )
@@ -252,7 +256,7 @@ class MirrorStart:
             )
         return next(iter(ids), None)
 
-    def _refuse_the_living(self, logs: Sequence[Log]) -> None:
+    def _require_no_live_attempt(self, logs: Sequence[Log]) -> None:
         """Require that no attempt at a place may still be running.
 
         Raises:
@@ -263,7 +267,7 @@ class MirrorStart:
             newest = max(seen.claims, key=lambda claim: claim.attempt, default=None)
             if newest is None or self._take_over or here.get(newest.attempt) == newest.owner != {}:
                 continue  # the claim of the directory asks about its own
-            if may_live(newest):
+            if may_be_running(newest):
                 raise UsageError(
                     f"{self._shown[number]}: attempt {newest.attempt} may still be running: "
                     f"{owner.describe(newest.owner)}. Stop it first; "
@@ -272,16 +276,18 @@ class MirrorStart:
                 )
 
 
-def _contents(answers: Mapping[int, Event]) -> dict[int, PlaceState]:
+def _place_states(answers: Mapping[int, Event]) -> dict[int, PlaceState]:
     good = {number: answer.facts for number, answer in answers.items() if answer.kind is None}
     return {number: msgspec.convert(facts, PlaceState) for number, facts in good.items()}
 
 
-def _rule(wanted: Wanted, store: Store) -> Rule:
+def _rule(wanted: MirrorOption, store: Store) -> Rule:
     return wanted.rule or store.keep or Last(1)
 
 
-def claim(options: Options, store: Store, entered: Mapping[str, Any]) -> Mirrors | None:
+def claim_run_and_places(
+    options: Options, store: Store, entered: Mapping[str, Any]
+) -> Mirrors | None:
     """Claim the run's directory and all its places; None: the run has no mirrors. `entered`: the
     submission's entry.
 
@@ -300,8 +306,8 @@ def claim(options: Options, store: Store, entered: Mapping[str, Any]) -> Mirrors
     start = MirrorStart(mirroring, options, store)
     try:
         with writing(store.root, "begin"):
-            store.know(start.look(journal.logs(store.root)))
-            start.require_ours(entered, options.accept)
+            store.know(start.query_places(journal.logs(store.root)))
+            start.require_same_submission(entered, options.accept)
             store.claim()
             return start.claim(store, entered)
     except BaseException:

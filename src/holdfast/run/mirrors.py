@@ -25,7 +25,7 @@ from ..retention import CheckpointFacts
 from ..terminal import say, warn
 from ..threads import Condition, Latch
 from .checkpoint_fetcher import CheckpointFetcher
-from .mirror_options import named
+from .mirror_options import prefix_with_place
 from .mirror_place import NEVER, MirrorPlace
 
 TOLD_S = 1.0  # a wait at the end of the run that takes longer is announced
@@ -35,7 +35,7 @@ END_S = 2.0  # to note that the attempt has ended, after copies were cut
 FACTS = ("size_bytes", "sent_bytes", "took_s", "how")  # of a copy, in the journal
 
 
-class Lacking(NamedTuple):
+class MissingCopy(NamedTuple):
     """A checkpoint, and a place where it is not."""
 
     checkpoint: str
@@ -64,31 +64,31 @@ class Mirrors:
     # From the loop, and from the thread that saves
     # ---------------------------------------------------------------
 
-    def begin(self, restored: str | None) -> None:
+    def start_copying(self, restored: str | None) -> None:
         """Begin to copy: the run's own checkpoint `restored` is restored; None: the run begins
         with another state.
         """
         present = self.fetcher.present
         origin = ResumeOrigin(None) if restored is None else ResumeOrigin(present.head, restored)
-        present.went_on(self._attempt.number, origin)
+        present.note_resume(self._attempt.number, origin)
         there = {
-            place.shown: sorted(present.copies(place.index)) if place.seen else []
+            place.shown: sorted(present.copies_at(place.index)) if place.seen else []
             for place in self.places
         }
         self._attempt.record("mirrors", places=there, attempt=origin.attempt, name=origin.name)
         self._origin = origin
         for place in self.places:
-            self._begin(place)
+            self._start_copying_to(place)
 
-    def committed(self) -> None:
+    def note_commit(self) -> None:
         """Note that a checkpoint was committed: where nothing is being copied, it is the next."""
         self._gave_way = False
-        newest = _newest(self._local())
+        newest = _newest_name(self._local_checkpoints())
         for place in self.places:
-            place.is_next(newest)
+            place.queue_if_idle(newest)
         self._client.tell("committed")
 
-    def look(self) -> None:
+    def raise_if_superseded(self) -> None:
         """Raise what was found.
 
         Raises:
@@ -103,8 +103,12 @@ class Mirrors:
         """
         if self._gave_way or self._closed:
             return ()
-        local = self._local()
-        names = {name for place in self.places for name in [place.copying, *place.missing(local)]}
+        local = self._local_checkpoints()
+        names = {
+            name
+            for place in self.places
+            for name in [place.copying, *place.missing_checkpoints(local)]
+        }
         return names - {""}
 
     def give_way(self) -> None:
@@ -117,16 +121,16 @@ class Mirrors:
         warn(
             f"{self._root}: the disk is full: {', '.join(names)} may be removed before being copied"
         )
-        newest = _newest(self._local())
+        newest = _newest_name(self._local_checkpoints())
         self._client.tell("yield", newest=newest)
         # an open file keeps its space
-        if not Condition().wait_for(lambda: not self._copies_older(newest), CANCEL_S):
+        if not Condition().wait_for(lambda: not self._is_copying_older(newest), CANCEL_S):
             self._client.end_worker()
             for place in self.places:
-                place.loses_worker()
+                place.note_worker_lost()
 
     @property
-    def drain_s(self) -> float:
+    def expected_drain_s(self) -> float:
         """How long the last copies will probably take at the end of the run."""
         expected = [
             place.took_s * (1 + bool(place.copying)) for place in self.places if not place.down
@@ -158,35 +162,35 @@ class Mirrors:
             if place.served or place.seen is None or self._origin is None:
                 self._client.tell("drain", place.index, until=self._drain_until)
         if not self._drained.wait(min(TOLD_S, limit_s)) and limit_s > TOLD_S:
-            if self.undrained:
+            if self.missing_copies:
                 say(
                     f"{self._root}: waits for the copies of "
-                    f"{self.undrained[0].checkpoint}, at most {limit_s:.0f} s"
+                    f"{self.missing_copies[0].checkpoint}, at most {limit_s:.0f} s"
                 )
             self._drained.wait(limit_s - TOLD_S)
         self._drained.wait(max(0.0, min(END_S, until - time.time())))
-        for each in self.undrained:
+        for each in self.missing_copies:
             self._attempt.record("undrained", **each._asdict())
-        self.look()
+        self.raise_if_superseded()
         # the run is saved and closed; the places without the checkpoint are reported as well
         with suppress(DiskError):
             self._attempt.flush(sync=True)
 
     @property
-    def undrained(self) -> list[Lacking]:
+    def missing_copies(self) -> list[MissingCopy]:
         """The places that lack the newest checkpoint."""
         newest = None
         with suppress(OSError):  # the disk fails
             newest = next((each.path.name for each in self._store.index.newest_first()), None)
         return [
-            Lacking(newest, each.shown)
+            MissingCopy(newest, each.shown)
             for each in self.places
             if newest is not None and newest not in each.there
         ]
 
-    def say_undrained(self) -> None:
+    def report_missing_copies(self) -> None:
         """Tell, as the last line, which places lack the newest checkpoint."""
-        if lacking := self.undrained:
+        if lacking := self.missing_copies:
             where = ", ".join(each.place for each in lacking)
             say(
                 f"{self._root}: {lacking[0].checkpoint} is not at {where}; "
@@ -201,92 +205,96 @@ class Mirrors:
     # In the client's thread
     # --------------------------------------------------------------------------------------
 
-    def handle(self, event: Event) -> None:
+    def handle_event(self, event: Event) -> None:
         """Keep account of what happened at a place."""
         place = self.places[event.place]
-        place.heard()
+        place.note_progress()
         if place.left_alone and event.what != "drained":
             return
         match event.what:
             case "joined":
-                place.joined(msgspec.convert(event.facts, PlaceState))
-                self._begin(place)
+                place.note_claimed(msgspec.convert(event.facts, PlaceState))
+                self._start_copying_to(place)
             case "copying":
-                place.copies(event.name)
+                place.note_copying(event.name)
             case "copied":
-                facts = next((each for each in self._local() if each.name == event.name), None)
-                place.copied(event.name, facts, event.facts["took_s"])
-                self._comes_back(place)
+                facts = next(
+                    (each for each in self._local_checkpoints() if each.name == event.name), None
+                )
+                place.note_copied(event.name, facts, event.facts["took_s"])
+                self._note_answering(place)
                 facts_of = {fact: event.facts[fact] for fact in FACTS}
                 self._attempt.record(
                     "mirrored", place=place.shown, checkpoint=event.name, **facts_of
                 )
             case "removed":
-                place.removed(event.name, whole=event.facts["whole"])
+                place.note_removed(event.name, whole=event.facts["whole"])
                 what = "checkpoint" if event.facts["whole"] else "half"
                 self._attempt.record("mirror_removed", place=place.shown, **{what: event.name})
             case "kept":
-                if place.refuses_removals():
-                    self._tell(
+                if place.note_removal_refused():
+                    self._report(
                         place, f"{event.name} is not removed there: {event.text}", event.name
                     )
             case "damaged":
-                place.give_up(event.name)
-                self._tell(
+                place.give_up_checkpoint(event.name)
+                self._report(
                     place,
                     f"{event.name} is damaged here, and was not copied: {event.text}",
                     event.name,
                 )
             case "failing":
-                self._tell_down(place, event.text, event.name)
+                self._report_interrupted(place, event.text, event.name)
             case "back":
-                self._comes_back(place)
+                self._note_answering(place)
             case "lost":
-                self._lose(place, event)
+                self._handle_lost_place(place, event)
             case "drained":
-                place.drains()
+                place.note_drained()
                 self._check_drained()
 
-    def lost(self, why: str) -> None:
+    def on_worker_lost(self, why: str) -> None:
         """Note that the worker has ended."""
-        local = self._local()
+        local = self._local_checkpoints()
         for place in self.places:
-            if place.copying or place.missing(local):
-                self._tell_down(place, why, place.copying)
-            place.loses_worker()
+            if place.copying or place.missing_checkpoints(local):
+                self._report_interrupted(place, why, place.copying)
+            place.note_worker_lost()
 
-    def tick(self) -> None:
+    def on_tick(self) -> None:
         """Say what is due."""
         for place in self.places:
-            if place.is_quiet:
-                self._tell_down(place, "nothing was heard from it for a minute", place.copying)
-            if place.say_in_s <= 0:
-                self._say_how(place)
+            if place.is_stalled:
+                self._report_interrupted(
+                    place, "nothing was heard from it for a minute", place.copying
+                )
+            if place.next_message_in_s <= 0:
+                self._print_copying_state(place)
         self._check_drained()
 
-    def _begin(self, place: MirrorPlace) -> None:
+    def _start_copying_to(self, place: MirrorPlace) -> None:
         """Let the worker copy to a place that it has claimed, once the state is restored."""
         if self._origin is None or place.seen is None or place.left_alone:
             return
         present = self.fetcher.present
         try:
-            copies = present.see(place.index, place.seen)
+            copies = present.add_place(place.index, place.seen)
         except (
             UsageError
         ) as error:  # the place has another lineage; the other places still get their copies
-            self._leave_alone(place, str(error))
+            self._abandon_place(place, str(error))
             return
-        self._note_unheard(place, copies)
-        place.begins({name: each.facts for name, each in copies.items()})
+        self._journal_unreported(place, copies)
+        place.note_lineage_copies({name: each.facts for name, each in copies.items()})
         ours = [(each.attempt, name) for name, each in copies.items()]
         origin = {"attempt": self._origin.attempt, "name": self._origin.name}
-        self._client.begin(place.index, [*ours, *present.halves(place.index)], origin)
+        self._client.begin(place.index, [*ours, *present.incomplete_copies(place.index)], origin)
         if self._gave_way:
-            self._client.tell("yield", place.index, newest=_newest(self._local()))
+            self._client.tell("yield", place.index, newest=_newest_name(self._local_checkpoints()))
         if self._leaving:
             self._client.tell("drain", place.index, until=self._drain_until)
 
-    def _note_unheard(self, place: MirrorPlace, copies: Mapping[str, PlaceCopy]) -> None:
+    def _journal_unreported(self, place: MirrorPlace, copies: Mapping[str, PlaceCopy]) -> None:
         """Journal the copies and removals of a worker that died before it told of them."""
         for name, copy in copies.items():
             if copy.attempt == self._attempt.number and name not in place.there:
@@ -295,7 +303,7 @@ class Mirrors:
         for name in place.there.keys() - copies.keys():
             self._attempt.record("mirror_removed", place=place.shown, checkpoint=name)
 
-    def _lose(self, place: MirrorPlace, event: Event) -> None:
+    def _handle_lost_place(self, place: MirrorPlace, event: Event) -> None:
         """Handle a lost place. Only a later attempt's claim stops the training."""
         if event.kind != "foreign" and place.seen is not None:
             self._superseded = Superseded(
@@ -304,15 +312,15 @@ class Mirrors:
             # the other places need not know of that attempt yet
             self._client.tell("drain", until=0.0)
         else:
-            self._leave_alone(place, event.text)
+            self._abandon_place(place, event.text)
 
-    def _leave_alone(self, place: MirrorPlace, why: str) -> None:
-        place.leave_alone()
-        place.goes_down(why)
+    def _abandon_place(self, place: MirrorPlace, why: str) -> None:
+        place.abandon()
+        place.note_interrupted(why)
         # also if it was reported as down
-        self._tell(place, f"{why}; this attempt leaves it alone", place.copying)
+        self._report(place, f"{why}; this attempt leaves it alone", place.copying)
 
-    def _local(self) -> list[CheckpointFacts]:
+    def _local_checkpoints(self) -> list[CheckpointFacts]:
         """The local checkpoints; those that were known before if the directory does not answer."""
         with suppress(OSError, StoreError):
             self._known = self._store.facts()
@@ -323,29 +331,29 @@ class Mirrors:
             place.drained or place.left_alone or place.seen is None for place in self.places
         ):
             for place in self.places:
-                if place.say_in_s < NEVER:
-                    self._say_how(place)
+                if place.next_message_in_s < NEVER:
+                    self._print_copying_state(place)
             self._drained.set()
 
-    def _tell_down(self, place: MirrorPlace, why: str, name: str) -> None:
+    def _report_interrupted(self, place: MirrorPlace, why: str, name: str) -> None:
         """Report, once in an outage, that copying is interrupted."""
         why = why.removeprefix(f"{place.shown}: ")
-        if not place.left_alone and place.goes_down(why):
+        if not place.left_alone and place.note_interrupted(why):
             self._record_failed(place, why, name)
 
-    def _comes_back(self, place: MirrorPlace) -> None:
+    def _note_answering(self, place: MirrorPlace) -> None:
         if place.down:
-            place.comes_back()
+            place.note_answering()
             self._attempt.record("mirror_back", place=place.shown)
 
-    def _say_how(self, place: MirrorPlace) -> None:
+    def _print_copying_state(self, place: MirrorPlace) -> None:
         """Print that copying is interrupted, or that it continues."""
-        place.said()
+        place.note_message_printed()
         if place.down:
             line = f"copying stands still: {place.down}; training goes on"
-            warn(f"{self._root}: {named(place.shown, line)}")
+            warn(f"{self._root}: {prefix_with_place(place.shown, line)}")
             return
-        lacking = place.missing(self._local())
+        lacking = place.missing_checkpoints(self._local_checkpoints())
         still = "lacks nothing" if not lacking else f"still lacks {', '.join(lacking[:MOST_NAMES])}"
         more = f" and {len(lacking) - MOST_NAMES} more" if len(lacking) > MOST_NAMES else ""
         say(f"{self._root}: {place.shown} answers again, and {still}{more}")
@@ -353,16 +361,16 @@ class Mirrors:
     def _record_failed(self, place: MirrorPlace, why: str, name: str) -> None:
         self._attempt.record("mirror_failed", place=place.shown, error=why, checkpoint=name or None)
 
-    def _tell(self, place: MirrorPlace, line: str, name: str) -> None:
+    def _report(self, place: MirrorPlace, line: str, name: str) -> None:
         self._record_failed(place, line, name)
-        warn(f"{self._root}: {named(place.shown, line)}")
+        warn(f"{self._root}: {prefix_with_place(place.shown, line)}")
 
-    def _copies_older(self, newest: str) -> bool:
+    def _is_copying_older(self, newest: str) -> bool:
         """Whether an older checkpoint than the newest is being copied:
         it may have to be removed.
         """
         return any(place.copying not in ("", newest) for place in self.places)
 
 
-def _newest(local: Sequence[CheckpointFacts]) -> str:
+def _newest_name(local: Sequence[CheckpointFacts]) -> str:
     return max(local, key=waiting.age).name if local else ""

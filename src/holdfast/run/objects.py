@@ -40,32 +40,37 @@ STEERED: WeakSet[Any] = WeakSet()
 
 def adapter_for(target: Any) -> Any:
     """Return the adapter module of the framework of `target`, or None when there is none."""
-    modules = (import_module(_ADAPTERS[name]) for name in _frameworks(target) if name in _ADAPTERS)
+    modules = (
+        import_module(_ADAPTERS[name]) for name in _framework_names(target) if name in _ADAPTERS
+    )
     return next((module for module in modules if module.handles(target)), None)
 
 
-def made_of(target: Any) -> Any:
+def members_as_attributes(target: Any) -> Any:
     """Return the members of a framework's object that is made of others, as `Attributes`; else
     `target` itself.
 
     Raises:
         UsageError: its members cannot be tracked.
     """
-    modules = (import_module(_MADE_OF[name]) for name in _frameworks(target) if name in _MADE_OF)
+    modules = (
+        import_module(_MADE_OF[name]) for name in _framework_names(target) if name in _MADE_OF
+    )
     return next(
         (found for module in modules if (found := module.members(target)) is not None), target
     )
 
 
-def weights_for(target: Any) -> Any:
+def weight_reader_for(target: Any) -> Any:
     """Return the module that reads weights into `target`, or None when `target` is no model."""
     module = next(
-        (import_module(_WEIGHTS[name]) for name in _frameworks(target) if name in _WEIGHTS), None
+        (import_module(_WEIGHTS[name]) for name in _framework_names(target) if name in _WEIGHTS),
+        None,
     )
     return module if module is not None and module.is_model(target) else None
 
 
-def looked_at(captures: Iterable[tuple[Any, Any]]) -> Iterator[Any]:
+def weight_leaves(captures: Iterable[tuple[Any, Any]]) -> Iterator[Any]:
     """Yield the leaves that are parameters of models, or moments of optimizers. `captures`: objects
     and their states.
 
@@ -75,15 +80,16 @@ def looked_at(captures: Iterable[tuple[Any, Any]]) -> Iterator[Any]:
     for target, captured in captures:
         kind = type(target)
         if kind not in modules:
-            names = (name for name in _frameworks(target) if name in _LOOKED_AT)
+            names = (name for name in _framework_names(target) if name in _LOOKED_AT)
             modules[kind] = next((import_module(_LOOKED_AT[name]) for name in names), None)
         if modules[kind] is not None:
             yield from modules[kind].weights(target, captured)
 
 
-def handles_at(checkpoint: Checkpoint, path: str, types: Iterable[type] = ()) -> Any:
-    """Return the checkpoint's state of the object at `path` (a key of `Tracked.inside`), its leaves
-    as handles.
+def stored_state_at(checkpoint: Checkpoint, path: str, types: Iterable[type] = ()) -> Any:
+    """Return the checkpoint's state of the object at `path`, with its leaves as handles.
+
+    `path`: a key of `Tracked.self_restoring_objects`.
 
     Raises:
         NotFound: the checkpoint contains nothing there.
@@ -115,11 +121,11 @@ def model_facts(target: Any) -> dict[str, Any] | None:
     return None if count is None else {"class": adapter.class_name(target), "parameters": count}
 
 
-def _frameworks(target: Any) -> list[str]:
-    return [_home(kind.__module__.split(".")) for kind in type(target).__mro__]
+def _framework_names(target: Any) -> list[str]:
+    return [_package_of(kind.__module__.split(".")) for kind in type(target).__mro__]
 
 
-def _home(module: list[str]) -> str:
+def _package_of(module: list[str]) -> str:
     """Return the class's package; for our own classes also the subpackage,
     which is named after a framework.
     """
@@ -130,21 +136,25 @@ def is_generator(target: Any) -> bool:
     """Whether `target` is a random generator of Python or NumPy.
     Each kind keeps its state in a different way.
     """
-    return isinstance(target, random.Random) or _has_bits(target) or _is_legacy(target)
+    return (
+        isinstance(target, random.Random)
+        or _is_numpy_generator(target)
+        or _is_legacy_generator(target)
+    )
 
 
-def _has_bits(target: Any) -> bool:
+def _is_numpy_generator(target: Any) -> bool:
     """Whether `target` is a NumPy generator. Checks its class:
     a wrapper may have every attribute, or raise at one.
     """
     return hasattr(type(target), "bit_generator")
 
 
-def _is_legacy(target: Any) -> bool:
-    return type(target).__name__ == "RandomState" and _frameworks(target)[0] == "numpy"
+def _is_legacy_generator(target: Any) -> bool:
+    return type(target).__name__ == "RandomState" and _framework_names(target)[0] == "numpy"
 
 
-def _differences(generator: Any, stored: Any) -> list[str]:
+def _generator_differences(generator: Any, stored: Any) -> list[str]:
     """Return how the stored state of a generator does not fit; a copy of the generator tries the
     state.
 
@@ -156,7 +166,7 @@ def _differences(generator: Any, stored: Any) -> list[str]:
         if isinstance(generator, random.Random):
             if type(generator).setstate is random.Random.setstate:
                 random.Random().setstate(stored["random"])  # noqa: S311
-        elif _is_legacy(generator):
+        elif _is_legacy_generator(generator):
             stored["random_state"].get_state(legacy=False)
         else:
             from ..state import numpy_leaves
@@ -193,9 +203,9 @@ class ObjectAdapters:
             return adapter.capture(value)
         if isinstance(value, random.Random):
             return {"random": value.getstate()}
-        if _is_legacy(value):
+        if _is_legacy_generator(value):
             return {"random_state": value}
-        if _has_bits(value):
+        if _is_numpy_generator(value):
             from ..state import numpy_leaves
 
             seed = numpy_leaves.spawned(value.bit_generator)
@@ -209,7 +219,7 @@ class ObjectAdapters:
         adapter = adapter_for(value)
         if adapter is not None:
             return list(adapter.differences(value, stored))
-        return _differences(value, stored) if is_generator(value) else []
+        return _generator_differences(value, stored) if is_generator(value) else []
 
     def restore(self, value: Any, stored: Any) -> None:
         adapter = adapter_for(value)
@@ -219,9 +229,9 @@ class ObjectAdapters:
         stored = whole(stored)
         if isinstance(value, random.Random):
             value.setstate(stored["random"])
-        elif _is_legacy(value):
+        elif _is_legacy_generator(value):
             value.set_state(stored["random_state"].get_state(legacy=False))
-        elif _has_bits(value):
+        elif _is_numpy_generator(value):
             from ..state import numpy_leaves
 
             numpy_leaves.refill_bits(

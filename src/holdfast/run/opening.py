@@ -19,26 +19,27 @@ from ..errors import Mismatch, Unreadable, UsageError
 from ..job import job
 from ..legible import is_text
 from ..provenance import document
+from ..rules import spelled
 from ..state import rng
 from ..store import format
 from ..store.checkpoint import Checkpoint
 from ..store.format import parse_name
 from ..terminal import say, warn
 from . import fingerprint, relaunch, settings, unsound, weights
-from .failures import reading
-from .finish import ago, finished_s, stop, stop_now
+from .failures import translate_read_errors
+from .finish import earlier_finish_time_s, format_time_since, journal_and_stop, save_and_stop
 from .objects import adapter_for
 from .origin import Reentry
 from .position import Position
-from .ranks import agreed
+from .ranks import run_on_all_ranks
 from .read_retries import ReadRetries
 from .resume import Restorer
 from .session import Session
-from .tracked import RESERVED, Digests, digests, framework_modules
+from .tracked import RESERVED, StateDigests, digest_state, framework_modules
 from .weights import StartFrom
 
 
-def begin(session: Session, again: Reentry | None = None) -> None:
+def begin_attempt(session: Session, again: Reentry | None = None) -> None:
     """Restore the newest valid checkpoint into the live objects, or begin fresh; print one line
     that shows which.
 
@@ -53,46 +54,48 @@ def begin(session: Session, again: Reentry | None = None) -> None:
         session.origin,
         session.attempt,
     )
-    _stop_if_held(session)
-    _stop_again(session)
+    _stop_if_on_hold(session)
+    _stop_if_relaunched(session)
     read_retries = ReadRetries(
-        ranks, session.job_clock, session.reporter, partial(_stop_unread, session)
+        ranks, session.job_clock, session.reporter, partial(_stop_before_restore, session)
     )
     fetcher = None if session.mirrors is None else session.mirrors.fetcher
     restorer = Restorer(
         options, session.tracked, ranks, session.store, origin, attempt, fetcher, read_retries
     )
-    restorer.go_back()
+    restorer.quarantine_newer()
     with ranks.together("the types of the state"):
-        types = session.capture.types()
+        types = session.capture.allowed_types()
     restorer.restore_newest(types, again if options.go_back is None else None)
     if origin.checkpoint is None and options.branch_from is not None:
-        checkpoint = Checkpoint(_place(session, read_retries, options.branch_from))
-        read_retries.wait_for(lambda: restorer.restore(checkpoint, types))
+        checkpoint = Checkpoint(_checkpoint_path(session, read_retries, options.branch_from))
+        read_retries.retry_until_readable(lambda: restorer.restore(checkpoint, types))
         attempt.record("branched", source=str(checkpoint.path), step=checkpoint.step)
     start_from = options.start_from if origin.checkpoint is None else None
     if start_from is not None and not ranks.alone:  # each rank might choose another checkpoint
         start_from = msgspec.structs.replace(
-            start_from, path=_place(session, read_retries, start_from.path)
+            start_from, path=_checkpoint_path(session, read_retries, start_from.path)
         )
     reports = (
-        {} if start_from is None else read_retries.wait_for(lambda: _weights(session, start_from))
+        {}
+        if start_from is None
+        else read_retries.retry_until_readable(lambda: _read_initial_weights(session, start_from))
     )
     with ranks.together("the beginning"):
-        _begin_here(session, "" if start_from is None else str(start_from.path), reports)
-    limit = session.drill.limit
+        _begin_on_this_rank(session, "" if start_from is None else str(start_from.path), reports)
+    limit = session.drill.step_limit_reason
     # the last attempt was killed before its last line
     if session.saves.saved is not None and limit is not None:
-        stop_now(session, limit)
+        save_and_stop(session, limit)
 
 
-def listen(session: Session, *, in_block: bool) -> None:
+def install_signal_handlers(session: Session, *, in_block: bool) -> None:
     """Handle the signals, and keep them from the workers of loaders."""
     around = session.around
-    session.tracked.for_each("enter")
-    around.callback(session.tracked.for_each, "leave")
-    session.alive.begin(session.ranks.rank, session.ranks.world, private=session.options.private)
-    around.callback(session.alive.end)
+    session.tracked.call_adapters("enter")
+    around.callback(session.tracked.call_adapters, "leave")
+    session.alive.connect(session.ranks.rank, session.ranks.world, private=session.options.private)
+    around.callback(session.alive.report_end)
     if in_block:
         around.enter_context(session.stop)
     else:
@@ -106,19 +109,19 @@ def listen(session: Session, *, in_block: bool) -> None:
         around.callback(session.mirrors.close)
     for module in framework_modules():
         around.enter_context(module.sheltered())
-    around.callback(session.reporter.show_board)
+    around.callback(session.reporter.update_board)
 
 
-def _stop_if_held(session: Session) -> None:
+def _stop_if_on_hold(session: Session) -> None:
     """Stop before anything is restored if this is a batch job, and the run is on hold."""
     ranks, path = session.ranks, session.path
     if ranks.lead("hold", lambda: b"1" if job() is not None and scan.exists(path / HOLD) else b""):
         if ranks.leads and (supervisor := job_leader.supervisor()) is not None:
             job_leader.tell_run(supervisor, path)  # the hold file is there
-        stop(session, "held", "held", not_started(path), requeues=False)
+        journal_and_stop(session, "held", "held", not_started(path), requeues=False)
 
 
-def _stop_again(session: Session) -> None:
+def _stop_if_relaunched(session: Session) -> None:
     """Stop before anything is restored if the run had stopped, and torchrun, which cannot tell,
     started it again.
     """
@@ -130,7 +133,7 @@ def _stop_again(session: Session) -> None:
             "and torchrun has started it again at once "
             f"(restart {restart} of this launch): it does not go on here; run me again"
         )
-        stop(
+        journal_and_stop(
             session,
             reason,
             f"{reason}; started again by torchrun, and left again",
@@ -140,67 +143,77 @@ def _stop_again(session: Session) -> None:
         )
 
 
-def _stop_unread(session: Session, reason: str, error: Unreadable) -> NoReturn:
+def _stop_before_restore(session: Session, reason: str, error: Unreadable) -> NoReturn:
     """Stop, because a signal came while a checkpoint could not be read."""
     tried = session.origin.checkpoint
     at = (tried and parse_name(tried.path.name)) or format.Name(0)
     line = f"{session.path}: stopped by {reason}, while {error}; nothing was changed, run me again"
-    stop(session, reason, f"{reason}, while a checkpoint could not be read", line, at)
+    journal_and_stop(session, reason, f"{reason}, while a checkpoint could not be read", line, at)
 
 
-def _place(session: Session, read_retries: ReadRetries, path: str | os.PathLike[str]) -> Path:
+def _checkpoint_path(
+    session: Session, read_retries: ReadRetries, path: str | os.PathLike[str]
+) -> Path:
     """Return the path of the checkpoint that `path` refers to, as rank 0 sees it."""
-    at = reading(Path(path))(lambda: os.fsencode(weights.at(path).path.absolute()))
-    found = read_retries.wait_for(lambda: session.ranks.lead("the choice of a checkpoint", at))
+    at = translate_read_errors(Path(path))(
+        lambda: os.fsencode(weights.open_checkpoint(path).path.absolute())
+    )
+    found = read_retries.retry_until_readable(
+        lambda: session.ranks.lead("the choice of a checkpoint", at)
+    )
     return Path(os.fsdecode(found))
 
 
-def _weights(session: Session, source: StartFrom) -> dict[str, weights.Report]:
+def _read_initial_weights(session: Session, source: StartFrom) -> dict[str, weights.Report]:
     """Read the weights of a new run, on every rank."""
-    read = reading(Path(source.path))(lambda: weights.begin_from(source, session.tracked.inside()))
-    return agreed(session.ranks, "the weights", read)
+    read = translate_read_errors(Path(source.path))(
+        lambda: weights.read_initial_weights(source, session.tracked.self_restoring_objects())
+    )
+    return run_on_all_ranks(session.ranks, "the weights", read)
 
 
-def _begin_here(session: Session, source: str, reports: Mapping[str, weights.Report]) -> None:
+def _begin_on_this_rank(
+    session: Session, source: str, reports: Mapping[str, weights.Report]
+) -> None:
     checkpoint = session.origin.checkpoint
     if checkpoint is None:
         _begin_fresh(session, source, reports)
     else:
-        _restore_own(session, checkpoint, session.origin.memory)
+        _restore_run_memory(session, checkpoint, session.origin.memory)
     with session.attempt.acting("begin"):
-        session.job_clock.begin(fresh=checkpoint is None)
+        session.job_clock.report_run_path(fresh=checkpoint is None)
     if session.ranks.leads:
-        _track(session)
+        _call_tracker(session)
         document()  # runs git now and caches its answer: the first save starts no process
         with session.attempt.acting("read what earlier attempts noted"):
-            session.saves.recall()
+            session.saves.use_past_measurements()
         for log in session.attempt.earlier:
             log.forget()
     if session.mirrors is not None:
         saved = session.saves.saved  # None after a branch, too
-        session.mirrors.begin(None if saved is None else str(saved))
+        session.mirrors.start_copying(None if saved is None else str(saved))
     session.attempt.flush(sync=True)
     board = session.options.board
     if session.ranks.leads and board is not False:
         # a drilled run keeps its own next to it
         session.reporter.begin_board(None if board is True or settings.is_drilled() else board)
-    session.progress.restart_clock()
-    session.alive.mark(steps.FIRST)
+    session.progress.restart_step_clock()
+    session.alive.mark_phase(steps.FIRST)
 
 
-def settle(session: Session, *, ready: bool = True) -> None:
+def undo_changes_before_loop(session: Session, *, ready: bool = True) -> None:
     """Undo and report state changes by the script between the restore and the first loop.
 
     `ready`: the position is reached, so random numbers are restored as well.
     """
     baseline = session.origin.baseline
     if baseline is None:
-        session.drill.note("begin")
+        session.drill.journal_variables("begin")
         return
-    session.tracked.warm_late()  # a collective: every rank begins this loop
+    session.tracked.restore_late_reducers()  # a collective: every rank begins this loop
     # the epoch's body has drawn from them again
     session.tracked.refill_generators(session.origin.generators)
-    changed = _put_back(session, baseline)
+    changed = _restore_baseline(session, baseline)
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         warn(
@@ -213,11 +226,11 @@ def settle(session: Session, *, ready: bool = True) -> None:
         _restore_rng(session)
         session.origin.set_baseline(None)
         session.metrics.restore(session.origin.memory.get("means"))
-        session.drill.note("begin")
+        session.drill.journal_variables("begin")
         session.drill.mark_output()
 
 
-def begin_again(session: Session) -> None:
+def restore_epoch_rng(session: Session) -> None:
     """Restore the random numbers from the beginning of an epoch that is resumed in its middle.
 
     The epoch's body then draws the same numbers again before its inner loop; `zip(a, b)`, for
@@ -228,7 +241,7 @@ def begin_again(session: Session) -> None:
         session.tracked.refill_generators(session.progress.epoch_generators)
 
 
-def require_settled(session: Session) -> None:
+def require_loop_entered(session: Session) -> None:
     """Require that the epoch entered the loop of the checkpoint.
 
     Raises:
@@ -247,18 +260,18 @@ def _begin_fresh(session: Session, source: str, reports: Mapping[str, weights.Re
     session.progress.choose_seed(
         next((int(module.initial_seed()) for module in framework_modules()), 0)
     )
-    _tell_begun(session, None, f"starts fresh (attempt {session.attempt.number})")
+    _report_begin(session, None, f"starts fresh (attempt {session.attempt.number})")
     for name, report in reports.items():
         session.attempt.record("started_from", source=source, name=name, report=str(report))
         say(f"{name} starts from {source}: {report}")
-    _override(session, {})
+    _apply_overrides(session, {})
 
 
-def _restore_own(session: Session, checkpoint: Checkpoint, memory: dict[str, Any]) -> None:
+def _restore_run_memory(session: Session, checkpoint: Checkpoint, memory: dict[str, Any]) -> None:
     """Restore what the run itself saved. Random numbers are last,
     because the other steps may draw some.
     """
-    session.progress.restore(Position.of(memory["position"]), memory)
+    session.progress.restore(Position.from_stored(memory["position"]), memory)
     went_back, step = session.position.went_back, session.options.go_back
     if step is not None and step not in went_back:
         went_back.append(step)
@@ -267,24 +280,26 @@ def _restore_own(session: Session, checkpoint: Checkpoint, memory: dict[str, Any
         session.tracked.variables.load_state_dict(memory["vars"], session.tracked.places)
     session.capture.durations.update(memory.get("durations", {}))
     session.metrics.restore(memory.get("means"))
-    session.capture.begin_inexact(checkpoint.not_exact_from)
+    session.capture.mark_inexact_from(checkpoint.not_exact_from)
     session.store.go_on(checkpoint)
     # otherwise a branch
     session.saves.restore(checkpoint, ours=checkpoint.path.parent.parent == session.store.root)
-    _announce(session, checkpoint)
+    _report_resume(session, checkpoint)
     if session.ranks.leads:
-        unsound.tell_resumed(session.store, session.reporter.tell, checkpoint)
-    changed = fingerprint.changes(memory["fingerprint"]["environment"], fingerprint.environment())
+        unsound.report_resumed(session.store, session.reporter.warn, checkpoint)
+    changed = fingerprint.describe_changes(
+        memory["fingerprint"]["environment"], fingerprint.describe_environment()
+    )
     for line in changed:
-        session.reporter.tell_changed(line)
+        session.reporter.warn_changed(line)
     for name, lines in session.origin.overridden_options.items():
         for line in lines if name not in session.options.overrides else ():
             option = line.partition(" ")[0]
             changed_by = f'overrides={{"{name}": {{"{option}": ...}}}} changes it'
-            session.reporter.tell_changed(f"{name}: {line}, which is used; {changed_by}", prefix="")
+            session.reporter.warn_changed(f"{name}: {line}, which is used; {changed_by}", prefix="")
     if again is None:
         _check_probe(session, changed)
-    _override(session, memory["overrides"])
+    _apply_overrides(session, memory["overrides"])
     if again is not None:
         return
     # Each rank's view lists other leaves. All must come to the same answer: an object may ask all
@@ -296,29 +311,40 @@ def _restore_own(session: Session, checkpoint: Checkpoint, memory: dict[str, Any
     _restore_rng(session)
 
 
-def _announce(session: Session, checkpoint: Checkpoint) -> None:
+def _report_resume(session: Session, checkpoint: Checkpoint) -> None:
     attempt = f"(attempt {session.attempt.number})"
-    done_s = finished_s(session.attempt.earlier, session.position) if session.ranks.leads else None
+    done_s = (
+        earlier_finish_time_s(session.attempt.earlier, session.position)
+        if session.ranks.leads
+        else None
+    )
     if session.origin.again is not None:
         where = (
-            f"goes on at {session.position.place()} {attempt} "
+            f"goes on at {session.position.describe()} {attempt} "
             "with the values that this process holds"
         )
     elif done_s is not None:
-        over = f"already finished at step {session.position.step}, {ago(done_s)} {attempt}"
+        over = (
+            f"already finished at step {session.position.step}, "
+            f"{format_time_since(done_s)} {attempt}"
+        )
         where = f"{over}; its loop's body does not run again"
     else:
-        saved = f"from {checkpoint.name}, saved {ago(format.seconds(checkpoint.head.created))}"
-        where = f"resumes at {session.position.place()} {attempt}, {saved}"
+        saved = (
+            f"from {checkpoint.name}, "
+            f"saved {format_time_since(format.seconds(checkpoint.head.created))}"
+        )
+        where = f"resumes at {session.position.describe()} {attempt}, {saved}"
     if session.capture.not_exact_from is not None:
         where += f", not exact from step {session.capture.not_exact_from}"
-    _tell_begun(session, checkpoint.name, where)
+    _report_begin(session, checkpoint.name, where)
 
 
-def _tell_begun(session: Session, name: str | None, line: str) -> None:
+def _report_begin(session: Session, name: str | None, line: str) -> None:
     """Journal and print the beginning, and which newer checkpoints were rejected."""
     rejected = session.origin.rejected
-    session.reporter.record("restored", checkpoint=name, rejected=rejected)
+    keep = spelled(session.options.keep)
+    session.reporter.record("restored", checkpoint=name, rejected=rejected, keep=keep)
     lines = [f"{name} ({why})" for name, why in rejected]
     say(
         f"{session.path}: {line}"
@@ -333,7 +359,9 @@ def _check_probe(session: Session, changed: list[str]) -> None:
     kept = session.origin.memory["probe"]
     if session.options.probe is None or kept is None:
         return
-    if not digests({"probe": session.capture.ask_probe()}).changed(digests({"probe": kept})):
+    if not digest_state({"probe": session.capture.call_probe()}).changed_keys(
+        digest_state({"probe": kept})
+    ):
         return
     if not changed:
         raise Mismatch(
@@ -345,11 +373,11 @@ def _check_probe(session: Session, changed: list[str]) -> None:
     )
 
 
-def _override(session: Session, applied: Mapping[str, Any], *, again: bool = False) -> None:
+def _apply_overrides(session: Session, applied: Mapping[str, Any], *, again: bool = False) -> None:
     """Set the caller's overrides, except those that an earlier attempt applied; tell of them
     unless this is `again`.
     """
-    inside = session.tracked.inside() if session.options.overrides else {}
+    inside = session.tracked.self_restoring_objects() if session.options.overrides else {}
     for name, changes in session.options.overrides.items():
         if dict(changes) != applied.get(name):
             target = session.tracked.objects.get(name, inside.get(name))
@@ -359,7 +387,7 @@ def _override(session: Session, applied: Mapping[str, Any], *, again: bool = Fal
                 say(f"override: {name}: {line}")
 
 
-def _put_back(session: Session, baseline: Digests) -> list[str]:
+def _restore_baseline(session: Session, baseline: StateDigests) -> list[str]:
     """Restore the state that was restored on entry once more, unless it is still there. Return what
     had changed.
 
@@ -371,18 +399,20 @@ def _put_back(session: Session, baseline: Digests) -> list[str]:
         session.origin.memory,
         session.capture.digests(),
     )
-    if checkpoint is None or not baseline.changed(before):
+    if checkpoint is None or not baseline.changed_keys(before):
         return []
-    with reading(checkpoint.path):
-        types = session.capture.types()
-        session.tracked.restore(checkpoint, session.tracked.plan(checkpoint, types, compare=False))
+    with translate_read_errors(checkpoint.path):
+        types = session.capture.allowed_types()
+        session.tracked.restore(
+            checkpoint, session.tracked.plan_restore(checkpoint, types, compare=False)
+        )
         # loaded again: the script may have changed the first copy in place
         fresh = checkpoint.load(part=RESERVED, types=types)
     session.tracked.variables.load_state_dict(fresh["vars"], session.tracked.places)
-    _override(session, memory["overrides"], again=True)
+    _apply_overrides(session, memory["overrides"], again=True)
     restored = session.capture.digests()
     session.origin.set_baseline(restored)
-    return [key.removeprefix("tree:") for key in restored.changed(before)]
+    return [key.removeprefix("tree:") for key in restored.changed_keys(before)]
 
 
 def _restore_rng(session: Session) -> None:
@@ -392,12 +422,12 @@ def _restore_rng(session: Session) -> None:
         rng.seed(key("rank", session.progress.seed, session.position.step, rank))
         return
     for skipped in rng.restore(session.origin.memory["rng"]):
-        session.reporter.tell_changed(
+        session.reporter.warn_changed(
             f"random numbers of {skipped} are in the checkpoint and cannot be put back here"
         )
 
 
-def _track(session: Session) -> None:
+def _call_tracker(session: Session) -> None:
     """Call the tracker with its last id and the step from which this attempt resumes."""
     if session.options.tracker is None:
         return

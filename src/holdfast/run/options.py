@@ -20,14 +20,14 @@ from ..state.sound import is_number
 from ..store.signing import Signer
 from ..store.store import Store
 from . import settings
-from .mirror_options import Mirroring
+from .mirror_options import MirrorOptions
 from .stop import Deadline
 from .weights import StartFrom
 
 LINKED = 0.5  # part of a site's days until deletion: older files are written anew instead of linked
 
 
-def seed_of(given: SupportsIndex | None) -> int | None:
+def parse_seed(given: SupportsIndex | None) -> int | None:
     """Return a seed as the plain number that a checkpoint keeps; NumPy's whole numbers are no plain
     ones.
 
@@ -69,7 +69,7 @@ class Options(msgspec.Struct, frozen=True):
     background: bool
     whole: Whole
     board: bool | str | os.PathLike[str]
-    mirroring: Mirroring | None
+    mirroring: MirrorOptions | None
     stop_on_nan: bool
     signer: Signer | None
     finished: str

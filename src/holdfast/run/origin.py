@@ -22,8 +22,8 @@ from ..state.tree import flatten
 from ..store.attempt import Attempt
 from ..store.checkpoint import Checkpoint
 from .objects import OBJECTS, is_generator
-from .position import Progress
-from .tracked import Digests, Tracked
+from .position import RunProgress
+from .tracked import StateDigests, Tracked
 
 MOST_RUNS = 8
 MOST_MEMBERS = 1000
@@ -31,7 +31,7 @@ MOST_BYTES = 1 << 20  # of a container that is kept alive until the next block
 _CONTAINERS = (dict, list)  # they take no weak references; nor do NumPy's generators
 
 
-class Ended(NamedTuple):
+class EndedBlock(NamedTuple):
     """The end of a block, and the checkpoint that holds the state at that end."""
 
     checkpoint: str
@@ -43,12 +43,12 @@ class Ended(NamedTuple):
 class Reentry(NamedTuple):
     """A new block over the objects of the last one."""
 
-    ended: Ended
+    ended: EndedBlock
     keeps_vars: bool  # it is the same Run
     unknown: str  # the name of an object that cannot be told from another one; empty: there is none
 
 
-class Origin(msgspec.Struct):
+class AttemptOrigin(msgspec.Struct):
     """The checkpoint that this attempt resumes from or is restoring (None:
     a fresh start); rejected ones.
     """
@@ -59,16 +59,18 @@ class Origin(msgspec.Struct):
     rejected: list[tuple[str, str]] = []  # name of a newer checkpoint, and the reason
     # options in the script that the checkpoint's values replaced
     overridden_options: dict[str, list[str]] = {}
-    baseline: Digests | None = None  # digests of the restored state, until the first loop begins
+    baseline: StateDigests | None = (
+        None  # digests of the restored state, until the first loop begins
+    )
     generators: dict[str, Any] = {}  # copies of the tracked generators in that state
 
-    def choose(self, checkpoint: Checkpoint | None) -> None:
+    def note_candidate(self, checkpoint: Checkpoint | None) -> None:
         """Note `checkpoint` as the one that this attempt tries to restore.
         This method restores nothing.
         """
         self.checkpoint = checkpoint
 
-    def restored(
+    def note_restored(
         self, checkpoint: Checkpoint, memory: dict[str, Any], again: Reentry | None = None
     ) -> None:
         self.checkpoint, self.memory, self.again = checkpoint, memory, again
@@ -83,7 +85,7 @@ class Origin(msgspec.Struct):
         self.overridden_options = found
 
     def set_baseline(
-        self, baseline: Digests | None, generators: dict[str, Any] | None = None
+        self, baseline: StateDigests | None, generators: dict[str, Any] | None = None
     ) -> None:
         """Set the state that must stay unchanged until the first loop begins; None: the loop has
         begun.
@@ -95,11 +97,11 @@ class Origin(msgspec.Struct):
 
 
 # by directory and thread: how this process's last block of a run ended
-_ended: dict[tuple[str, int], Ended] = {}
+_ended: dict[tuple[str, int], EndedBlock] = {}
 
 
 def note_end(
-    attempt: Attempt, tracked: Tracked, progress: Progress, checkpoint: Checkpoint | None
+    attempt: Attempt, tracked: Tracked, progress: RunProgress, checkpoint: Checkpoint | None
 ) -> None:
     """Note that the block has ended without an error, at the end of this process's own loops.
 
@@ -110,21 +112,28 @@ def note_end(
         if checkpoint is None or not position.targets or position.targets != progress.walks.totals:
             return  # the checkpoint may lie beyond the end of this block's loops
         number = checkpoint.head.attempt
-    inside = {path.partition("/")[0] for path in tracked.inside() if "/" in path}
-    objects = {name: _held(each, bare=name not in inside) for name, each in _all(tracked).items()}
+    inside = {path.partition("/")[0] for path in tracked.self_restoring_objects() if "/" in path}
+    objects = {
+        name: _reference_to(each, bare=name not in inside)
+        for name, each in _all_objects(tracked).items()
+    }
     while len(_ended) >= MOST_RUNS:
         del _ended[next(iter(_ended))]
-    _ended[_key(attempt.root)] = Ended(str(position.here), number, objects)
+    _ended[_directory_key(attempt.root)] = EndedBlock(
+        str(position.checkpoint_name), number, objects
+    )
 
 
-def take_ended(path: str | os.PathLike[str], tracked: Tracked, *, same_run: bool) -> Reentry | None:
+def take_ended_block(
+    path: str | os.PathLike[str], tracked: Tracked, *, same_run: bool
+) -> Reentry | None:
     """Return, once, how the last block at `path` ended;
     None if there is none, or it tracked other objects.
     """
-    ended = _ended.pop(_key(path), None)
+    ended = _ended.pop(_directory_key(path), None)
     if ended is None:
         return None
-    now = _all(tracked)
+    now = _all_objects(tracked)
     if ended.objects.keys() != now.keys() or not (same_run or ended.objects):
         return None
     pairs = [(held, now[name]) for name, held in ended.objects.items() if held is not None]
@@ -134,25 +143,25 @@ def take_ended(path: str | os.PathLike[str], tracked: Tracked, *, same_run: bool
     return Reentry(ended, same_run, "" if same_run else unknown)
 
 
-def _all(tracked: Tracked) -> dict[str, Any]:
+def _all_objects(tracked: Tracked) -> dict[str, Any]:
     """Return the tracked objects and those in their containers and attributes,
     which a script may replace.
     """
-    return {**tracked.inside(), **tracked.objects}
+    return {**tracked.self_restoring_objects(), **tracked.objects}
 
 
-def _key(path: str | os.PathLike[str]) -> tuple[str, int]:
+def _directory_key(path: str | os.PathLike[str]) -> tuple[str, int]:
     return os.path.realpath(path), threading.get_ident()
 
 
-def _held(value: Any, *, bare: bool) -> Callable[[], Any] | None:
+def _reference_to(value: Any, *, bare: bool) -> Callable[[], Any] | None:
     """Return a reference to the object, weak if possible; None if a strong one would keep too much
     alive.
 
     `bare`: it contains no object with its own state.
     """
     if isinstance(value, Attributes):
-        target, names = _held(value.target, bare=bare), value.names
+        target, names = _reference_to(value.target, bare=bare), value.names
         return None if target is None else lambda: Attributes(target(), names)
     # a module's names stay anyway
     if is_generator(value) or (type(value) is dict and "__builtins__" in value):

@@ -20,9 +20,9 @@ from .. import journal, owner, young_daly
 from ..journal import AFTERWARDS, CLOSING, Event, Log
 from ..rules import Auto
 from ..young_daly import Chosen, Costs, Limits, Seen
-from .position import Progress
+from .position import RunProgress
 from .report import Reporter
-from .stop import Stop
+from .stop import StopRequest
 
 EVENT, BESIDE = "interval", "beside"
 FIRST_S = 10.0  # from the beginning to the first save, when nothing is measured
@@ -34,37 +34,37 @@ _BY_HAND = ("KeyboardInterrupt", "LoopLeft")
 _began: set[int] = set()  # processes in which a run has been paced
 
 
-class Took(NamedTuple):
+class SaveDuration(NamedTuple):
     """One save, in seconds."""
 
     stall_s: float
     save_s: float
 
     @property
-    def beside(self) -> bool:
+    def was_in_background(self) -> bool:
         """Whether the loop went on before the save was durable."""
         return self.stall_s < self.save_s
 
 
-class Known(NamedTuple):
+class PastMeasurements(NamedTuple):
     """What the journals of earlier attempts tell."""
 
     seen: Seen = Seen()
-    saves: Sequence[Took] = ()
+    saves: Sequence[SaveDuration] = ()
     slow_s: Sequence[float] = ()  # how much each of the last saves slowed the steps beside it
 
 
-class Pace(msgspec.Struct):
+class SaveInterval(msgspec.Struct):
     """The saves' interval of one attempt."""
 
     _rule: Auto
-    _progress: Progress
+    _progress: RunProgress
     _reporter: Reporter
-    _stop: Stop
+    _stop: StopRequest
     _background: bool
     chosen: Chosen | None = None
     _seen: Seen = Seen()
-    _saves: list[Took] = []
+    _saves: list[SaveDuration] = []
     _slow_s: list[float] = []
     _begun: bool = False  # at the first safe point
     _first_s: float = 0.0
@@ -75,9 +75,9 @@ class Pace(msgspec.Struct):
     _step_s: float | None = None  # a step's mean duration, before the save in flight
     _point: int = 0  # the safe point of the save in flight
 
-    def recall(self, logs: Sequence[Log]) -> None:
+    def use_past_measurements(self, logs: Sequence[Log]) -> None:
         """Use what earlier attempts have measured."""
-        known = recall(logs)
+        known = read_past_measurements(logs)
         self._seen, self._saves, self._slow_s = known.seen, [*known.saves], [*known.slow_s]
 
     def is_due(self, last_s: float, now_s: float, *, ready: bool) -> bool:
@@ -86,7 +86,7 @@ class Pace(msgspec.Struct):
         The first save waits until its memory is `ready`.
         """
         if not self._begun:
-            self._begin(now_s)
+            self._note_first_point(now_s)
         if self.chosen is None:
             hours = self._rule.interrupted_hours
             soon_s = FIRST_S if hours is None else min(FIRST_S, 360 * hours)
@@ -94,17 +94,17 @@ class Pace(msgspec.Struct):
                 return False
             if not self._saves:
                 return True
-            self._choose(now_s)
+            self._choose_interval(now_s)
         return self.chosen is None or now_s - last_s >= self.chosen.choice.interval_s
 
-    def saving(self, began_s: float) -> None:
+    def note_save_begun(self, began_s: float) -> None:
         """Note that a save begins."""
         points = self._progress.steps_here
         count = points - self._since_point
         self._step_s = (began_s - self._since_s) / count if count and self._begun else None
         self._point = points
 
-    def landed(self, reason: str, began_s: float, freed_s: float, durable_s: float) -> None:
+    def note_save_done(self, reason: str, began_s: float, freed_s: float, durable_s: float) -> None:
         """Note a save that held the loop until `freed_s` and was durable at `durable_s`.
 
         Choose the interval if this is the first measurement.
@@ -112,19 +112,19 @@ class Pace(msgspec.Struct):
         now_s, points = time.monotonic(), self._progress.steps_here
         if reason not in PERIODIC:
             return
-        took = Took(min(freed_s, durable_s) - began_s, durable_s - began_s)
+        took = SaveDuration(min(freed_s, durable_s) - began_s, durable_s - began_s)
         count = points - self._point
-        if took.beside and count and self._step_s is not None:
+        if took.was_in_background and count and self._step_s is not None:
             slow_s = max(0.0, now_s - freed_s - count * self._step_s)
             self._slow_s = [*self._slow_s, slow_s][-MOST_SAVES:]
             self._reporter.record(BESIDE, slow_s=round(slow_s, 6))
         self._since_s, self._since_point = now_s, points
         self._saves = [*self._saves, took][-MOST_SAVES:]
         first = self.chosen is None and self._begun
-        if first and (took.beside or len(self._saves) > 1 or not self._background):
-            self._choose(now_s)
+        if first and (took.was_in_background or len(self._saves) > 1 or not self._background):
+            self._choose_interval(now_s)
 
-    def _begin(self, now_s: float) -> None:
+    def _note_first_point(self, now_s: float) -> None:
         """Note the first safe point, and the time from the start of the process until then."""
         pid = os.getpid()
         fresh = pid not in _began
@@ -135,10 +135,10 @@ class Pace(msgspec.Struct):
         here_s = now_s - self._reporter.began_s
         self._restart_s = max(here_s, owner.age_s()) if fresh else here_s
 
-    def _choose(self, now_s: float) -> None:
+    def _choose_interval(self, now_s: float) -> None:
         """Choose the interval of this start from now on, and journal it with the measurements."""
         deadline_s = self._stop.deadline_s
-        beside = [took for took in self._saves if took.beside]
+        beside = [took for took in self._saves if took.was_in_background]
         saves = beside or self._saves
         points = self._progress.steps_here - self._first_point
         step_s = (now_s - self._first_s) / points if points else self._progress.step_s
@@ -157,7 +157,7 @@ class Pace(msgspec.Struct):
         self._reporter.record(EVENT, **msgspec.to_builtins(self.chosen))
 
 
-def recall(logs: Sequence[Log]) -> Known:
+def read_past_measurements(logs: Sequence[Log]) -> PastMeasurements:
     """Read the newest journals (oldest first in `logs`);
     of a long one only the first and last lines.
     """
@@ -165,27 +165,30 @@ def recall(logs: Sequence[Log]) -> Known:
     seen = Seen()
     for log in reversed(logs[-MOST_LOGS:]):
         since.insert(0, log)
-        found = chosen_in(log)
+        found = chosen_interval(log)
         if found is not None:  # it counts all starts before its own
             seen = found.seen
             break
     for log in since:
-        seen = _after(seen, log)
-    saves: list[Took] = []
+        seen = _add_ended_start(seen, log)
+    saves: list[SaveDuration] = []
     slow_s: list[float] = []
     for log in reversed(logs[-MOST_LOGS:]):
         events = islice(log.newest("saved"), MOST_SAVES)
         found_here = [event for event in events if event.get("reason") in PERIODIC]
-        saves += [Took(event.get("stall_s", 0.0), event.get("save_s", 0.0)) for event in found_here]
+        saves += [
+            SaveDuration(event.get("stall_s", 0.0), event.get("save_s", 0.0))
+            for event in found_here
+        ]
         slow_s += [
             float(event.get("slow_s", 0.0)) for event in islice(log.newest(BESIDE), MOST_SAVES)
         ]
         if len(saves) >= ENOUGH_SAVES:
             break
-    return Known(seen, saves[:MOST_SAVES], slow_s[:MOST_SAVES])
+    return PastMeasurements(seen, saves[:MOST_SAVES], slow_s[:MOST_SAVES])
 
 
-def chosen_in(log: Log) -> Chosen | None:
+def chosen_interval(log: Log) -> Chosen | None:
     """Return the interval that an attempt chose, with its reasons; None if it chose none."""
     for event in log.newest(EVENT):
         try:
@@ -195,7 +198,7 @@ def chosen_in(log: Log) -> Chosen | None:
     return None
 
 
-def _after(seen: Seen, log: Log) -> Seen:
+def _add_ended_start(seen: Seen, log: Log) -> Seen:
     """Add a start that has ended. It counts only if it made a step,
     because otherwise no work was lost.
     """
@@ -210,8 +213,8 @@ def _after(seen: Seen, log: Log) -> Seen:
     if restored is None or journal.position(alive) <= restored:
         return seen
     announced = last.get("event") in ("stop", "end") or str(error).startswith(_BY_HAND)
-    return seen.after(max(0.0, _time(alive) - _time(first)), interrupted=not announced)
+    return seen.after(max(0.0, _event_time(alive) - _event_time(first)), interrupted=not announced)
 
 
-def _time(event: Event) -> float:
+def _event_time(event: Event) -> float:
     return float(event.get("time", 0.0))

@@ -22,14 +22,14 @@ T = TypeVar("T")
 ENDLESS = sys.maxsize  # the total of a run.steps() without one
 
 
-class Logged(NamedTuple):
+class LoggedMetrics(NamedTuple):
     """The metrics logged since the last safe point."""
 
     values: dict[str, float | str]
     early: set[str]  # names of metrics logged before the step began
 
 
-class Walk:
+class ForLoop:
     """One `for` statement over a loop, from its first pass until it ends or is left.
 
     Only the `for` holds the generator. Python therefore closes it as soon as the `for` is left,
@@ -41,9 +41,9 @@ class Walk:
         self.closed = False  # the run closed it, because its epoch or its block ended
         self._generator: Callable[[], Generator[Any, None, None] | None] = lambda: None
 
-    def begin(self, generator: Generator[T, None, None]) -> Iterator[T]:
+    def start_iterator(self, generator: Generator[T, None, None]) -> Iterator[T]:
         self._generator = weakref.ref(generator)
-        return _Walking(self, generator)
+        return _LoopIterator(self, generator)
 
     def close(self) -> None:
         """Close the generator as if its loop had been left;
@@ -55,10 +55,10 @@ class Walk:
             generator.close()
 
 
-class _Walking(Iterator[T]):
+class _LoopIterator(Iterator[T]):
     """The iterator that a `for` holds. No other object holds it."""
 
-    def __init__(self, walk: Walk, generator: Generator[T, None, None]) -> None:
+    def __init__(self, walk: ForLoop, generator: Generator[T, None, None]) -> None:
         self._walk, self._generator = walk, generator
 
     def __next__(self) -> T:
@@ -74,7 +74,7 @@ class _Walking(Iterator[T]):
             raise
 
 
-class Passes(Iterable[T], Generic[T]):
+class LoopIterable(Iterable[T], Generic[T]):
     """The remaining passes of a loop. Each `for` iterates over them; `len()` and `done` start
     nothing.
 
@@ -85,15 +85,15 @@ class Passes(Iterable[T], Generic[T]):
     def __init__(
         self,
         kind: str,
-        walk: Callable[[Walk], Generator[T, None, None]],
+        walk: Callable[[ForLoop], Generator[T, None, None]],
         length: Callable[[], int],
         done: Callable[[], int],
     ) -> None:
         self._kind, self._walk, self._length, self._done = kind, walk, length, done
 
     def __iter__(self) -> Iterator[T]:
-        walk = Walk(self._kind)
-        return walk.begin(self._walk(walk))
+        walk = ForLoop(self._kind)
+        return walk.start_iterator(self._walk(walk))
 
     def __len__(self) -> int:
         return self._length()
@@ -107,10 +107,10 @@ class Passes(Iterable[T], Generic[T]):
         return f"<run.{self._kind}(): {self.done} done>"
 
 
-class Walks(msgspec.Struct):
+class LoopStack(msgspec.Struct):
     """The loops of one attempt: those in progress, and those left early."""
 
-    open: list[Walk] = []  # begun and not ended, outermost first
+    open: list[ForLoop] = []  # begun and not ended, outermost first
     # loaders that this attempt began: in this epoch, or outside run.epochs()
     named: set[str] = set()
     # kind of an outermost loop -> total up to which this attempt ran it
@@ -118,15 +118,15 @@ class Walks(msgspec.Struct):
     raised: BaseException | None = None  # the last error that left a loop
     _outer: tuple[str, int] | None = None  # the outermost loop in progress, and its total
     # metrics logged in the body of the outermost loop, which was left
-    _outer_logged: Logged | None = None
+    _outer_logged: LoggedMetrics | None = None
     # metrics logged in a pass that was left and is not counted yet
-    _left_pass: Logged | None = None
+    _left_pass: LoggedMetrics | None = None
 
     @property
     def kinds(self) -> tuple[str, ...]:
         return tuple(walk.kind for walk in self.open)
 
-    def close_inside(self, walk: Walk | None = None) -> None:
+    def close_inside(self, walk: ForLoop | None = None) -> None:
         """Close the walks inside `walk` (without it, all) that the script still holds after
         leaving their loops.
         """
@@ -134,16 +134,16 @@ class Walks(msgspec.Struct):
         for inner in reversed(self.open[keep:]):
             inner.close()
 
-    def begin_outer(self, kind: str, total: int) -> None:
+    def begin_outermost(self, kind: str, total: int) -> None:
         self._outer, self._outer_logged = (kind, total), None
 
-    def leave_outer(self, logged: Logged) -> None:
+    def leave_outermost(self, logged: LoggedMetrics) -> None:
         """Note that the outermost loop was left;
-        `take_outer` returns it when the script continues.
+        `take_left_outermost` returns it when the script continues.
         """
         self._outer_logged = logged
 
-    def take_outer(self) -> tuple[tuple[str, int] | None, Logged | None]:
+    def take_left_outermost(self) -> tuple[tuple[str, int] | None, LoggedMetrics | None]:
         """Return, once, the outermost loop that was left early, if there is one, and the metrics
         logged in its body.
         """
@@ -151,20 +151,20 @@ class Walks(msgspec.Struct):
         logged, self._outer_logged = self._outer_logged, None
         return outer, logged
 
-    def leave_pass(self, logged: Logged) -> None:
+    def leave_pass(self, logged: LoggedMetrics) -> None:
         """Note that the current pass was left, for example by `break`. It is counted when the
         script continues.
         """
         self._left_pass = logged
 
-    def take_left_pass(self) -> Logged | None:
+    def take_left_pass(self) -> LoggedMetrics | None:
         """Return, once, the metrics logged in a left pass that is to be counted now;
         None when there is none.
         """
         left, self._left_pass = self._left_pass, None
         return left
 
-    def failed(self, error: BaseException) -> None:
+    def note_error(self, error: BaseException) -> None:
         self.raised = error
 
 
@@ -180,7 +180,7 @@ def length_of(loader: Any, what: str) -> int:
         raise TypeError(f"{what} has no len(): {error}") from error
 
 
-def epochs_wanted(total: int | range) -> range:
+def parse_epochs(total: int | range) -> range:
     """Return the range of epochs of run.epochs(total).
 
     Raises:
@@ -194,7 +194,7 @@ def epochs_wanted(total: int | range) -> range:
             )
         return range(total.start, max(total.start, total.stop))
     return range(
-        _whole(
+        _parse_whole_number(
             total,
             f"run.epochs({total!r}): give a number of epochs, "
             "as in run.epochs(10), or range(1, 11)",
@@ -202,20 +202,20 @@ def epochs_wanted(total: int | range) -> range:
     )
 
 
-def steps_wanted(total: int) -> int:
+def parse_steps(total: int) -> int:
     """Check the number of steps.
 
     Raises:
         UsageError: `total` is not a number of steps.
     """
-    return _whole(
+    return _parse_whole_number(
         total,
         f"run.steps({total!r}): give a number of steps, "
         "as in run.steps(1000); run.steps() has no end",
     )
 
 
-def group_wanted(accumulate: int) -> int:
+def parse_accumulate(accumulate: int) -> int:
     """Check the number of batches per group.
 
     Raises:
@@ -224,26 +224,26 @@ def group_wanted(accumulate: int) -> int:
     asked = (
         f"accumulate={accumulate!r}: at least 1 is wanted, as in run.batches(loader, accumulate=4)"
     )
-    found = _whole(accumulate, asked)
+    found = _parse_whole_number(accumulate, asked)
     if found < 1:
         raise UsageError(asked)
     return found
 
 
-def consumed_wanted(batches: int, least: int) -> int:
+def parse_consumed(batches: int, least: int) -> int:
     """Check the number of batches that a step consumed.
 
     Raises:
         UsageError: `batches` is not a whole number of at least `least`.
     """
-    return _whole(
+    return _parse_whole_number(
         batches,
         f"batches={batches!r}: at least {least} is wanted, the batches that the step consumed",
         least,
     )
 
 
-def name_wanted(name: str) -> str:
+def parse_loader_name(name: str) -> str:
     """Check the name of a loader.
 
     Raises:
@@ -257,7 +257,7 @@ def name_wanted(name: str) -> str:
     return name
 
 
-def start_wanted(start: int) -> int:
+def parse_start(start: int) -> int:
     """Check the first number of an enumeration.
 
     Raises:
@@ -267,10 +267,10 @@ def start_wanted(start: int) -> int:
         f"start={start!r}: give a whole number; "
         'the loader\'s name is name=, as in run.enumerate(loader, name="a")'
     )
-    return _whole(start, asked, least=-ENDLESS)
+    return _parse_whole_number(start, asked, least=-ENDLESS)
 
 
-def _whole(value: Any, asked: str, least: int = 0) -> int:
+def _parse_whole_number(value: Any, asked: str, least: int = 0) -> int:
     try:
         found = None if isinstance(value, bool) else index(value)
     except TypeError:  # a float, a string, None

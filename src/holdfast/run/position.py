@@ -21,14 +21,14 @@ from ..interval import Mark
 from ..state import rng
 from ..state.sound import Count, Whole, shaped
 from ..store import format
-from .passes import Walks
+from .passes import LoopStack
 
 # in a feed's position: the random numbers before each fetch whose batch is not consumed yet
 AHEAD = "ahead"
 _Total = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]  # ENDLESS is one, too
 
 
-class _Passed(msgspec.Struct, forbid_unknown_fields=True):
+class _LoaderProgress(msgspec.Struct, forbid_unknown_fields=True):
     """How much of a loader is done in the present epoch."""
 
     consumed: Count
@@ -53,10 +53,10 @@ class _FeedShape(msgspec.Struct):
     inner: _FeedShape | None = None
 
     @property
-    def newest(self) -> int:
+    def newest_epoch(self) -> int:
         """The latest epoch of it and of all within."""
         within = [*self.members, *([self.inner] if self.inner else [])]
-        return max([self.epoch, *(each.newest for each in within)])
+        return max([self.epoch, *(each.newest_epoch for each in within)])
 
 
 class Position(msgspec.Struct):
@@ -81,13 +81,15 @@ class Position(msgspec.Struct):
         return deepcopy(msgspec.structs.asdict(self))
 
     @classmethod
-    def of(cls, stored: Any) -> Position:
+    def from_stored(cls, stored: Any) -> Position:
         names = {*cls.__struct_fields__}
         # absent in the oldest: 0
         if not isinstance(stored, Mapping) or stored.keys() | {"first_epoch"} != names:
             raise Damaged("the checkpoint's position is not one that Holdfast writes")
         found = shaped(cls, stored, "the checkpoint's position")
-        passed = shaped(dict[str, _Passed], found.loaders, "the checkpoint's positions of loaders")
+        passed = shaped(
+            dict[str, _LoaderProgress], found.loaders, "the checkpoint's positions of loaders"
+        )
         feeds = shaped(dict[str, _FeedShape], found.feeds, "the checkpoint's positions of loaders")
         for name in sorted(feeds.keys() | passed.keys()):
             each, at = passed.get(name), feeds.get(name)
@@ -102,16 +104,16 @@ class Position(msgspec.Struct):
                 agree = not each.consumed
             else:
                 agree = each.done or at.batches == each.consumed
-            if not agree or (at is not None and at.newest > found.epoch):
+            if not agree or (at is not None and at.newest_epoch > found.epoch):
                 raise Damaged(f"the checkpoint's positions of the loader {name!r} disagree")
         return found
 
     @property
-    def here(self) -> format.Name:
+    def checkpoint_name(self) -> format.Name:
         """The name of a checkpoint of this position."""
         return format.Name(self.step, self.phase)
 
-    def place(self) -> str:
+    def describe(self) -> str:
         """The position as text for people."""
         return f"step {self.step}, epoch {self.epoch}"
 
@@ -131,7 +133,7 @@ class Position(msgspec.Struct):
                 + (f"run.epochs(range({was}, total))" if was else "run.epochs(total)")
             )
 
-    def goes_on(self, kind: str, total: int) -> bool:
+    def has_passes_left(self, kind: str, total: int) -> bool:
         """Whether passes of that loop remain.
         One that was left goes on only if its total was raised.
         """
@@ -149,11 +151,11 @@ class Position(msgspec.Struct):
         """Number of batches of the loader `name` completed in this epoch."""
         return int(self.loaders.get(name, {}).get("consumed", 0))
 
-    def is_done(self, name: str) -> bool:
+    def is_loader_done(self, name: str) -> bool:
         """Whether the loader `name` has ended for this epoch."""
         return bool(self.loaders.get(name, {}).get("done"))
 
-    def at_safe_point(self, phase: str) -> None:
+    def record_safe_point(self, phase: str) -> None:
         """Record a safe point: after a "step", which is counted,
         or at the "end" of an epoch or of the run.
         """
@@ -170,25 +172,25 @@ class Position(msgspec.Struct):
         self.epoch += 1
         self.in_epoch, self.current, self.loaders = False, None, {}
 
-    def leave_loop(self, kind: str, total: int) -> None:
+    def record_loop_left(self, kind: str, total: int) -> None:
         """Record that the outermost loop, with this total, was left: the run ends here."""
         self.left[kind], self.phase = total, "end"
         if self.in_epoch:
             self.end_epoch()
 
-    def serve(self, name: str | None) -> None:
+    def set_current_loader(self, name: str | None) -> None:
         """Record that the loader `name` is in progress; None: no loader is."""
         self.current = name
 
 
-class Fetch(NamedTuple):
+class StateBeforeFetch(NamedTuple):
     """What was so just before a batch was fetched ahead."""
 
     position: FeedPosition
     random: dict[str, Any]  # states of the generators that the fetch drew from, or of all
 
 
-class Cursor(msgspec.Struct):
+class LoaderPosition(msgspec.Struct):
     """Of all batches of a loader in this epoch `taken` are fetched, and `consumed` are done."""
 
     name: str
@@ -199,13 +201,13 @@ class Cursor(msgspec.Struct):
     taken: int = 0
     ended: bool = False  # no batch is left to be fetched
     # of what was taken and is not consumed; the end, too
-    ahead: deque[Fetch] = msgspec.field(default_factory=deque)
+    ahead: deque[StateBeforeFetch] = msgspec.field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self.taken = self.consumed
 
     @property
-    def left(self) -> int | None:
+    def batches_left(self) -> int | None:
         """Number of batches of this epoch that are not consumed; None if the loader's length is not
         known.
 
@@ -216,67 +218,81 @@ class Cursor(msgspec.Struct):
             return None
         return -1 if self._length <= self._group else self._length - self.consumed
 
-    def fetched(self, *, end: bool) -> None:
+    @property
+    def length(self) -> int | None:
+        """Number of batches of an epoch; None if it is not known."""
+        return self._length if self._length is not None and self._length > 0 else None
+
+    def note_fetched(self, *, end: bool) -> None:
         """Note that one more batch is fetched, or that none is left."""
         if end:
             self.ended = True
         else:
             self.taken += 1
 
-    def consume(self, batches: int) -> None:
+    def note_consumed(self, batches: int) -> None:
         """Note that `batches` more are done."""
         self.consumed += batches
         while len(self.ahead) > self.taken - self.consumed + self.ended:
             self.ahead.popleft()
 
-    def place(self, consumed: int) -> FeedPosition:
+    def position_after(self, consumed: int) -> FeedPosition:
         found: FeedPosition = plain(self.feed.position(consumed))
         return found
 
     def position(self) -> FeedPosition:
         """Where a resume continues: after the consumed batches."""
         if not self.ahead:
-            return self.place(self.consumed)
+            return self.position_after(self.consumed)
         return {**self.ahead[0].position, AHEAD: [fetch.random for fetch in self.ahead]}
 
 
-class LoaderSource(NamedTuple):
+class NamedLoader(NamedTuple):
     """A loader that run.batches() received under a name, and its feed."""
 
     loader: Any
     feed: Feed
 
 
-class Progress:
+class RunProgress:
     """One attempt: its position,
     its loops in progress and their loaders, and the duration of a step.
     """
 
     def __init__(self, seed: int | None) -> None:
         self.position = Position()
-        self.walks = Walks()
+        self.walks = LoopStack()
         self.seed = seed
         self.loader_facts: dict[str, Any] = {}  # fingerprint of each loader, by name
-        self.sources: dict[str, LoaderSource] = {}
+        self.sources: dict[str, NamedLoader] = {}
         self.steps_here = 0  # safe points that this attempt has passed
         self.step_s = 0.0  # the longest step so far
+        self.last_step_s = 0.0
         self.last_point_s = time.monotonic()
         self.epoch_rng: Any = None  # random numbers when the body of the present epoch began
         self.epoch_generators: dict[str, Any] = {}  # the tracked ones then, by their paths
         self._looked_at_body = False
         self.unproven: dict[str | None, Unproven | None] = {}  # by loader; None: the framework
         self._epochs_in_steps = 0
-        self._cursor: Cursor | None = None  # the loader in progress
+        self._cursor: LoaderPosition | None = None  # the loader in progress
+
+    @property
+    def batches(self) -> tuple[int | None, int | None]:
+        """How many batches of the loader in progress are done, and how many there are; None:
+        unknown.
+        """
+        cursor = self._cursor
+        return (None, None) if cursor is None else (cursor.consumed, cursor.length)
 
     @property
     def batches_left(self) -> int | None:
         """How many batches of the loader in progress are not consumed;
         None if its length is not known.
         """
-        return None if self._cursor is None else self._cursor.left
+        return None if self._cursor is None else self._cursor.batches_left
 
     @property
-    def lives_on(self) -> str:
+    def unrestorable_part(self) -> str:
         """What of the loader in progress no start can bring back, not even at an epoch's end;
         empty if nothing.
         """
@@ -297,7 +313,7 @@ class Progress:
         return "epochs" in self.position.targets or self._epochs_in_steps > 0
 
     @property
-    def several_epochs(self) -> bool:
+    def has_several_epochs(self) -> bool:
         """Whether the run has more than one epoch, so that an epoch's end is not the run's end."""
         position = self.position
         return (
@@ -319,7 +335,7 @@ class Progress:
             position.feeds[self._cursor.name] = dict(self._cursor.position())
         return position.state_dict()
 
-    def count_epochs_in_steps(self, epochs: int) -> None:
+    def note_epochs_in_steps(self, epochs: int) -> None:
         """Note how many epochs a loop has that goes up to a number of steps;
         0: none, or nobody knows.
         """
@@ -329,31 +345,32 @@ class Progress:
         """Set the seed of a fresh run's data order to `seed`, unless the caller gave one."""
         self.seed = seed if self.seed is None else self.seed
 
-    def begin_epoch(self, generators: dict[str, Any]) -> None:
+    def note_epoch_begin(self, generators: dict[str, Any]) -> None:
         """Note the random numbers with which the epoch's body begins;
         `generators`: copies of the tracked ones.
         """
         self.position.begin_epoch()
         self.epoch_rng, self.epoch_generators = rng.capture(), generators
 
-    def look_at_body(self) -> bool:
+    def take_body_unchecked(self) -> bool:
         """Return, once, that the code of the epoch's body was not checked yet."""
         first, self._looked_at_body = not self._looked_at_body, True
         return first
 
-    def pass_point(self) -> int:
+    def count_safe_point(self) -> int:
         """Count one more safe point of this attempt; return its number."""
         self.steps_here += 1
         return self.steps_here
 
-    def restart_clock(self) -> None:
+    def restart_step_clock(self) -> None:
         """Measure the next step from now on."""
         self.last_point_s = time.monotonic()
 
     def measure_step(self) -> None:
-        self.step_s = max(self.step_s, time.monotonic() - self.last_point_s)
+        self.last_step_s = time.monotonic() - self.last_point_s
+        self.step_s = max(self.step_s, self.last_step_s)
 
-    def mark(self, epoch: int | None = None) -> Mark:
+    def interval_mark(self, epoch: int | None = None) -> Mark:
         """Return this moment, for the interval between saves.
         `epoch`: the one that just ended, at its end.
         """
@@ -363,21 +380,21 @@ class Progress:
             position.step, now - position.first_epoch, time.monotonic(), position.phase == "end"
         )
 
-    def keep_source(self, name: str, source: LoaderSource, facts: Mapping[str, Any]) -> None:
+    def register_loader(self, name: str, source: NamedLoader, facts: Mapping[str, Any]) -> None:
         self.loader_facts[name], self.sources[name] = facts, source
 
-    def reach(self, cursor: Cursor) -> None:
+    def set_loader_in_progress(self, cursor: LoaderPosition) -> None:
         """Note the loader in progress."""
         self._cursor = cursor
 
-    def consumed(self, cursor: Cursor) -> None:
+    def note_consumed(self, cursor: LoaderPosition) -> None:
         """Note how many batches of the loader in progress are done; a safe point follows."""
         self._cursor = cursor
         self.position.loaders[cursor.name] = {"consumed": cursor.consumed, "done": False}
 
-    def end_serving(self, cursor: Cursor) -> None:
+    def end_loader(self, cursor: LoaderPosition) -> None:
         """End this loader for this epoch, after the batches that were taken."""
         self._cursor = None
-        self.position.serve(None)
-        self.position.feeds[cursor.name] = dict(cursor.place(cursor.taken))
+        self.position.set_current_loader(None)
+        self.position.feeds[cursor.name] = dict(cursor.position_after(cursor.taken))
         self.position.loaders[cursor.name] = {"consumed": cursor.taken, "done": True}

@@ -25,7 +25,7 @@ from .settings import ranks_timeout_s
 from .tracked import Tracked, framework_modules
 
 
-class _Word(msgspec.Struct, array_like=True):
+class _WorkOutcome(msgspec.Struct, array_like=True):
     """The outcome of a rank's work: the type of its error,
     empty if it succeeded, and the error's text.
     """
@@ -35,7 +35,7 @@ class _Word(msgspec.Struct, array_like=True):
     files: list[tuple[str, str]] = []
 
 
-_WORDS = msgspec.json.Decoder(_Word)  # made here for the reason that `format` has
+_WORDS = msgspec.json.Decoder(_WorkOutcome)  # made here for the reason that `format` has
 T = TypeVar("T")
 GOOD_BYE_S = 20.0  # how long rank 0 waits after a stop until the other ranks have learned of it
 CONFESSION_S = 1.0  # how long rank 0 waits, when it fails, for a rank that failed before it
@@ -45,7 +45,7 @@ _AFTERWARDS = ("RuntimeError", "RanksError", "Dist")
 MOST_LINES, MOST_RANKS = 4, 8  # most lines and ranks that a message shows
 
 
-def here() -> Ranks:
+def current_ranks() -> Ranks:
     """Return the ranks of this process's group; without a group, this process alone.
 
     Raises:
@@ -65,7 +65,7 @@ def here() -> Ranks:
     return ALONE
 
 
-def facts(options: Any, tracked: Tracked, drilled: object) -> dict[str, str]:
+def facts_that_must_agree(options: Any, tracked: Tracked, drilled: object) -> dict[str, str]:
     """Return as text what must be equal on every rank:
     the caller's options, and the tracked objects.
     """
@@ -83,7 +83,7 @@ def facts(options: Any, tracked: Tracked, drilled: object) -> dict[str, str]:
     found |= {"vars": str(sorted(tracked.variables.state_dict())), "drilled": str(drilled)}
     for name, target in tracked.objects.items():
         found[f"state[{name!r}]"] = f"{type(target).__module__}.{type(target).__qualname__}"
-    for name, target in tracked.inside().items():
+    for name, target in tracked.self_restoring_objects().items():
         adapter = adapter_for(target)
         if adapter is not None and adapter.parameter_count(target) is not None:
             for key, block in tree.flatten({name: adapter.capture(target)}).leaves.items():
@@ -91,7 +91,7 @@ def facts(options: Any, tracked: Tracked, drilled: object) -> dict[str, str]:
     return found
 
 
-def require_alike(ranks: Ranks, mine: Mapping[str, str]) -> None:
+def require_equal_arguments(ranks: Ranks, mine: Mapping[str, str]) -> None:
     """Require the same arguments on all ranks.
 
     Raises:
@@ -104,7 +104,7 @@ def require_alike(ranks: Ranks, mine: Mapping[str, str]) -> None:
     if not odd:
         return
     first = msgspec.json.decode(ranks.announce("arguments of rank 0", data), type=dict[str, str])
-    lines = ranks.agree("differences", legible.json_bytes(_lines(first, mine)))
+    lines = ranks.agree("differences", legible.json_bytes(_differing_lines(first, mine)))
     shown = [
         f"rank {rank}: {'; '.join(msgspec.json.decode(lines[rank], type=list[str]))}"
         for rank in odd[:MOST_RANKS]
@@ -117,7 +117,7 @@ def require_alike(ranks: Ranks, mine: Mapping[str, str]) -> None:
     )
 
 
-def _lines(first: Mapping[str, str], mine: Mapping[str, str]) -> list[str]:
+def _differing_lines(first: Mapping[str, str], mine: Mapping[str, str]) -> list[str]:
     keys = [key for key in {**first, **mine} if first.get(key) != mine.get(key)]
     more = [f"and {len(keys) - MOST_LINES} more"] if len(keys) > MOST_LINES else []
     return [
@@ -126,7 +126,7 @@ def _lines(first: Mapping[str, str], mine: Mapping[str, str]) -> list[str]:
     ] + more
 
 
-def agreed(ranks: Ranks, topic: str, work: Callable[[], T]) -> T:
+def run_on_all_ranks(ranks: Ranks, topic: str, work: Callable[[], T]) -> T:
     """Return the result of `work` once it has succeeded on every rank.
 
     Raises:
@@ -136,22 +136,22 @@ def agreed(ranks: Ranks, topic: str, work: Callable[[], T]) -> T:
     """
     results: list[T] = []
 
-    def tried() -> bytes:
-        word = _Word()
+    def try_work() -> bytes:
+        word = _WorkOutcome()
         try:
             results.append(work())
         except (Damaged, NotFound, Unreadable) as error:
             if ranks.alone:
                 raise
             files = error.files if isinstance(error, Unreadable) else []
-            word = _Word(type(error).__name__, str(error), files)
+            word = _WorkOutcome(type(error).__name__, str(error), files)
         return legible.json_bytes(word)
 
-    ranks.collect(topic, tried, _require_good)
+    ranks.collect(topic, try_work, _raise_failure)
     return results[0]
 
 
-def _require_good(words: Sequence[bytes]) -> bytes:
+def _raise_failure(words: Sequence[bytes]) -> bytes:
     """Raise an error if one rank failed. `words`: each rank's outcome."""
     found = [_WORDS.decode(each) for each in words]
     texts = [
@@ -174,29 +174,29 @@ def _require_good(words: Sequence[bytes]) -> bytes:
     return b""
 
 
-def require_one_loop(ranks: Ranks, kind: str, total: int) -> None:
+def require_same_loop(ranks: Ranks, kind: str, total: int) -> None:
     """Require the same loop on all ranks.
 
     Raises:
         UsageError: on every rank, if one is about to run another loop than rank 0, or a longer one.
     """
-    if differences := _differences(ranks, "a loop", f"wants {total} {kind}"):
+    if differences := _describe_differences(ranks, "a loop", f"wants {total} {kind}"):
         raise UsageError(f"{differences}: every rank must run the same loop, to the same end")
 
 
-def require_one_place(ranks: Ranks, name: format.Name, epoch: int | None) -> None:
+def require_same_step(ranks: Ranks, name: format.Name, epoch: int | None) -> None:
     """Require that all ranks save at the same step.
 
     Raises:
         RanksError: on every rank, if one has reached the save at another step than rank 0.
     """
-    if differences := _differences(ranks, "a save", f"saves at {name}, epoch {epoch}"):
+    if differences := _describe_differences(ranks, "a save", f"saves at {name}, epoch {epoch}"):
         raise RanksError(
             f"{differences}: every rank must make the same steps, and ask for the same saves"
         )
 
 
-def _differences(ranks: Ranks, topic: str, mine: str) -> str:
+def _describe_differences(ranks: Ranks, topic: str, mine: str) -> str:
     """Return the value of rank 0 and the first ranks whose value differs;
     empty if all are equal.
     """
@@ -227,20 +227,20 @@ def root_cause(ranks: Ranks, error: BaseException, mine: str) -> str:
     return "; ".join(shown if causes else [mine, *shown])
 
 
-def led_at_length(ranks: Ranks, topic: str, work: Callable[[], bytes], *, beside: bool) -> bytes:
+def lead_long_work(ranks: Ranks, topic: str, work: Callable[[], bytes], *, beside: bool) -> bytes:
     """As `Ranks.lead`, for work of rank 0 that may take longer than the others wait for a message.
 
     With `beside`, which counts on rank 0 alone, a thread does it, and the others are told in
     between that it goes on.
     """
     if beside and ranks.leads and not ranks.alone:
-        work = _begun(work, ranks.timeout_s / 4)
+        work = _start_in_thread(work, ranks.timeout_s / 4)
     while (word := ranks.lead(topic, work)) == _GOES_ON:
         pass
     return word
 
 
-def _begun(work: Callable[[], bytes], pause_s: float) -> Callable[[], bytes]:
+def _start_in_thread(work: Callable[[], bytes], pause_s: float) -> Callable[[], bytes]:
     """Begin `work` in a thread. Return a function that waits for a while;
     it returns the result, or `_GOES_ON`.
     """
@@ -248,15 +248,15 @@ def _begun(work: Callable[[], bytes], pause_s: float) -> Callable[[], bytes]:
     worker = Worker(lambda: outcome.append(tried(work)), "holdfast at length")
     worker.start()
 
-    def look() -> bytes:
+    def wait_briefly() -> bytes:
         worker.ended.wait(pause_s)
         return outcome[0]() if worker.ended.is_set() else _GOES_ON
 
-    return look
+    return wait_briefly
 
 
 @contextmanager
-def present(ranks: Ranks) -> Iterator[None]:
+def reporting_errors(ranks: Ranks) -> Iterator[None]:
     """Report an exception that leaves this block to the other ranks,
     so that they stop waiting for this rank.
     """
@@ -298,7 +298,7 @@ def exit_barrier(ranks: Ranks, patience_s: float = GOOD_BYE_S) -> Iterator[None]
     done()
 
 
-def merged(ranks: Ranks, digests: Mapping[str, str]) -> dict[str, str]:
+def merge_digests(ranks: Ranks, digests: Mapping[str, str]) -> dict[str, str]:
     """Return on rank 0 the digests of all ranks.
     A digest that differs on another rank gets a key of that rank.
     """

@@ -50,7 +50,7 @@ class ReadRetries(msgspec.Struct):
     def waited_s(self) -> float:
         return 0.0 if self._began_s is None else time.monotonic() - self._began_s
 
-    def verdict(self, error: Unreadable) -> bytes:
+    def wait_and_decide(self, error: Unreadable) -> bytes:
         """Wait before the next try. Return the next step:
         a try, giving up, or the signal that came meanwhile.
         """
@@ -66,13 +66,13 @@ class ReadRetries(msgspec.Struct):
         return _AGAIN if left_s > 0 else _ENOUGH
 
     def _begin(self, error: Unreadable) -> None:
-        left_s = self._job_clock.left_s()
+        left_s = self._job_clock.time_left_s()
         self._began_s, self._most_s = time.monotonic(), min(MOST_S, left_s / SHARE)
-        self._reporter.tell(f"{error}; tries again for up to {self._most_s:.0f} s")
+        self._reporter.warn(f"{error}; tries again for up to {self._most_s:.0f} s")
         with suppress(StoreError):  # the disk may fail altogether
             self._reporter.attempt.show()
 
-    def wait_for(self, work: Callable[[], T]) -> T:
+    def retry_until_readable(self, work: Callable[[], T]) -> T:
         """Return what `work` returns, which all ranks do together. Wait and do it again while a
         file cannot be read.
 
@@ -85,13 +85,13 @@ class ReadRetries(msgspec.Struct):
                 return work()
             except Unreadable as error:
                 fault = error
-            word = self._ranks.lead("the wait for a file", partial(self.verdict, fault))
+            word = self._ranks.lead("the wait for a file", partial(self.wait_and_decide, fault))
             if word == _ENOUGH:
                 raise fault
             if word != _AGAIN:
                 self._stop(word.decode(), fault)
 
-    def given_up(self, error: Unreadable, older: Checkpoint | None) -> Unreadable:
+    def give_up_error(self, error: Unreadable, older: Checkpoint | None) -> Unreadable:
         """Return the error that says what to do, after all that could be tried."""
         here = job()
         hosts = ",".join(dict.fromkeys(host for _, host in error.files))
@@ -112,7 +112,7 @@ class ReadRetries(msgspec.Struct):
         )
 
 
-def unread_elsewhere(error: Unreadable, name: str, logs: Sequence[Log]) -> str:
+def same_failure_elsewhere(error: Unreadable, name: str, logs: Sequence[Log]) -> str:
     """Return in words which file of the checkpoint `name` an earlier attempt on another node could
     not read; or "".
 
@@ -125,12 +125,12 @@ def unread_elsewhere(error: Unreadable, name: str, logs: Sequence[Log]) -> str:
         for event in log.newest("unreadable"):
             if event.get("checkpoint") == name:
                 for file, host in error.files:
-                    for other in _hosts(event.get("files"), file) - {host}:
+                    for other in _hosts_that_failed(event.get("files"), file) - {host}:
                         return f"{file} cannot be read, neither on {other} nor on {host}"
     return ""
 
 
-def _hosts(files: Any, file: str) -> set[str]:
+def _hosts_that_failed(files: Any, file: str) -> set[str]:
     """Return the nodes on which `file` could not be read,
     of a journal's event: its content is not trusted.
     """

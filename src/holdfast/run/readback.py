@@ -31,9 +31,9 @@ class ReadBack(msgspec.Struct):
     _damage: Problem | None = None  # found since the last save began
     _reader: Worker | None = None
 
-    def give_way(self) -> Latch:
+    def pause_reading(self) -> Latch:
         """Stop reading after the present piece: a save begins.
-        Return what `begin` needs when that save has ended.
+        Return what `start_reading` needs when that save has ended.
         """
         self.over.set()
         self.over, self._damage = Latch(), None
@@ -44,7 +44,7 @@ class ReadBack(msgspec.Struct):
         found, self._damage = self._damage, None
         return found
 
-    def begin(self, over: Latch) -> None:
+    def start_reading(self, over: Latch) -> None:
         """Read, unless the next save has begun.
         Errors are ignored: the save reads these files again.
         """
@@ -52,7 +52,7 @@ class ReadBack(msgspec.Struct):
         with suppress(Exception):
             links = [] if over.is_set() else self._store.unread()
             if links:
-                reader = self._reader = Worker(partial(self._read, links, over), NAME)
+                reader = self._reader = Worker(partial(self._read_files, links, over), NAME)
                 reader.start()
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ class ReadBack(msgspec.Struct):
         if reader is not None and (reader.over or reader.ended.wait(LEAVE_S)):
             reader.wait()  # for its thread to end
 
-    def _read(self, links: Collection[Link], over: Latch) -> None:
+    def _read_files(self, links: Collection[Link], over: Latch) -> None:
         def still_idle() -> None:
             if over.is_set():
                 raise Abandoned

@@ -75,15 +75,15 @@ def _machines(launch: Launch) -> set[tuple[Any, Any]]:
     return {(start.agent.get("boot"), start.agent.get("pid_space")) for start in launch.starts}
 
 
-def launch() -> Launch | None:
+def current_launch() -> Launch | None:
     """Return the launch of this process; None outside torchrun."""
     count = os.environ.get(_COUNT, "")
     if _ID not in os.environ or not count.isdecimal():
         return None
-    return Launch(os.environ[_ID], int(count), owner.process(_agent()))
+    return Launch(os.environ[_ID], int(count), owner.process(_agent_pid()))
 
 
-def stopped_before(logs: Sequence[Log], mine: Launch) -> journal.Event | None:
+def find_stop_before(logs: Sequence[Log], mine: Launch) -> journal.Event | None:
     """Return the run's last event, if it is a stop in an earlier start of this launch."""
     last = logs[-1] if logs else None
     if last is None or last.last.get("event") != "stop":
@@ -108,11 +108,11 @@ def note_start(ranks: Ranks, attempt: Attempt) -> StopBefore | None:
     """Journal the launch. Return the stop that this start follows,
     if a launcher did not recognise that as one.
     """
-    mine = launch()
+    mine = current_launch()
     if mine is None:
         return None
     said = ranks.gather("launch", msgspec.json.encode(mine))
-    word = ranks.lead("stopped before", lambda: msgspec.json.encode(_stop_before(attempt, said)))
+    word = ranks.lead("stopped before", lambda: msgspec.json.encode(_journal_start(attempt, said)))
     event: dict[str, Any] | None = msgspec.json.decode(word)
     return (
         None
@@ -121,7 +121,7 @@ def note_start(ranks: Ranks, attempt: Attempt) -> StopBefore | None:
     )
 
 
-def _stop_before(attempt: Attempt, said: Sequence[bytes]) -> journal.Event | None:
+def _journal_start(attempt: Attempt, said: Sequence[bytes]) -> journal.Event | None:
     """On rank 0, journal this start as all ranks see it;
     return the stop before it, if there was one.
     """
@@ -136,10 +136,10 @@ def _stop_before(attempt: Attempt, said: Sequence[bytes]) -> journal.Event | Non
     attempt.record("launched", launch=msgspec.to_builtins(here))
     if not any(start.restart for start in here.starts):
         return None
-    return stopped_before(attempt.earlier, here)
+    return find_stop_before(attempt.earlier, here)
 
 
-def _agent() -> int:
+def _agent_pid() -> int:
     """Return the nearest ancestor that is not a torchrun worker:
     a worker may have been started through a shell.
     """

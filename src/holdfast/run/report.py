@@ -31,19 +31,19 @@ class Reporter:
 
     def record(self, event: str, /, **facts: Any) -> None:
         """Journal an event at the present position."""
-        self.attempt.record(event, **self._position.here._asdict(), **facts)
+        self.attempt.record(event, **self._position.checkpoint_name._asdict(), **facts)
 
-    def tell(self, line: str, **facts: str) -> None:
+    def warn(self, line: str, **facts: str) -> None:
         """Write a warning to the terminal and to the journal."""
         self.attempt.record("told", what=line, **facts)
         warn(line)
 
-    def tell_changed(self, line: str, prefix: str = "changed since the checkpoint: ") -> None:
+    def warn_changed(self, line: str, prefix: str = "changed since the checkpoint: ") -> None:
         """Report and journal that a fact differs from when the checkpoint was saved."""
         self.attempt.record("told", what=line)
         say(f"{prefix}{line}")
 
-    def show(self, note_s: float) -> None:
+    def flush_journal_regularly(self, note_s: float) -> None:
         """Show the journal to readers of a running run, with a small delay.
 
         `note_s`: how often to journal that the run is alive.
@@ -56,7 +56,7 @@ class Reporter:
                 self._noted_s = now_s
             with suppress(DiskError):  # the lines are kept, and written the next time
                 self.attempt.show()
-            self.show_board()
+            self.update_board()
             self._flushed_s = time.monotonic()
 
     def begin_board(self, directory: str | os.PathLike[str] | None) -> None:
@@ -64,9 +64,9 @@ class Reporter:
         from ..board import Board
 
         self._board = Board(self.attempt.root, directory, only=self.attempt.number)
-        self.show_board()
+        self.update_board()
 
-    def show_board(self) -> None:
+    def update_board(self) -> None:
         """Update the board from the journal.
         A board that cannot be written does not stop the training.
         """

@@ -17,15 +17,21 @@ from ..store.checkpoint import Checkpoint
 from ..store.store import Store
 from ..terminal import say
 from . import unsound
-from .capture import checked
-from .failures import failed_behind, poison, reading, require_sound, set_aside
+from .capture import validate_run_memory
+from .failures import (
+    failure_after_last_batch,
+    quarantine_checkpoint,
+    require_sound,
+    translate_read_errors,
+    why_not_retry_checkpoint,
+)
 from .last_batch import BEGINNING
 from .options import Options
-from .origin import Origin, Reentry
+from .origin import AttemptOrigin, Reentry
 from .position import Position
-from .ranks import agreed, led_at_length
-from .read_retries import ReadRetries, unread_elsewhere
-from .tracked import RESERVED, Plan, Tracked, require_fit
+from .ranks import lead_long_work, run_on_all_ranks
+from .read_retries import ReadRetries, same_failure_elsewhere
+from .tracked import RESERVED, RestorePlan, Tracked, require_fit
 
 if TYPE_CHECKING:
     from .checkpoint_fetcher import CheckpointFetcher
@@ -59,7 +65,7 @@ class Restorer(msgspec.Struct):
     _tracked: Tracked
     _ranks: Ranks
     _store: Store
-    _origin: Origin
+    _origin: AttemptOrigin
     _attempt: Attempt
     _places: CheckpointFetcher | None
     _read_retries: ReadRetries
@@ -70,51 +76,53 @@ class Restorer(msgspec.Struct):
     _following: Checkpoint | None = None
     _anew: str = ""  # the checkpoint behind the run's first epoch from which the script fails
 
-    def go_back(self) -> None:
+    def quarantine_newer(self) -> None:
         """Before the restore, set aside checkpoints that are not in the run's lineage, or newer
         than the step to which the run goes back. A restart does not repeat that.
         """
         ranks = self._ranks
         beside = self._places is not None  # on rank 0; a fetch may take long
-        led_at_length(ranks, "the places", self._begin_from_places, beside=beside)
-        self._read_retries.wait_for(
-            partial(led_at_length, ranks, "going back", self._go_back, beside=beside)
+        lead_long_work(ranks, "the places", self._fetch_newest_first, beside=beside)
+        self._read_retries.retry_until_readable(
+            partial(lead_long_work, ranks, "going back", self._quarantine_newer_here, beside=beside)
         )
 
-    def _begin_from_places(self) -> bytes:
+    def _fetch_newest_first(self) -> bytes:
         """Before the run goes back, fetch the newest checkpoint:
         it shows whether the run went back before.
         """
         places, step = self._places, self._options.go_back
         if places is not None:
-            with reading(self._store.root):
-                places.set_strays_aside()
+            with translate_read_errors(self._store.root):
+                places.quarantine_orphans()
                 if step is not None:
-                    places.newer_than(next(places.store.index.newest_first(), None))
+                    places.fetch_newer_than(next(places.store.index.newest_first(), None))
                     places.fetch(step, finite=self._options.stop_on_nan)
         return b""
 
-    def _go_back(self) -> bytes:
+    def _quarantine_newer_here(self) -> bytes:
         step, store = self._options.go_back, self._store
         if step is None:
             return b""
-        with reading(store.root):
-            if self._went_back_before(step):
+        with translate_read_errors(store.root):
+            if self._already_went_back(step):
                 say(
                     f"{store.root}: went back to step {step} before; "
                     f"go_back={step} is not done twice"
                 )
                 return b""
-            target = store[self._to_go_back_to(step)]
+            target = store[self._find_go_back_target(step)]
             require_sound(target)
-            self.require_wanted(target)
+            self.require_resumable(target)
         to, index = target.head.name, store.index
         newer = [index.checkpoint(name) for name in index.names() if name.order > to.order]
         for checkpoint in newer:
-            set_aside(store, checkpoint, "went-back", f"the run went back to step {step}")
+            quarantine_checkpoint(
+                store, checkpoint, "went-back", f"the run went back to step {step}"
+            )
         names = [checkpoint.path.name for checkpoint in newer]
         if self._places is not None:
-            self._places.go_back(to)
+            self._places.ignore_newer_than(to)
         self._attempt.record("went_back", step=to.step, phase=to.phase, names=names)
         say(
             f"{store.root}: goes back to step {step}; "
@@ -122,7 +130,7 @@ class Restorer(msgspec.Struct):
         )
         return b""
 
-    def _to_go_back_to(self, step: int) -> str | int:
+    def _find_go_back_target(self, step: int) -> str | int:
         """With `stop_on_nan`,
         the newest checkpoint of that step whose weights are finite, if there is one.
         """
@@ -137,7 +145,7 @@ class Restorer(msgspec.Struct):
                 )
         return finite[-1] if finite else step
 
-    def _went_back_before(self, step: int) -> bool:
+    def _already_went_back(self, step: int) -> bool:
         """Whether the newest checkpoint descends from that step.
 
         If it cannot be read, an older one and the journal decide. With `stop_on_nan` the newest one
@@ -151,7 +159,7 @@ class Restorer(msgspec.Struct):
                     continue
                 # the user's types are placeholders
                 memory = checkpoint.load(part=RESERVED, placeholders=True)
-                return step in told or step in Position.of(memory["position"]).went_back
+                return step in told or step in Position.from_stored(memory["position"]).went_back
             except (Damaged, NotFound, LookupError, TypeError):  # the restore reports it
                 continue
             except OSError:
@@ -165,8 +173,8 @@ class Restorer(msgspec.Struct):
     def restore_newest(self, types: Iterable[type], again: Reentry | None = None) -> None:
         """Restore the newest undamaged checkpoint. Note it in the origin, and set newer ones aside.
 
-        `again`: see `opening.begin`. Rank 0 proposes a checkpoint. If one rank finds it damaged,
-        all ranks reject it.
+        `again`: see `opening.begin_attempt`. Rank 0 proposes a checkpoint.
+        If one rank finds it damaged, all ranks reject it.
 
         Raises:
             Unreadable: a file cannot be read, here and at the places; nothing was changed.
@@ -177,8 +185,8 @@ class Restorer(msgspec.Struct):
             instead.
             Mismatch: the checkpoint does not fit the live objects; nothing was overwritten.
         """
-        wait_for = self._read_retries.wait_for
-        checkpoint = wait_for(self._next)
+        wait_for = self._read_retries.retry_until_readable
+        checkpoint = wait_for(self._next_candidate)
         while checkpoint is not None:
             try:
                 wait_for(partial(self.restore, checkpoint, types, again))
@@ -192,9 +200,9 @@ class Restorer(msgspec.Struct):
                 # holds the error.
                 fault = error.with_traceback(None)
             else:
-                self._ranks.lead("damage that is shared", self._set_sharers_aside)
+                self._ranks.lead("damage that is shared", self._quarantine_sharers)
                 return
-            checkpoint = wait_for(partial(self._next, fault))
+            checkpoint = wait_for(partial(self._next_candidate, fault))
 
     def restore(
         self, checkpoint: Checkpoint, types: Iterable[type], again: Reentry | None = None
@@ -207,42 +215,43 @@ class Restorer(msgspec.Struct):
         All ranks compare keys, shapes and dtypes before the first byte is overwritten.
         """
         ranks, tracked, origin = self._ranks, self._tracked, self._origin
-        again = again if self._goes_on(checkpoint, again) else None
+        again = again if self._can_keep_live_values(checkpoint, again) else None
 
-        @reading(checkpoint.path)
-        def compared() -> tuple[Checkpoint, dict[str, Any], Plan | None]:
-            self.require_wanted(checkpoint)
+        @translate_read_errors(checkpoint.path)
+        def compare() -> tuple[Checkpoint, dict[str, Any], RestorePlan | None]:
+            self.require_resumable(checkpoint)
             # after half of this one was restored, there may be no other
             if self._options.allow_fresh and ranks.leads:
                 require_sound(checkpoint)
             view = checkpoint if ranks.alone else checkpoint.as_rank(ranks.rank)
-            memory, plan = _fitting(view, tracked if again is None else None, types)
+            memory, plan = _plan_restore(view, tracked if again is None else None, types)
             if not origin.overridden_options and plan is not None:
                 origin.override_options(tracked.overridden_options(view, plan, types))
             return view, memory, plan
 
-        view, memory, plan = agreed(ranks, "the comparison", compared)
+        view, memory, plan = run_on_all_ranks(ranks, "the comparison", compare)
         if plan is None:
-            origin.restored(view, memory, again)
+            origin.note_restored(view, memory, again)
             return
         if not ranks.alone:
-            tracked.warm(memory.get("reducers", {}))
+            tracked.restore_reducers(memory.get("reducers", {}))
 
-        @reading(checkpoint.path)
-        def filled() -> None:
+        @translate_read_errors(checkpoint.path)
+        def fill() -> None:
             self._attempt.record("restoring", checkpoint=view.path.name)
             self._attempt.flush(sync=True)
             tracked.restore(view, plan)
 
-        agreed(ranks, "the restore", filled)
-        origin.restored(view, memory)
+        run_on_all_ranks(ranks, "the restore", fill)
+        origin.note_restored(view, memory)
 
-    def _goes_on(self, checkpoint: Checkpoint, again: Reentry | None) -> bool:
+    def _can_keep_live_values(self, checkpoint: Checkpoint, again: Reentry | None) -> bool:
         """Whether the live values count: no attempt has saved since the block before has ended."""
         mine = False
         if again is not None and again.ended.checkpoint == checkpoint.path.name:
             mine = (
-                reading(checkpoint.path)(lambda: checkpoint.head.attempt)() == again.ended.attempt
+                translate_read_errors(checkpoint.path)(lambda: checkpoint.head.attempt)()
+                == again.ended.attempt
             )
         if again is not None and mine and again.unknown:
             mine = False
@@ -256,7 +265,7 @@ class Restorer(msgspec.Struct):
             word == b"1" for word in self._ranks.agree("the live values", b"1" if mine else b"")
         )
 
-    def require_wanted(self, checkpoint: Checkpoint) -> None:
+    def require_resumable(self, checkpoint: Checkpoint) -> None:
         """Require a checkpoint that this run may resume from.
 
         Raises:
@@ -276,7 +285,7 @@ class Restorer(msgspec.Struct):
         if self._options.stop_on_nan:
             unsound.require_finite(self._store, checkpoint)
 
-    def _next(self, fault: StoreError | None = None) -> Checkpoint | None:
+    def _next_candidate(self, fault: StoreError | None = None) -> Checkpoint | None:
         """Return the next checkpoint to try; None: the run begins fresh. `fault`: why the last one
         failed.
 
@@ -284,57 +293,61 @@ class Restorer(msgspec.Struct):
             StoreError: no checkpoint is left, and a fresh start is not allowed.
             Unreadable: nothing may take the place of the one that cannot be read.
         """
-        choose = reading(self._store.root)(lambda: self._choose(fault))
-        choice = led_at_length(
+        choose = translate_read_errors(self._store.root)(lambda: self._choose_name(fault))
+        choice = lead_long_work(
             self._ranks, "the choice of a checkpoint", choose, beside=self._places is not None
         )
         name = choice.decode()
         if self._ranks.rank:
-            self._tried = _seen(self._store, name)
-        self._origin.choose(self._tried)
+            self._tried = _open_chosen(self._store, name)
+        self._origin.note_candidate(self._tried)
         return self._tried
 
-    def _choose(self, fault: StoreError | None) -> bytes:
+    def _choose_name(self, fault: StoreError | None) -> bytes:
         """Return the name of the next checkpoint to try; empty when there is none."""
         if self._left is None:
             self._left = self._store.index.newest_first()
             self._following = next(self._left, None)
         if self._tried is not None and isinstance(fault, Unreadable):
-            if self._places is not None and self._places.substitute(self._tried):
+            if self._places is not None and self._places.replace_with_copy(self._tried):
                 return self._tried.path.name.encode()
-            self._set_aside(self._tried, self._require_passable(self._tried, fault), "unreadable")
+            self._quarantine(self._tried, self._require_may_skip(self._tried, fault), "unreadable")
         # otherwise another process removed it
         if self._tried is not None and isinstance(fault, Damaged):
-            if self._places is not None and self._places.heal(self._tried):
+            if self._places is not None and self._places.repair_files(self._tried):
                 return self._tried.path.name.encode()
             self._sharing |= self._store.sharing_damage(self._tried)
-            self._set_aside(self._tried, str(fault))
-        while (tried := self._next_newest()) is not None:
+            self._quarantine(self._tried, str(fault))
+        while (tried := self._newest_candidate()) is not None:
             self._tried = tried
             name, oldest = tried.path.name, self._following is None
             oldest = oldest and not self._options.allow_fresh
             why = self._sharing.get(name)
-            if why is None and (failed := failed_behind(name, self._attempt.earlier)):
+            if why is None and (failed := failure_after_last_batch(name, self._attempt.earlier)):
                 self._anew = name if oldest and failed.get("next") == BEGINNING else ""
                 if self._anew or not oldest:
                     why = (
                         "failed behind its epoch's last batch, "
                         f"without the loop's body: {failed.get('error')}"
                     )
-            why = why or (None if self._following is None else poison(name, self._attempt.earlier))
+            why = why or (
+                None
+                if self._following is None
+                else why_not_retry_checkpoint(name, self._attempt.earlier)
+            )
             if why is None:
                 return name.encode()
             word = (
                 FIRST_EPOCH if self._anew else "poison" if why.startswith("failed") else "damaged"
             )
-            self._set_aside(tried, why, word)
+            self._quarantine(tried, why, word)
             if self._places is not None:
                 self._places.reject(name)
         self._tried = None
-        self._require_fresh()
+        self._require_fresh_start_allowed()
         return b""
 
-    def _require_passable(self, checkpoint: Checkpoint, fault: Unreadable) -> str:
+    def _require_may_skip(self, checkpoint: Checkpoint, fault: Unreadable) -> str:
         """Note which file cannot be read here. Return why an older checkpoint may take this one's
         place.
 
@@ -343,25 +356,25 @@ class Restorer(msgspec.Struct):
                 readable either.
         """
         name, older = checkpoint.path.name, self._following
-        why = unread_elsewhere(fault, name, self._attempt.earlier)
+        why = same_failure_elsewhere(fault, name, self._attempt.earlier)
         self._attempt.record("unreadable", checkpoint=name, files=fault.files)
         with suppress(StoreError):  # the disk may fail altogether
             self._attempt.flush(sync=True)
         if not why or older is None or not _is_readable(older):
-            raise self._read_retries.given_up(fault, older)
+            raise self._read_retries.give_up_error(fault, older)
         return why
 
-    def _next_newest(self) -> Checkpoint | None:
+    def _newest_candidate(self) -> Checkpoint | None:
         """The newest checkpoint that is left: a place's,
         which is fetched, or one of the directory.
         """
-        fetched = None if self._places is None else self._places.newer_than(self._following)
+        fetched = None if self._places is None else self._places.fetch_newer_than(self._following)
         if fetched is not None:
             return fetched
         mine, self._following = self._following, next(self._left or iter(()), None)
         return mine
 
-    def _require_fresh(self) -> None:
+    def _require_fresh_start_allowed(self) -> None:
         """Require that the run may start from scratch.
 
         Raises:
@@ -374,7 +387,7 @@ class Restorer(msgspec.Struct):
         earlier = sorted(
             each.name for each in scan.glob(quarantine, "step-*") if FIRST_EPOCH not in each.name
         )
-        if lacks := self._places.lacks if self._places is not None else "":
+        if lacks := self._places.why_not_start_fresh if self._places is not None else "":
             raise StoreError(
                 f"{self._store.root}: {lacks}. "
                 "To start from scratch all the same, say allow_fresh=True"
@@ -396,15 +409,15 @@ class Restorer(msgspec.Struct):
                 "them back. To start from scratch all the same, say allow_fresh=True"
             )
 
-    def _set_sharers_aside(self) -> bytes:
+    def _quarantine_sharers(self) -> bytes:
         """Set aside older checkpoints that share a damaged file with a rejected one."""
         for checkpoint in self._store.checkpoints() if self._sharing else ():
             if why := self._sharing.get(checkpoint.path.name):
-                self._set_aside(checkpoint, why)
+                self._quarantine(checkpoint, why)
         return b""
 
-    def _set_aside(self, checkpoint: Checkpoint, why: str, word: str = "damaged") -> None:
-        set_aside(self._store, checkpoint, word, why)
+    def _quarantine(self, checkpoint: Checkpoint, why: str, word: str = "damaged") -> None:
+        quarantine_checkpoint(self._store, checkpoint, word, why)
         self._origin.reject(checkpoint.path.name, why)
 
 
@@ -414,7 +427,7 @@ def _is_readable(checkpoint: Checkpoint) -> bool:
     return False
 
 
-def _seen(store: Store, name: str) -> Checkpoint | None:
+def _open_chosen(store: Store, name: str) -> Checkpoint | None:
     """Return the checkpoint that rank 0 chose.
     Wait briefly until a network file system shows it here.
     """
@@ -426,9 +439,9 @@ def _seen(store: Store, name: str) -> Checkpoint | None:
     return store.index.at(path)
 
 
-def _fitting(
+def _plan_restore(
     checkpoint: Checkpoint, tracked: Tracked | None, types: Iterable[type]
-) -> tuple[dict[str, Any], Plan | None]:
+) -> tuple[dict[str, Any], RestorePlan | None]:
     """Return what the run itself saved in a checkpoint, and how it would be restored.
 
     Before that, check that the checkpoint fits the live objects. None: they are not filled.
@@ -440,13 +453,13 @@ def _fitting(
             f"{checkpoint.path} was not saved by a Run: "
             "Store(...).load() reads it, start_from= takes weights from it"
         )
-    memory = checked(checkpoint.load(part=RESERVED, types=types), checkpoint)
+    memory = validate_run_memory(checkpoint.load(part=RESERVED, types=types), checkpoint)
     if tracked is None:
         return memory, None
     if tracked.places is not None:
         tracked.places.expect(memory.get("bound_anew", ()))
     variables = tracked.variables.differences(memory["vars"], tracked.places)
-    plan = tracked.plan(checkpoint, types, compare=True)
+    plan = tracked.plan_restore(checkpoint, types, compare=True)
     differences = tracked.differences(checkpoint, plan, memory.get("nested", []))
     require_fit([*differences, *variables], checkpoint)
     return memory, plan

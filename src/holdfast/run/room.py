@@ -32,7 +32,7 @@ LOOK_S = 10.0  # between two looks
 ASK_S = 3600.0  # between two questions that may take a while
 
 
-class Need(NamedTuple):
+class SpaceNeed(NamedTuple):
     """The additional space that the next saves need at most,
     which is before the last of them prunes.
     """
@@ -42,7 +42,9 @@ class Need(NamedTuple):
     files: int
 
 
-def need(facts: Sequence[CheckpointFacts], rule: Rule | None, fresh_bytes: int, files: int) -> Need:
+def predict_need(
+    facts: Sequence[CheckpointFacts], rule: Rule | None, fresh_bytes: int, files: int
+) -> SpaceNeed:
     """Predict the next saves under `rule`, at equal intervals.
 
     `fresh_bytes` and `files` are those of one checkpoint. A pruned checkpoint frees at most that
@@ -50,14 +52,14 @@ def need(facts: Sequence[CheckpointFacts], rule: Rule | None, fresh_bytes: int, 
     """
     there, most, now = list(facts), 0, len(facts)
     for _ in range(AHEAD if facts else 0):
-        there.append(_next(there))
+        there.append(_next_facts(there))
         most = max(most, len(there) - now)
         kept = {each.name for each in there} if rule is None else retention.keep(there, rule)
         there = [each for each in there if each.name in kept]
-    return Need(AHEAD, most * fresh_bytes, most * files)
+    return SpaceNeed(AHEAD, most * fresh_bytes, most * files)
 
 
-def _next(facts: Sequence[CheckpointFacts]) -> CheckpointFacts:
+def _next_facts(facts: Sequence[CheckpointFacts]) -> CheckpointFacts:
     last, before = facts[-1], facts[-2] if len(facts) > 1 else facts[-1]
     step = last.step + max(1, last.step - before.step)
     epoch = None if last.epoch is None else last.epoch + last.epoch - (before.epoch or 0)
@@ -67,7 +69,9 @@ def _next(facts: Sequence[CheckpointFacts]) -> CheckpointFacts:
     )
 
 
-def shortages(root: Path, wanted: Need, limits: Sequence[Quota]) -> Iterator[tuple[str, str]]:
+def find_shortages(
+    root: Path, wanted: SpaceNeed, limits: Sequence[Quota]
+) -> Iterator[tuple[str, str]]:
     """Yield each shortage for the next saves: its kind, and a sentence."""
     told = f"the next {wanted.saves} saves need {size(wanted.bytes)}"
     facts = os.statvfs(root)
@@ -82,7 +86,7 @@ def shortages(root: Path, wanted: Need, limits: Sequence[Quota]) -> Iterator[tup
                 f"and there is room for {facts.f_favail}"
             ),
         )
-    mount = _mount(root)
+    mount = _mount_point(root)
     for limit in limits:
         if (
             limit.place == mount
@@ -107,7 +111,7 @@ def shortages(root: Path, wanted: Need, limits: Sequence[Quota]) -> Iterator[tup
             )
 
 
-def purged(root: Path, days: float, now: float) -> str | None:
+def describe_purge(root: Path, days: float, now: float) -> str | None:
     """Return which files of the run a purge will take soon; None if there are none.
 
     A purge goes by the time of the last change or read; here the last change counts, which is never
@@ -131,7 +135,7 @@ def purged(root: Path, days: float, now: float) -> str | None:
     )
 
 
-class Room(msgspec.Struct):
+class DiskSpaceCheck(msgspec.Struct):
     """Looks after each save, on rank 0."""
 
     _store: Store
@@ -141,7 +145,7 @@ class Room(msgspec.Struct):
     _looked_s: float = -ASK_S
     _asked_s: float = -ASK_S
 
-    def look(self) -> None:
+    def check_space(self) -> None:
         """Warn of shortages; unknown facts cause no warning."""
         root, now_s = self._store.root, time.monotonic()
         if now_s < self._looked_s + LOOK_S:
@@ -150,21 +154,23 @@ class Room(msgspec.Struct):
         with suppress(OSError, Damaged, NotFound):
             if now_s > self._asked_s + ASK_S:
                 self._asked_s = now_s
-                self._limits = _limits()
+                self._limits = _read_quotas()
                 if (days := settings.purge_days()) is not None and (
-                    text := purged(root, days, time.time())
+                    text := describe_purge(root, days, time.time())
                 ) is not None:
-                    self._tell("purge", text)
-            for what, text in shortages(root, wanted(self._store, self._rule), self._limits):
-                self._tell(what, f"{text}: free some, or keep fewer checkpoints")
+                    self._warn_once("purge", text)
+            for what, text in find_shortages(
+                root, needed_space(self._store, self._rule), self._limits
+            ):
+                self._warn_once(what, f"{text}: free some, or keep fewer checkpoints")
 
-    def _tell(self, what: str, text: str) -> None:
+    def _warn_once(self, what: str, text: str) -> None:
         if what not in self._told:
             self._told.add(what)
             warn(f"{self._store.root}: {text}")
 
 
-def wanted(store: Store, rule: Rule | None) -> Need:
+def needed_space(store: Store, rule: Rule | None) -> SpaceNeed:
     """Return the needs of the next saves of this store, if they are like the last one.
 
     Raises:
@@ -172,17 +178,17 @@ def wanted(store: Store, rule: Rule | None) -> Need:
     """
     head = store.latest().head
     links = sum(file.size_bytes for file in head.files.values() if file.links)
-    return need(store.facts(), rule, head.size_bytes - links, len(head.files) + 2)
+    return predict_need(store.facts(), rule, head.size_bytes - links, len(head.files) + 2)
 
 
-def _limits() -> list[Quota]:
+def _read_quotas() -> list[Quota]:
     try:
         return quotas()
     except ClusterError:
         return []
 
 
-def _mount(path: Path) -> str:
+def _mount_point(path: Path) -> str:
     place = Path(os.path.realpath(path))
     while not os.path.ismount(place):
         place = place.parent

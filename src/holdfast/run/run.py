@@ -17,28 +17,28 @@ from ..errors import HoldfastError, StoreError, UsageError
 from ..legible import legible
 from ..rules import Auto, Every, Last, Rule, Whole
 from ..state.captured import looked_once
-from ..store import format
+from ..store import format, html
 from ..store.signing import Signer
 from ..store.store import Store
 from ..terminal import warn
 from . import finish, loops, opening, origin, settings
-from .blockless import BlocklessRun, end_at
+from .blockless import BlocklessRun, end_run_at
 from .finish import count_left_pass
 from .loader_cursor import BatchesArguments
 from .loop import Loop
-from .mirror_options import DRAIN_S, Mirror, Place, mirroring
-from .options import Options, seed_of
+from .mirror_options import DRAIN_S, Mirror, Place, parse_mirror_options
+from .options import Options, parse_seed
 from .passes import (
     ENDLESS,
-    Passes,
-    epochs_wanted,
-    group_wanted,
+    LoopIterable,
     length_of,
-    name_wanted,
-    start_wanted,
-    steps_wanted,
+    parse_accumulate,
+    parse_epochs,
+    parse_loader_name,
+    parse_start,
+    parse_steps,
 )
-from .safe_point import save_asked, step_done
+from .safe_point import request_save, step_done
 from .session import Session, require_overridable
 from .stop import Deadline
 from .tracked import Tracked
@@ -50,7 +50,7 @@ _living: WeakSet[Run] = WeakSet()  # the runs whose block is entered here
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def brief(method: Method) -> Method:
+def shorten_traceback(method: Method) -> Method:
     """Let the traceback of a mistake end at the caller's own line.
     HOLDFAST_TRACEBACK=full shows ours, too.
     """
@@ -141,7 +141,7 @@ class Run(AbstractContextManager["Run"]):
             from no other.
     """
 
-    @brief
+    @shorten_traceback
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -191,7 +191,7 @@ class Run(AbstractContextManager["Run"]):
             else StartFrom(start_from),
             branch_from=branch_from,
             go_back=go_back,
-            overrides=_by_name(overrides or {}),
+            overrides=_copy_overrides(overrides or {}),
             allow_fresh=allow_fresh,
             accept=frozenset([accept] if isinstance(accept, str) else accept),
             probe=probe,
@@ -201,13 +201,13 @@ class Run(AbstractContextManager["Run"]):
             note=note,
             tracker=tracker,
             types=frozenset([types] if isinstance(types, type) else types),
-            seed=seed_of(seed),
+            seed=parse_seed(seed),
             take_over=take_over,
             private=private,
             background=background,
             whole=whole,
             board=board,
-            mirroring=mirroring(mirror, without, drain, settings.run_dir(path)),
+            mirroring=parse_mirror_options(mirror, without, drain, settings.run_dir(path)),
             stop_on_nan=stop_on_nan,
             signer=None if signed is None else Signer(signed),
             finished=finished,
@@ -218,7 +218,7 @@ class Run(AbstractContextManager["Run"]):
         # set if the last one has no block: it ends with its outermost loop
         self._blockless: BlocklessRun | None = None
 
-    @brief
+    @shorten_traceback
     def __enter__(self) -> Self:
         if self._session is not None:
             raise UsageError("this Run is entered already")
@@ -233,17 +233,17 @@ class Run(AbstractContextManager["Run"]):
         if session is None or session.attempt.inherited:
             return
         if session.lifetime.left:  # by Loop.leave, or a finished run ends the process
-            self._let_go()
+            self._release_session()
             return
         if error is None:
             try:
-                finish.finish(session)
+                finish.finish_run(session)
             except BaseException as last:
-                self._leave(last)
+                self._end_block(last)
                 raise
-        self._leave(error)
+        self._end_block(error)
 
-    @brief
+    @shorten_traceback
     def start(self) -> Self:
         """Begin without a block, for a loop at the top level of a script: `run = Run(...).start()`.
         Restores the state.
@@ -258,6 +258,13 @@ class Run(AbstractContextManager["Run"]):
         self._begin(blockless=True)
         return self
 
+    def __repr__(self) -> str:
+        step = f", step {self._last.position.step}" if self._last is not None else ""
+        return f"<Run {os.fspath(self.path)!r}{step}>"
+
+    def _repr_html_(self) -> str:
+        return html.table(str(self), self.store().checkpoints())
+
     @property
     def path(self) -> os.PathLike[str]:
         """The run's directory."""
@@ -270,15 +277,15 @@ class Run(AbstractContextManager["Run"]):
     @property
     def step(self) -> int:
         """Number of completed passes of the loop's body, or of groups of passes."""
-        return self._now().position.step
+        return self._last_session().position.step
 
     @property
     def epoch(self) -> int:
         """The epoch in progress, or the next one; counted from 0."""
-        return self._now().position.epoch
+        return self._last_session().position.epoch
 
-    @brief
-    def epochs(self, total: int | range) -> Passes[int]:
+    @shorten_traceback
+    def epochs(self, total: int | range) -> LoopIterable[int]:
         """Return the remaining epochs, up to `total`. A safe point follows the body of each.
 
         run.epochs(range(1, 11)) counts them from 1; a run is begun and resumed with the same first
@@ -286,24 +293,24 @@ class Run(AbstractContextManager["Run"]):
         exception that you catch around the loop does the same; one that leaves the `with` block
         saves nothing.
         """
-        session, wanted = self._inside("epochs"), epochs_wanted(total)
-        return Passes(
+        session, wanted = self._open_session("epochs"), parse_epochs(total)
+        return LoopIterable(
             "epochs",
-            lambda walk: loops.epochs(session, walk, wanted),
+            lambda walk: loops.iterate_epochs(session, walk, wanted),
             lambda: len(wanted),
             lambda: max(0, session.position.epoch - wanted.start),
         )
 
-    @brief
-    def steps(self, total: int = ENDLESS, name: str = "steps") -> Passes[int]:
+    @shorten_traceback
+    def steps(self, total: int = ENDLESS, name: str = "steps") -> LoopIterable[int]:
         """Return the remaining steps, up to `total`; inside `epochs`, those of this epoch.
 
         A safe point follows the body of each. run.steps() has no end except `break`. `break` ends
         the run, or inside `epochs` the steps of this epoch: a restart yields nothing, unless the
         total was raised. The step that was left counts.
         """
-        session = self._inside("steps")
-        total, name = steps_wanted(total), name_wanted(name)
+        session = self._open_session("steps")
+        total, name = parse_steps(total), parse_loader_name(name)
 
         def length() -> int:
             if total == ENDLESS:
@@ -314,12 +321,14 @@ class Run(AbstractContextManager["Run"]):
             position = session.position
             return position.consumed(name) if position.in_epoch else position.step
 
-        return Passes("steps", lambda walk: loops.steps(session, walk, total, name), length, done)
+        return LoopIterable(
+            "steps", lambda walk: loops.iterate_steps(session, walk, total, name), length, done
+        )
 
-    @brief
+    @shorten_traceback
     def batches(
         self, loader: Iterable[Any], name: str = "train", accumulate: int = 1
-    ) -> Passes[Any]:
+    ) -> LoopIterable[Any]:
         """Return the remaining batches of `loader` in this epoch; their position is saved under
         `name`.
 
@@ -328,30 +337,30 @@ class Run(AbstractContextManager["Run"]):
         that was left counts. len() is the number of batches of the whole epoch, and `done` the
         number of completed ones: tqdm(batches, initial=batches.done).
         """
-        return self._serve("batches", BatchesArguments(loader, name, accumulate))
+        return self._iterate_loader("batches", BatchesArguments(loader, name, accumulate))
 
     def enumerate(
         self, loader: Iterable[Any], start: int = 0, name: str = "train", accumulate: int = 1
-    ) -> Passes[tuple[int, Any]]:
+    ) -> LoopIterable[tuple[int, Any]]:
         """Like `batches`, but each batch comes with its index in the epoch,
         which a resume does not reset.
         """
-        return self._serve(
-            "enumerate", BatchesArguments(loader, name, accumulate, start_wanted(start))
+        return self._iterate_loader(
+            "enumerate", BatchesArguments(loader, name, accumulate, parse_start(start))
         )
 
-    def _serve(self, what: str, served: BatchesArguments) -> Passes[Any]:
-        session = self._inside(what)
-        name = name_wanted(served.name)
-        served = served._replace(accumulate=group_wanted(served.accumulate))
-        return Passes(
+    def _iterate_loader(self, what: str, served: BatchesArguments) -> LoopIterable[Any]:
+        session = self._open_session(what)
+        name = parse_loader_name(served.name)
+        served = served._replace(accumulate=parse_accumulate(served.accumulate))
+        return LoopIterable(
             "batches",
-            lambda walk: loops.batches(session, walk, served),
+            lambda walk: loops.iterate_batches(session, walk, served),
             lambda: length_of(served.loader, f"run.{what}()"),
             lambda: session.position.consumed(name),
         )
 
-    @brief
+    @shorten_traceback
     def loop(self, epochs: int | range | None = None, steps: int | None = None) -> Loop:
         """Return the loop of a run that another program walks, as trainers do: its callbacks call
         the loop's methods.
@@ -359,7 +368,7 @@ class Run(AbstractContextManager["Run"]):
         Give the number of epochs, or of steps in a loop without epochs. A loop of epochs that goes
         up to a number of steps takes both. docs/adapters.md shows one.
         """
-        session = self._inside("loop")
+        session = self._open_session("loop")
         if self._blockless is not None:
             raise UsageError("run.loop() wants a block, or run.__enter__(): leave() ends the run")
 
@@ -374,7 +383,7 @@ class Run(AbstractContextManager["Run"]):
         Use it in loops of another shape; `epochs`, `steps` and `batches` have their own safe
         points.
         """
-        session = self._inside("safe_point")
+        session = self._open_session("safe_point")
         inside = session.walks.kinds
         if inside and inside[-1] != "epochs":
             raise UsageError(
@@ -388,12 +397,12 @@ class Run(AbstractContextManager["Run"]):
         session.origin.set_baseline(None)
         step_done(session)
 
-    @brief
+    @shorten_traceback
     def save(self) -> None:
         """Save at the next safe point inside a loop of this run, immediately elsewhere."""
-        save_asked(self._inside("save"))
+        request_save(self._open_session("save"))
 
-    @brief
+    @shorten_traceback
     def wait(self) -> None:
         """Return when all earlier saves survive a power loss.
 
@@ -403,20 +412,20 @@ class Run(AbstractContextManager["Run"]):
             StoreError: the save in flight failed or was discarded; the next safe point saves
                 instead.
         """
-        if self._ended is not None:
-            self._now()  # the run has ended, and everything is saved; otherwise this raises
+        if self._ended_run is not None:
+            self._last_session()  # the run has ended, and all is saved; otherwise this raises
             return
-        session = self._inside("wait")
-        session.lifetime.require()
+        session = self._open_session("wait")
+        session.lifetime.require_running()
         flight = session.saves.flight
-        session.saves.land(last_chance=True)
+        session.saves.collect_outcome(last_chance=True)
         if flight is not None and session.saves.saved != flight.name:
             raise StoreError(
                 f"{session.path}: {flight.name} was discarded; "
                 "the state is saved at the next safe point"
             )
 
-    @brief
+    @shorten_traceback
     def log(self, **metrics: Any) -> None:
         """Log values of the step in progress, or of the epoch after its last step.
 
@@ -424,13 +433,13 @@ class Run(AbstractContextManager["Run"]):
         point contains them.
         """
         values = {legible(name): format.number(name, value) for name, value in metrics.items()}
-        if self._ended is None:
-            self._inside("log").metrics.log(values)
+        if self._ended_run is None:
+            self._open_session("log").metrics.log(values)
         else:
-            self._now()  # raises the error with which the run ended
-            self._ended.log_afterwards(values)
+            self._last_session()  # raises the error with which the run ended
+            self._ended_run.log_after_loop(values)
 
-    @brief
+    @shorten_traceback
     def mean(self, name: str, weight: str | None = None) -> float:
         """Return the mean of metric `name` over this epoch's run.log() calls so far; outside
         `epochs`, over the run's.
@@ -439,9 +448,9 @@ class Run(AbstractContextManager["Run"]):
         run.mean("loss", weight="n") is the mean over samples. It covers this rank only, and has the
         same bits whether or not the run was resumed.
         """
-        return self._now().metrics.means.mean(name, weight)
+        return self._last_session().metrics.means.mean(name, weight)
 
-    @brief
+    @shorten_traceback
     def metrics(self) -> list[dict[str, Any]]:
         """Return the metrics log over all attempts, oldest first: each step once, without gaps."""
         if self._session is not None:
@@ -449,24 +458,24 @@ class Run(AbstractContextManager["Run"]):
         return journal.metrics(self._options.path)
 
     @property
-    def _ended(self) -> BlocklessRun | None:
+    def _ended_run(self) -> BlocklessRun | None:
         """The ended run of start(), if it has ended."""
         return self._blockless if self._session is None else None
 
-    def _now(self) -> Session:
+    def _last_session(self) -> Session:
         if self._last is None:
             raise UsageError("enter it first: with Run(...) as run:")
         if self._blockless is not None:
-            self._blockless.raise_late()
+            self._blockless.raise_deferred_error()
         if self._session is not None:
             count_left_pass(self._session)
         return self._last
 
-    def _inside(self, what: str) -> Session:
+    def _open_session(self, what: str) -> Session:
         if self._last is not None:
-            self._now()
+            self._last_session()
         if self._session is None:
-            if self._ended is None:
+            if self._ended_run is None:
                 raise UsageError(
                     f"run.{what}() belongs inside `with Run(...) as run:`, "
                     "or after run = Run(...).start()"
@@ -481,19 +490,19 @@ class Run(AbstractContextManager["Run"]):
     def _begin(self, *, blockless: bool) -> None:
         """Begin the attempt and restore the state; with `blockless` the run has no block."""
         used = self._last is not None and self._last.progress.steps_here > 0
-        end_at(self._options.path)
-        again = origin.take_ended(
+        end_run_at(self._options.path)
+        again = origin.take_ended_block(
             self._options.path, self._tracked, same_run=self._last is not None
         )
         self._session = self._last = session = Session(self._options, self._tracked)
-        self._blockless = BlocklessRun(session, self._let_go) if blockless else None
+        self._blockless = BlocklessRun(session, self._release_session) if blockless else None
         _living.add(self)
         try:
             with looked_once():
-                opening.listen(session, in_block=not blockless)
-                opening.begin(session, again)
+                opening.install_signal_handlers(session, in_block=not blockless)
+                opening.begin_attempt(session, again)
         except BaseException as error:
-            self._leave(error)
+            self._end_block(error)
             raise
         if used and session.origin.checkpoint is None:
             warn(
@@ -503,15 +512,15 @@ class Run(AbstractContextManager["Run"]):
         if session.ranks.leads and not blockless:
             session.display.__enter__()
 
-    def _let_go(self) -> None:
+    def _release_session(self) -> None:
         self._session = None
         _living.discard(self)
 
-    def _leave(self, error: BaseException | None) -> None:
+    def _end_block(self, error: BaseException | None) -> None:
         session = self._last
-        self._let_go()
+        self._release_session()
         if session is not None:
-            finish.leave(session, error)
+            finish.release_attempt(session, error)
 
 
 def require_outside(path: str | os.PathLike[str], instead: str) -> None:
@@ -526,7 +535,7 @@ def require_outside(path: str | os.PathLike[str], instead: str) -> None:
         raise UsageError(f"{os.fspath(path)}: this is inside of its run's block. {instead}")
 
 
-def _by_name(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def _copy_overrides(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return a copy of the overrides.
 
     Raises:

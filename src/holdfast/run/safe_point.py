@@ -9,14 +9,14 @@ import msgspec
 from ..children import steps
 from ..errors import UsageError
 from ..state.captured import looked_once
-from .finish import stop_now
+from .finish import save_and_stop
 from .session import Session
-from .windows import Order, Windows
+from .windows import OrderWindows, RankOrder
 
 
 def step_done(session: Session, *, final: bool = False) -> None:
     """Mark one pass of the body, or one group of passes, as complete."""
-    session.lifetime.require()
+    session.lifetime.require_running()
     safe_point(session, "step", final=final)
 
 
@@ -34,56 +34,65 @@ def safe_point(
     """
     progress, saves = session.progress, session.saves
     if session.mirrors is not None:
-        session.mirrors.look()
-    session.position.at_safe_point(phase)
-    session.script_checks.pass_point()
-    order = _order(session)
-    if saves.outcome_known if order is None else order.land:
-        saves.land()
+        session.mirrors.raise_if_superseded()
+    session.position.record_safe_point(phase)
+    session.script_checks.check_safe_point()
+    order = _order_here(session)
+    if saves.has_outcome if order is None else order.land:
+        saves.collect_outcome()
     metrics = session.metrics.flush(phase, epoch)
     progress.measure_step()
     last = session.last_batch
-    last.pass_point()
+    last.note_safe_point()
     if phase == "end" and session.ranks.leads:
-        saves.best.warn_of_the_unmeasured(metrics)
+        saves.best.warn_of_unlogged_metrics(metrics)
     drill = session.drill
     if drill.wanted.digests:
-        drill.show(session.capture, epoch)
-        drill.await_stop(session.stop, saves.land)
-    session.job_clock.look(save_s=saves.save_s, step_s=progress.step_s, drain_s=_drain_s(session))
-    wanted = drill.limit or last.stop
+        drill.journal_state(session.capture, epoch)
+        drill.wait_for_stop_signal(session.stop, saves.collect_outcome)
+    session.job_clock.update_job_end(
+        save_s=saves.save_s, step_s=progress.step_s, drain_s=_expected_drain_s(session)
+    )
+    wanted = drill.step_limit_reason or last.stop
     if not wanted:  # the same on all ranks
-        wanted = order.stop if order is not None else _stop_wanted(session)
-        if wanted and _stop_waits(session, wanted):
+        wanted = order.stop if order is not None else _reason_to_stop(session)
+        if wanted and _should_delay_stop(session, wanted):
             wanted = None
     first = last.stop if last.saves_first and not progress.unproven_here else None
-    reason = wanted or first or saves.reason(metrics, order, epoch, final=final)
-    session.display.update(step=session.position.step, metrics=metrics)
-    unsaved = bool(wanted) and wanted != drill.limit and drill.aim is None
-    unsaved = unsaved and session.waiting.stops_unsaved(saves.saved, saves.count)
-    if reason and not unsaved and saves.saved != session.position.here:
-        session.alive.mark(steps.SAVE)
-        saves.save(reason, metrics, epoch, at_once=drill.is_at_once)
+    reason = wanted or first or saves.reason_to_save(metrics, order, epoch, final=final)
+    batch, batches = progress.batches
+    session.display.update(
+        step=session.position.step,
+        batch=batch,
+        batches=batches,
+        saved_s=saves.durable_s or None,
+        metrics=metrics,
+    )
+    unsaved = bool(wanted) and wanted != drill.step_limit_reason and drill.current_target is None
+    unsaved = unsaved and session.waiting.should_stop_unsaved(saves.saved, saves.count)
+    if reason and not unsaved and saves.saved != session.position.checkpoint_name:
+        session.alive.mark_phase(steps.SAVE)
+        saves.save(reason, metrics, epoch, at_once=drill.must_save_durably)
     if wanted:
-        stop_now(session, wanted, unsaved=unsaved)
-    drill.await_kill(session.stop, saves.land, lambda: saves.saved)
+        save_and_stop(session, wanted, unsaved=unsaved)
+    drill.wait_for_kill(session.stop, saves.collect_outcome, lambda: saves.saved)
     if session.windows is not None:
-        _lead(session, session.windows)
-    session.reporter.show(saves.note_s)
-    progress.restart_clock()
-    session.alive.mark(steps.EPOCH if phase == "end" else steps.STEP)
+        _announce_next_order(session, session.windows)
+    session.reporter.flush_journal_regularly(saves.alive_interval_s)
+    progress.restart_step_clock()
+    session.alive.mark_phase(steps.EPOCH if phase == "end" else steps.STEP)
 
 
-def save_asked(session: Session) -> None:
+def request_save(session: Session) -> None:
     """Save at the next safe point inside a loop of the run, immediately elsewhere."""
     saves, progress = session.saves, session.progress
     if progress.walks.open:
-        saves.ask()
+        saves.request_save()
         return
-    session.lifetime.require()
+    session.lifetime.require_running()
     session.origin.set_baseline(None)
-    if saves.saved != session.position.here or saves.flight is not None:
-        saves.secure("asked", session.metrics.flush(session.position.phase))
+    if saves.saved != session.position.checkpoint_name or saves.flight is not None:
+        saves.ensure_durable("asked", session.metrics.flush(session.position.phase))
     elif progress.steps_here == 0 and saves.count:
         raise UsageError(
             f"run.save() twice at step {session.position.step}: "
@@ -93,54 +102,58 @@ def save_asked(session: Session) -> None:
         )
 
 
-def _stop_wanted(session: Session, ahead_s: float = 0.0) -> str | None:
+def _reason_to_stop(session: Session, ahead_s: float = 0.0) -> str | None:
     """Return why to stop, or None. `ahead_s`:
     seconds until the next opportunity to stop, besides one step.
     """
     saves = session.saves
     # a stop waits for the save in flight, and then for its own
     count = 1 if saves.flight is None else 2
-    after_s = session.progress.step_s + ahead_s + _drain_s(session)
-    return session.stop.wanted(save_s=count * saves.save_s, step_s=after_s)
+    after_s = session.progress.step_s + ahead_s + _expected_drain_s(session)
+    return session.stop.reason_to_stop(save_s=count * saves.save_s, step_s=after_s)
 
 
-def _stop_waits(session: Session, reason: str) -> bool:
+def _should_delay_stop(session: Session, reason: str) -> bool:
     """Whether the stop waits for the end of the epoch's body."""
     saves = session.saves
     save_s = saves.save_s * (1 if saves.flight is None else 2)
-    until_s = session.job_clock.grace_until()
-    return session.last_batch.stop_waits(reason, until_s, save_s=save_s, drain_s=_drain_s(session))
+    until_s = session.job_clock.certainly_alive_until()
+    return session.last_batch.should_delay_stop(
+        reason, until_s, save_s=save_s, drain_s=_expected_drain_s(session)
+    )
 
 
-def _drain_s(session: Session) -> float:
+def _expected_drain_s(session: Session) -> float:
     """How long the mirrors' last copies will probably take after the last save."""
-    return 0.0 if session.mirrors is None else session.mirrors.drain_s
+    return 0.0 if session.mirrors is None else session.mirrors.expected_drain_s
 
 
-def _order(session: Session) -> Order | None:
+def _order_here(session: Session) -> RankOrder | None:
     """Return what rank 0 orders all ranks to do at this safe point; None with a single rank."""
     windows = session.windows
     if windows is None:
         return None
-    order = windows.arrive()
+    order = windows.count_safe_point()
     if session.saves.saved_after(windows.said_at):  # rank 0 did not order that save
         return msgspec.structs.replace(order, save=False, land=False)
     return order
 
 
-def _lead(session: Session, windows: Windows) -> None:
+def _announce_next_order(session: Session, windows: OrderWindows) -> None:
     """Report a signal received by this rank to rank 0;
     on rank 0, announce what all ranks do at the next edge.
     """
     stop, saves = session.stop, session.saves
     if session.ranks.rank and stop.reason is not None:
-        windows.wish(stop.reason)
+        windows.report_signal(stop.reason)
     if not windows.leading:
         return
     heard = None if stop.reason is not None else session.ranks.wished()
     if heard is not None:
-        stop.hear(heard)
-    land = saves.outcome_known
+        stop.receive_from_rank(heard)
+    land = saves.has_outcome
     # otherwise all ranks would wait for the slowest one
-    save = saves.is_time() and (saves.flight is None or land)
-    windows.say(stop=_stop_wanted(session, windows.ahead_s) or "", save=save, land=land)
+    save = saves.is_due_by_clock() and (saves.flight is None or land)
+    windows.announce_order(
+        stop=_reason_to_stop(session, windows.order_delay_s) or "", save=save, land=land
+    )

@@ -1,7 +1,7 @@
 """Saver: one attempt's saves, from the decision that one is due until its outcome is taken.
 
 One save is in flight at a time. `save` stages the state while the loop waits, and commits it in the
-background if allowed; `land` takes the outcome at a later safe point.
+background if allowed; `collect_outcome` takes it at a later safe point.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from ..store import format
 from ..store.checkpoint import Checkpoint
 from ..store.shards import Abandoned, Staged
 from ..store.store import Facts, Store
-from ..terminal import warn
+from ..terminal import log_line, warn
 from ..threads import Latch
 from . import settings, unsound
 from .capture import StateCapture
-from .drilled import DrilledRun
+from .drilled import DrillHooks
 from .failures import SaveFailures
-from .last_batch import LastBatch
-from .metrics import Bests, Measured
+from .last_batch import LastBatchPolicy
+from .metrics import BestTracker, Measured
 from .options import Options
-from .position import Progress
-from .ranks import require_one_place
+from .position import RunProgress
+from .ranks import require_same_step
 from .readback import ReadBack
 from .report import Reporter
-from .stop import Stop
-from .unproven import Waiting
-from .windows import Order, Windows
+from .stop import StopRequest
+from .unproven import EpochEndSaves
+from .windows import OrderWindows, RankOrder
 from .writer import BeforeEach, SaveWriter
 
 if TYPE_CHECKING:
-    from .pace import Pace
-    from .room import Room
+    from .pace import SaveInterval
+    from .room import DiskSpaceCheck
 
 PERIODIC = ("new best", "due")  # reasons for saves whose failure is no error
 BACKGROUND = ("asked", *PERIODIC)  # reasons for which the loop does not wait
@@ -94,16 +94,16 @@ class Saver(msgspec.Struct):
     _options: Options
     _ranks: Ranks
     _store: Store
-    _progress: Progress
+    _progress: RunProgress
     _reporter: Reporter
     _capture: StateCapture
-    _stop: Stop
-    _windows: Windows | None
-    _drill: DrilledRun
-    _last_batch: LastBatch
-    waiting: Waiting
-    best: Bests
-    pace: Pace | None  # with `Auto()`, on rank 0
+    _stop: StopRequest
+    _windows: OrderWindows | None
+    _drill: DrillHooks
+    _last_batch: LastBatchPolicy
+    waiting: EpochEndSaves
+    best: BestTracker
+    pace: SaveInterval | None  # with `Auto()`, on rank 0
     readback: ReadBack
     failures: SaveFailures
     _committed: Callable[[], None]  # called on rank 0 after each save
@@ -114,9 +114,9 @@ class Saver(msgspec.Struct):
     save_s: float = 0.0  # the longest save so far
     writer: SaveWriter = msgspec.field(default_factory=SaveWriter)
     arena: Arena = msgspec.field(default_factory=Arena)
-    _room: Room | None = None
+    _room: DiskSpaceCheck | None = None
     _epochs_end: format.Name | None = None  # the newest save at one
-    _durable_s: float = 0.0  # when the save in flight was durable
+    durable_s: float = 0.0  # when the newest save was durable; 0.0: none was
     _point: int = 0  # the safe point of the last save, as counted by windows
     # why to save at the next safe point: run.save(), or to make up for a save
     _wanted: str | None = None
@@ -130,105 +130,113 @@ class Saver(msgspec.Struct):
         self.saved = checkpoint.head.name if ours else None
         self._epochs_end = self.saved if checkpoint.head.name.phase == "end" else None
         self._not_finite = bool(checkpoint.head.not_finite)
-        self._last = self._progress.mark(checkpoint.head.epoch)
+        self._last = self._progress.interval_mark(checkpoint.head.epoch)
 
-    def recall(self) -> None:
+    def use_past_measurements(self) -> None:
         """Use what earlier attempts have measured, until this one has."""
         logs = self._reporter.attempt.earlier
         self.save_s = _longest_save_s(logs)
         if self.pace is not None:
-            self.pace.recall(logs)
+            self.pace.use_past_measurements(logs)
 
     @property
     def is_stopping(self) -> bool:
-        return self._stop.reason is not None or self._drill.limit is not None
+        return self._stop.reason is not None or self._drill.step_limit_reason is not None
 
     # When
     # ----------------------------------------------------------------------------------------------
 
-    def ask(self) -> None:
+    def request_save(self) -> None:
         """Save at the next safe point."""
         self._wanted = "asked"
 
-    def ask_again(self) -> None:
+    def request_another_save(self) -> None:
         """Save at the next safe point, if this attempt has saved:
         its newest checkpoint lacks something.
         """
         if self.count:
-            self.ask()
+            self.request_save()
 
-    def reason(
-        self, metrics: Measured, order: Order | None, epoch: int | None, *, final: bool
+    def reason_to_save(
+        self, metrics: Measured, order: RankOrder | None, epoch: int | None, *, final: bool
     ) -> str | None:
         """Return why to save at this safe point, or None.
         `order`: what rank 0 orders all ranks to do.
         """
-        found = self._reason(metrics, order, epoch, final=final)
-        if self._drill.aim is not None:
+        found = self._reason_to_save(metrics, order, epoch, final=final)
+        if self._drill.current_target is not None:
             return found
         if found in (None, *PERIODIC):
-            now = self._progress.mark(epoch)
-            found = self.waiting.decide(found, now, at_end=now.at_end)
+            now = self._progress.interval_mark(epoch)
+            found = self.waiting.reason_to_save(found, now, at_end=now.at_end)
             # a save that waits for an epoch's end is remembered there
             self._wanted = self._wanted and found
-        if found == "due" and self._last_batch.save_waits():
+        if found == "due" and self._last_batch.should_delay_save():
             self._wanted, found = found, None
         return found
 
-    def _reason(
-        self, metrics: Measured, order: Order | None, epoch: int | None, *, final: bool
+    def _reason_to_save(
+        self, metrics: Measured, order: RankOrder | None, epoch: int | None, *, final: bool
     ) -> str | None:
         if final:
             return "the end"
         problem = self.readback.take_damage()
-        if problem is not None and self.failures.damaged(problem) and self._every() is not None:
+        if (
+            problem is not None
+            and self.failures.record_damage(problem)
+            and self._interval_rule() is not None
+        ):
             self._wanted = self._wanted or "due"
         if self._wanted is not None:
             return self._wanted
-        if self._drill.saves_here:
+        if self._drill.must_save_here:
             return "due"
         at_end = self._progress.position.phase == "end"
-        if not self._drill.is_past_aim and self.best.is_new(metrics, at_end=at_end):
+        if not self._drill.is_past_target and self.best.is_new_best(metrics, at_end=at_end):
             return "new best"
-        every = self._every()
+        every = self._interval_rule()
         # by the clock of rank 0
-        due = order.save if order is not None and _by_clock(every) else self._is_due(every, epoch)
-        if due and self.failures.passes_over():
-            self._last = self._progress.mark(epoch)
+        due = (
+            order.save
+            if order is not None and _is_clock_rule(every)
+            else self._is_due(every, epoch)
+        )
+        if due and self.failures.should_skip_save():
+            self._last = self._progress.interval_mark(epoch)
             return None
         return "due" if due else None
 
-    def is_time(self) -> bool:
+    def is_due_by_clock(self) -> bool:
         """Whether a save is due by the clock."""
-        every = self._every()
-        return _by_clock(every) and self._is_due(every)
+        every = self._interval_rule()
+        return _is_clock_rule(every) and self._is_due(every)
 
     @property
-    def note_s(self) -> float:
+    def alive_interval_s(self) -> float:
         """How often to journal that the run is alive:
         by the last of these lines a kill is dated.
         """
         return math.inf if self.pace is None else NOTE_S
 
     def _is_due(self, every: Every | Auto | None, epoch: int | None = None) -> bool:
-        now, last = self._progress.mark(epoch), self.waiting.since or self._last
+        now, last = self._progress.interval_mark(epoch), self.waiting.since or self._last
         if isinstance(every, Auto):
             return self.pace is not None and self.pace.is_due(
                 last.seconds, now.seconds, ready=not self.arena.warming
             )
         return interval.due(every, last=last, now=now)
 
-    def _every(self) -> Every | Auto | None:
+    def _interval_rule(self) -> Every | Auto | None:
         drill = self._drill
         forced = drill.wanted.save_every_steps
-        if drill.is_past_aim or (drill.aim is not None and forced is None):
+        if drill.is_past_target or (drill.current_target is not None and forced is None):
             return None
         return self._options.every if forced is None else Every(steps=forced)
 
     @property
-    def outcome_known(self) -> bool:
+    def has_outcome(self) -> bool:
         """Whether the save in flight has ended, so that its outcome can be taken."""
-        return self.flight is not None and self.writer.done
+        return self.flight is not None and self.writer.has_finished
 
     def saved_after(self, point: int) -> bool:
         """Whether the last save began after this safe point, as counted by windows."""
@@ -237,16 +245,16 @@ class Saver(msgspec.Struct):
     # Memory
     # ----------------------------------------------------------------------------------------------
 
-    def prepare(self, blocks: Collection[Block]) -> None:
+    def prepare_memory(self, blocks: Collection[Block]) -> None:
         """Prepare the memory of the first saves during the next steps:
         optimizers have their state by now.
         """
         if self._options.every is not None:
-            self._warm(blocks)
+            self._touch_memory(blocks)
         if self._options.background:
-            self.readback.begin(self.readback.over)
+            self.readback.start_reading(self.readback.over)
 
-    def _warm(self, blocks: Collection[Block]) -> None:
+    def _touch_memory(self, blocks: Collection[Block]) -> None:
         """Touch the memory of later snapshots during the next steps: otherwise the first copy
         would stall the loop.
         """
@@ -255,7 +263,7 @@ class Saver(msgspec.Struct):
             with suppress(MemoryError):  # the first save will report it
                 self.arena.warm(size, pin_of(blocks))
 
-    def _stage(self, *, background: bool) -> Staged:
+    def _stage_state(self, *, background: bool) -> Staged:
         """Return the state ready to be written: for a save in the background a copy of it, if
         memory allows.
 
@@ -264,8 +272,8 @@ class Saver(msgspec.Struct):
         the write begins first.
         """
         if background and self.arena.size_bytes == 0 and not self._cramped:
-            self._warm(flatten(self._capture.tracked.capture()).leaves.values())
-        state, weights = self._capture.state()
+            self._touch_memory(flatten(self._capture.tracked.capture()).leaves.values())
+        state, weights = self._capture.capture_state()
         if background and not self.arena.warming:
             try:
                 staged = self._store.lay_out(state, self.arena, weights)
@@ -299,38 +307,40 @@ class Saver(msgspec.Struct):
             StoreError: the error of the previous save, if that ran in the background.
         """
         began = time.monotonic()
-        over = self.readback.give_way()
+        over = self.readback.pause_reading()
         hurried = self._stop.reason is not None and self._ranks.alone
         if hurried and self.flight is not None and self.flight.reason == "due":
             self.writer.abandon()  # a newer state will be durable sooner
-        self.land()
+        self.collect_outcome()
         if reason == "the end":
             self._store.read_anew()  # no later save would find damage since then
         self._wanted = None
         background = self._options.background and reason in BACKGROUND and not at_once
         try:
-            staged = self._stage(background=background)
+            staged = self._stage_state(background=background)
         except Exception as error:
             self._store.ranks.report("a save", error)  # the other ranks wait for this message
             raise
-        flight = self._begin(reason, staged, self._capture.facts(metrics, epoch), began)
-        self._last = self._progress.mark(epoch)
-        commit = partial(self._commit, staged, flight, over)
+        flight = self._begin_save(
+            reason, staged, self._capture.checkpoint_facts(metrics, epoch), began
+        )
+        self._last = self._progress.interval_mark(epoch)
+        commit = partial(self._write_and_commit, staged, flight, over)
         in_place = staged.snapshot is None
         # all ranks take the outcome when rank 0 announces it
         others_wait = background and not self._ranks.alone
-        if (in_place and not others_wait) or not self._submitted(flight, commit):
+        if (in_place and not others_wait) or not self._submit_to_thread(flight, commit):
             self._take_outcome(flight, partial(commit, lambda: None))
         elif in_place:
-            self.writer.rest()
+            self.writer.wait_until_released()
 
-    def _begin(self, reason: str, staged: Staged, facts: Facts, began_s: float) -> PendingSave:
-        behind = self._last_batch.may_be_behind()
+    def _begin_save(self, reason: str, staged: Staged, facts: Facts, began_s: float) -> PendingSave:
+        behind = self._last_batch.may_follow_last_batch()
         refuge = (
             self._epochs_end if self._progress.unproven_here else self.saved if behind else None
         )
         flight = PendingSave(
-            self._progress.position.here,
+            self._progress.position.checkpoint_name,
             reason,
             facts,
             self.saved,
@@ -341,15 +351,17 @@ class Saver(msgspec.Struct):
         if flight.name.phase == "end":
             self._epochs_end = flight.name
         self.saved, self.flight = flight.name, flight
-        self.waiting.done()
+        self.waiting.note_save_begun()
         self.count += 1
         if self.pace is not None:
-            self.pace.saving(began_s)
+            self.pace.note_save_begun(began_s)
         self._point = 0 if self._windows is None else self._windows.point
-        self.best.forget(flight.as_committed())
+        self.best.reload_later(flight.as_committed())
         return flight
 
-    def _submitted(self, flight: PendingSave, commit: Callable[[BeforeEach], object]) -> bool:
+    def _submit_to_thread(
+        self, flight: PendingSave, commit: Callable[[BeforeEach], object]
+    ) -> bool:
         """Copy the loop's part.
 
         Return whether a thread runs the save; False: the system cannot start another thread.
@@ -368,15 +380,15 @@ class Saver(msgspec.Struct):
             raise
         return beside
 
-    def secure(self, reason: str, metrics: Measured) -> None:
+    def ensure_durable(self, reason: str, metrics: Measured) -> None:
         """Return when the state of this safe point is durable, even if it was in flight, discarded
         or not begun.
 
         Raises:
             StoreError: it cannot be saved.
         """
-        flight, here = self.flight, self._progress.position.here
-        self.land(last_chance=True)
+        flight, here = self.flight, self._progress.position.checkpoint_name
+        self.collect_outcome(last_chance=True)
         if self.saved == here:
             return
         if flight is not None and flight.name == here:
@@ -384,7 +396,7 @@ class Saver(msgspec.Struct):
         else:
             self.save(reason, metrics, at_once=True)
 
-    def _commit(
+    def _write_and_commit(
         self, staged: Staged, flight: PendingSave, over: Latch, before_each: BeforeEach
     ) -> Sequence[str]:
         """The part of a save that need not stall the loop. Return names of weights that are not
@@ -396,7 +408,7 @@ class Saver(msgspec.Struct):
         with store.ranks.together("a save", known=(Abandoned,)):
             # metrics before their checkpoint: no step may miss its line
             self._reporter.attempt.flush(sync=True)
-        require_one_place(store.ranks, flight.name, flight.facts.epoch)
+        require_same_step(store.ranks, flight.name, flight.facts.epoch)
         store.protect(flight.refuge)
         checkpoint = store.commit(
             staged,
@@ -404,25 +416,27 @@ class Saver(msgspec.Struct):
             facts=flight.facts,
             before_each=before_each,
             # this rank's share is written: its loop need not wait for the others'
-            before_last=self.writer.let_go,
+            before_last=self.writer.release_state,
             leave=lambda: LEFT if self.is_stopping else 0,
         )
-        self._durable_s = time.monotonic()
-        save_s = self._durable_s - flight.began_s
+        self.durable_s = time.monotonic()
+        save_s = self.durable_s - flight.began_s
         self.save_s = max(self.save_s, save_s)
         if self._ranks.leads:
-            self._journal(flight, checkpoint, save_s)
+            self._journal_save(flight, checkpoint, save_s)
         found = store.not_finite
         if found and not self._not_finite and self._ranks.leads and not self._options.stop_on_nan:
-            unsound.tell_saved(store, self._reporter.tell, str(flight.name), found)
+            unsound.report_saved(store, self._reporter.warn, str(flight.name), found)
         self._not_finite = bool(found)
         if self._options.background and flight.reason in BACKGROUND and not self.is_stopping:
-            self.readback.begin(over)
+            self.readback.start_reading(over)
         return found
 
-    def _journal(self, flight: PendingSave, checkpoint: Checkpoint, save_s: float) -> None:
+    def _journal_save(self, flight: PendingSave, checkpoint: Checkpoint, save_s: float) -> None:
         """Journal a committed save."""
         attempt, snapshot, size_bytes = self._reporter.attempt, flight.snapshot, 0
+        if flight.reason == "asked":
+            log_line(f"{self._store.root}: saved {flight.name}, as asked")
         # a later attempt may have pruned it already
         with suppress(DiskError, NotFound), attempt.acting("save"):
             size_bytes = checkpoint.size_bytes
@@ -441,15 +455,15 @@ class Saver(msgspec.Struct):
         self._committed()
         if not self.is_stopping and not settings.is_drilled():
             if self._room is None:
-                from .room import Room  # no run that dies before its first save needs it
+                from .room import DiskSpaceCheck  # no run that dies before its first save needs it
 
-                self._room = Room(self._store, self._options.keep)
-            self._room.look()
+                self._room = DiskSpaceCheck(self._store, self._options.keep)
+            self._room.check_space()
 
     # Land
     # ----------------------------------------------------------------------------------------------
 
-    def land(self, *, last_chance: bool = False) -> None:
+    def collect_outcome(self, *, last_chance: bool = False) -> None:
         """Wait for the save in flight, and take its outcome.
 
         Raises:
@@ -479,10 +493,10 @@ class Saver(msgspec.Struct):
             else:
                 if self.pace is not None:
                     freed_s = (
-                        self._durable_s if flight.snapshot is None else flight.snapshot.copied_s
+                        self.durable_s if flight.snapshot is None else flight.snapshot.copied_s
                     )
-                    self.pace.landed(flight.reason, flight.began_s, freed_s, self._durable_s)
-                self.failures.saved(flight.name)
+                    self.pace.note_save_done(flight.reason, flight.began_s, freed_s, self.durable_s)
+                self.failures.record_success(flight.name)
         except BaseException as error:
             if self.writer.in_flight:  # a second Ctrl-C ended only the waiting
                 raise
@@ -495,14 +509,16 @@ class Saver(msgspec.Struct):
             if not spared and not isinstance(error, Abandoned):
                 raise
             # no report: a newer save replaced it
-            if str(error) and self.failures.failed(flight.name, error, before=flight.before):
+            if str(error) and self.failures.record_failure(
+                flight.name, error, before=flight.before
+            ):
                 self._wanted = self._wanted or flight.reason
         finally:
             if not self.writer.in_flight:
                 self.flight = None
-                self.best.forget(None)
+                self.best.reload_later(None)
         if found and self._options.stop_on_nan:
-            raise unsound.stopped(self._store, str(flight.name), found)
+            raise unsound.not_finite_error(self._store, str(flight.name), found)
 
 
 def _longest_save_s(logs: Sequence[Log]) -> float:
@@ -514,5 +530,5 @@ def _longest_save_s(logs: Sequence[Log]) -> float:
     return 0.0
 
 
-def _by_clock(every: Every | Auto | None) -> bool:
+def _is_clock_rule(every: Every | Auto | None) -> bool:
     return isinstance(every, Auto) or (every is not None and every.minutes is not None)

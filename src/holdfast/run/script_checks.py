@@ -23,25 +23,33 @@ from ..ranks import Ranks
 from ..state.captured import ATOMS, Attributes
 from ..state.tree import flatten
 from . import alive, unsound
-from .carried import names_member
+from .carried import accesses_member
 from .contents import (
     MOST_ITEMS,
-    LeftOut,
-    SeenObject,
-    arrays_of,
+    ObservedObject,
+    UnsavedAttributes,
+    arrays_in_container,
     content_of,
-    is_copy,
+    is_copy_of_module,
     is_scheduler,
-    of_module,
+    module_arrays,
     shapes,
 )
 from .objects import is_random
-from .position import Progress
+from .position import RunProgress
 from .report import Reporter
 from .saver import Saver
 from .tracked import RESERVED, Tracked, framework_modules
-from .visible import Variable, frames, has_own_state, is_module, own_attributes, variables, within
-from .watch import Lost, Watch
+from .visible import (
+    Variable,
+    find_variables,
+    has_own_state,
+    is_module,
+    own_attributes,
+    script_frames,
+    variables_inside,
+)
+from .watch import LostValue, UnusedValueWatch
 
 LAST_POINT = 32  # the hooks are removed there
 # the safe points, by kind, at which contents are compared
@@ -56,14 +64,14 @@ class ScriptChecks(msgspec.Struct):
 
     _tracked: Tracked
     _ranks: Ranks  # of the store
-    _watch: Watch
-    _progress: Progress
+    _watch: UnusedValueWatch
+    _progress: RunProgress
     _reporter: Reporter
     _saves: Saver
     _stop_on_nan: bool
     _steps: list[tuple[Any, Any]] = []  # a framework's module, and its recorded steps
-    _seen: dict[str, dict[int, SeenObject]] = {}
-    _left_out: dict[str, LeftOut] = {}
+    _seen: dict[str, dict[int, ObservedObject]] = {}
+    _left_out: dict[str, UnsavedAttributes] = {}
     _ends: int = 0
     _at_each: list[Callable[[], Any]] = []  # an adapter's own checks at each safe point
     _told: set[int] = set()  # ids of objects
@@ -72,10 +80,10 @@ class ScriptChecks(msgspec.Struct):
     def __post_init__(self) -> None:
         self._seen, self._left_out = (
             {kind: {} for kind in LOOKS},
-            {kind: LeftOut(self._tracked) for kind in LOOKS},
+            {kind: UnsavedAttributes(self._tracked) for kind in LOOKS},
         )
 
-    def pass_point(self) -> None:
+    def check_safe_point(self) -> None:
         """Count a safe point of this attempt, and check.
 
         The first safe point refuses a state or `run.vars` that cannot be saved. A name added to
@@ -85,19 +93,19 @@ class ScriptChecks(msgspec.Struct):
         Raises:
             UsageError: a value cannot be saved; the message names its place.
         """
-        number, tracked, reporter = self._progress.pass_point(), self._tracked, self._reporter
+        number, tracked, reporter = self._progress.count_safe_point(), self._tracked, self._reporter
         try:
             new = tracked.variables.take_new()
             if number == 1:
-                state, weights = tracked.weighed()
+                state, weights = tracked.capture_with_weights()
                 if self._stop_on_nan and not weights:
                     raise UsageError(unsound.NOTHING_KNOWN)
                 held = {**state, RESERVED: {"vars": tracked.captured_variables()}}
-                self._saves.prepare(flatten(held).leaves.values())
+                self._saves.prepare_memory(flatten(held).leaves.values())
             elif new:
                 flatten({RESERVED: {"vars": new}})
-            for lost in self._forgotten(number):
-                reporter.tell(lost.line, kind=lost.kind, name=lost.name)
+            for lost in self._find_forgotten(number):
+                reporter.warn(lost.line, kind=lost.kind, name=lost.name)
         except UsageError as error:
             self._ranks.report("a save", error)  # the other ranks wait for this message
             raise
@@ -105,12 +113,12 @@ class ScriptChecks(msgspec.Struct):
             reporter.record("first_step", process_s=round(owner.age_s(), 3))
             with suppress(DiskError):  # the line is kept, and written the next time
                 reporter.attempt.show()
-            alive.tell_imports()
+            alive.write_import_list()
         if number == 3 or number & (number - 1) == 0:
-            for lost in self._watch.lost():
-                reporter.tell(lost.line, kind=lost.kind, name=lost.name)
+            for lost in self._watch.take_lost():
+                reporter.warn(lost.line, kind=lost.kind, name=lost.name)
 
-    def _forgotten(self, number: int) -> Iterator[Lost]:
+    def _find_forgotten(self, number: int) -> Iterator[LostValue]:
         """Report objects that a resume would lose.
         `number`: the safe point's number in this attempt.
         """
@@ -124,29 +132,31 @@ class ScriptChecks(msgspec.Struct):
             for _, steps in self._steps:
                 steps.begin()
             self._at_each = (
-                [] if self._tracked.keeps_gradients else self._tracked.each("at_safe_point")
+                []
+                if self._tracked.keeps_gradients
+                else self._tracked.adapter_calls("at_safe_point")
             )
         for act in self._at_each:
             if act():
-                self._saves.ask_again()  # the newest checkpoint does not hold this content
+                self._saves.request_another_save()  # the newest checkpoint lacks this content
         if number in (1, 3, 4, 8, 16, LAST_POINT):
-            yield from self._optimizers()
+            yield from self._find_optimizers()
         for _, steps in self._steps if number <= LAST_POINT else ():
             steps.at(number)
             if number == LAST_POINT:
                 steps.end()
         if count in LOOKS["step"] and not ended:
-            self._tracked.for_each("look")
+            self._tracked.call_adapters("look")
         if number == 1 and not ended:
-            self._compare("end", only=is_scheduler)
+            self._compare_contents("end", only=is_scheduler)
         if count in LOOKS[kind]:
-            self._compare(kind)
+            self._compare_contents(kind)
             last = count == LOOKS[kind][-1]
             if last:
-                for lost in self._left_out[kind].told():
-                    yield from self._once(lost)
+                for lost in self._left_out[kind].report_changed():
+                    yield from self._first_reports(lost)
             if last or ended:
-                yield from self._told_of(kind)
+                yield from self._find_changed_twice(kind)
             if last:
                 self._seen[kind].clear()
 
@@ -155,59 +165,59 @@ class ScriptChecks(msgspec.Struct):
         for _, steps in self._steps:
             steps.end()
 
-    def _optimizers(self) -> Iterator[Lost]:
+    def _find_optimizers(self) -> Iterator[LostValue]:
         """Yield tracked optimizers that step untracked parameters,
         and optimizers that are untracked.
         """
         for module, steps in self._steps:
             inside, variables = (
-                self._tracked.inside(),
+                self._tracked.self_restoring_objects(),
                 {"vars": self._tracked.variables.state_dict()},
             )
             captured = {**self._tracked.capture(), RESERVED: variables}
-            held, reached = module.held_by(inside, captured), _Reached(module, self._tracked)
+            held, reached = module.held_by(inside, captured), _HeldObjects(module, self._tracked)
             for name, line in module.untracked(inside, held, reached, steps):
-                yield from self._once(Lost("untracked_parameters", name, line))
+                yield from self._first_reports(LostValue("untracked_parameters", name, line))
             kept = {id(each) for each in inside.values()} | self._told
             for optimizer, what in module.forgotten(steps, held, kept, captured):
                 if not reached.holds(optimizer):
                     self._told.add(id(optimizer))
-                    yield from self._once(_forgotten_optimizer(optimizer, what))
+                    yield from self._first_reports(_forgotten_optimizer(optimizer, what))
 
-    def _once(self, lost: Lost) -> Iterator[Lost]:
+    def _first_reports(self, lost: LostValue) -> Iterator[LostValue]:
         """Report each name once: each epoch may make a new optimizer under the same name."""
         if (lost.kind, lost.name) not in self._told_names:
             self._told_names.add((lost.kind, lost.name))
             yield lost
 
-    def _compare(self, kind: str, only: Callable[[Any], bool] | None = None) -> None:
+    def _compare_contents(self, kind: str, only: Callable[[Any], bool] | None = None) -> None:
         """Note which objects have another content than at the last look of this kind;
         `only`: of which objects.
         """
-        objects = self._tracked.objects | self._tracked.inside()
+        objects = self._tracked.objects | self._tracked.self_restoring_objects()
         before, self._seen[kind] = self._seen[kind], {}
         modules = framework_modules()
-        inside, captured = self._tracked.inside(), self._tracked.capture()
+        inside, captured = self._tracked.self_restoring_objects(), self._tracked.capture()
         saved = {place for each in modules for place in each.held_by(inside, captured)}
         if only is None:
-            self._left_out[kind].look(saved)
+            self._left_out[kind].compare_content(saved)
         for variable in _candidates(objects):
             value = variable.value
             with suppress(Exception):  # a script's objects may raise anything
                 if only is None or only(value):
                     content = content_of(value, saved)
                     seen = before.get(id(value))
-                    if seen is None or not seen.is_of(value):
-                        seen = SeenObject(value)
-                    self._seen[kind][id(value)] = seen.now(content)
+                    if seen is None or not seen.refers_to(value):
+                        seen = ObservedObject(value)
+                    self._seen[kind][id(value)] = seen.with_content(content)
 
-    def _told_of(self, kind: str) -> Iterator[Lost]:
+    def _find_changed_twice(self, kind: str) -> Iterator[LostValue]:
         """Yield objects whose content changed twice; a scheduler also if it did so once, here and
         in another attempt.
 
         What another object changes once may be its first use in the process.
         """
-        objects = self._tracked.objects | self._tracked.inside()
+        objects = self._tracked.objects | self._tracked.self_restoring_objects()
         suspects = {
             id(seen.value): seen.value
             for seen in self._seen[kind].values()
@@ -220,23 +230,23 @@ class ScriptChecks(msgspec.Struct):
         if not suspects:
             return
         once: list[str] = []
-        reached = [_Reached(module, self._tracked) for module in framework_modules()]
+        reached = [_HeldObjects(module, self._tracked) for module in framework_modules()]
         for variable in _candidates(objects):
             value = suspects.pop(id(variable.value), None)
             if (
                 value is None
                 or any(each.holds(value) for each in reached)
-                or is_copy(value, objects)
+                or is_copy_of_module(value, objects)
             ):
                 continue
             if any(module.stepped_in(value, steps) for module, steps in self._steps):
                 continue
-            name = _list_of(variable.path.rpartition(":")[2])
+            name = _list_name(variable.path.rpartition(":")[2])
             if self._seen[kind][id(value)].changes < 2 and not self._changed_before(name):
                 once.append(name)
                 continue
             self._told.add(id(value))
-            yield from self._once(
+            yield from self._first_reports(
                 _forgotten_object(name, value, "step" if kind == "step" else "epoch")
             )
         if once:
@@ -253,10 +263,14 @@ class ScriptChecks(msgspec.Struct):
 
     def _drawn_by_loaders(self) -> set[int]:
         loaders = [source.loader for source in self._progress.sources.values()]
-        return {id(each.value) for loader in loaders for each in within(Variable("loader", loader))}
+        return {
+            id(each.value)
+            for loader in loaders
+            for each in variables_inside(Variable("loader", loader))
+        }
 
 
-def _list_of(name: str) -> str:
+def _list_name(name: str) -> str:
     """Return the list for one of its members:
     all of them have one line, and one place among the tracked objects.
     """
@@ -264,20 +278,22 @@ def _list_of(name: str) -> str:
     return row if row and rest.endswith("]") else name
 
 
-def _forgotten_object(name: str, value: Any, each: str) -> Lost:
+def _forgotten_object(name: str, value: Any, each: str) -> LostValue:
     does = f"is drawn from in each {each}" if is_random(value) else f"changes from {each} to {each}"
-    line = f"{does}, and is not tracked: a resume begins it anew. {_line(name, 'it', value)}"
-    return Lost("forgotten", name, f"{name} ({_kind(value)}) {line}")
+    line = (
+        f"{does}, and is not tracked: a resume begins it anew. {_warning_line(name, 'it', value)}"
+    )
+    return LostValue("forgotten", name, f"{name} ({_kind_name(value)}) {line}")
 
 
-def _forgotten_optimizer(optimizer: Any, what: str) -> Lost:
+def _forgotten_optimizer(optimizer: Any, what: str) -> LostValue:
     name = _name_of(optimizer)
     line = (
-        f"{name or 'an optimizer'} ({_kind(optimizer)}) steps "
+        f"{name or 'an optimizer'} ({_kind_name(optimizer)}) steps "
         "what the run saves, and is not tracked: a resume loses "
-        f"{what} and goes on with other weights. {_line(name, 'optimizer', optimizer)}"
+        f"{what} and goes on with other weights. {_warning_line(name, 'optimizer', optimizer)}"
     )
-    return Lost("forgotten", name or "optimizer", line)
+    return LostValue("forgotten", name or "optimizer", line)
 
 
 def _candidates(objects: Mapping[str, Any]) -> Iterator[Variable]:
@@ -292,18 +308,18 @@ def _candidates(objects: Mapping[str, Any]) -> Iterator[Variable]:
     trained = [
         shapes(each)
         for module in modules
-        for each in ([*module.parameters()], of_module(module))
+        for each in ([*module.parameters()], module_arrays(module))
         if _have_shapes(each)
     ]
-    found = variables({}, held).variables
+    found = find_variables({}, held).variables
     in_loaders = {
         id(each.value)
         for one in found
         if _is_loader(one.value)
-        for each in within(one)
+        for each in variables_inside(one)
         if is_random(each.value)
     }
-    codes = {frame.f_code for frame in frames()}
+    codes = {frame.f_code for frame in script_frames()}
     for variable in found:
         value, owner = variable.value, variable.owner
         if id(value) in held or not variable.live or (owner is not None and is_module(owner)):
@@ -311,11 +327,11 @@ def _candidates(objects: Mapping[str, Any]) -> Iterator[Variable]:
         if is_random(value):
             name = variable.path.replace(":", ".").rpartition(".")[2]
             if id(value) not in in_loaders and not any(
-                names_member(code, name, "seed") for code in codes
+                accesses_member(code, name, "seed") for code in codes
             ):
                 yield variable
         elif ((is_module(value) or has_own_state(value)) and not _is_optimizer(value)) or (
-            (arrays := arrays_of(value)) and shapes(arrays) in trained
+            (arrays := arrays_in_container(value)) and shapes(arrays) in trained
         ):
             yield variable
 
@@ -332,7 +348,7 @@ def _is_loader(value: Any) -> bool:
     return hasattr(type(value), "__iter__") and hasattr(value, "__dict__") and not is_module(value)
 
 
-class _Reached(msgspec.Struct):
+class _HeldObjects(msgspec.Struct):
     """The objects that tracked objects hold in attributes and containers, by ids, and the memory of
     their arrays.
 
@@ -345,18 +361,18 @@ class _Reached(msgspec.Struct):
     _places: set[int] = set()
 
     def holds(self, value: Any) -> bool:
-        return id(value) in self._walked() or self._is_too_large
+        return id(value) in self._collect_objects() or self._is_too_large
 
     def __contains__(self, place: object) -> bool:
         """Whether it is the memory of an array that one of them is."""
-        self._walked()
+        self._collect_objects()
         return place in self._places or self._is_too_large
 
     @property
     def _is_too_large(self) -> bool:
         return len(self._objects) >= MOST_OBJECTS
 
-    def _walked(self) -> dict[int, Any]:
+    def _collect_objects(self) -> dict[int, Any]:
         waiting = (
             [] if self._objects else [(each, DEEPEST) for each in self._tracked.objects.values()]
         )
@@ -385,7 +401,7 @@ def _members(value: Any) -> list[Any]:
     )
 
 
-def _kind(value: Any) -> str:
+def _kind_name(value: Any) -> str:
     return type(value).__name__
 
 
@@ -393,18 +409,18 @@ def _name_of(wanted: Any) -> str:
     """The name by which the script's frames know an object:
     `optimizer`, `agent.optimizer`, `optimizers[0]`.
     """
-    for frame in reversed(frames()):
+    for frame in reversed(script_frames()):
         for names in (frame.f_locals, frame.f_globals):
             for name, value in list(names.items()):
                 if value is wanted:
                     return name
             for name, value in list(names.items()):
-                if inner := "" if name.startswith("__") else _inside(value, wanted):
+                if inner := "" if name.startswith("__") else _path_inside(value, wanted):
                     return f"{name}{inner}"
     return ""
 
 
-def _inside(value: Any, wanted: Any) -> str:
+def _path_inside(value: Any, wanted: Any) -> str:
     if isinstance(value, list | tuple | dict) and len(value) <= MOST_ITEMS:
         items = value.items() if isinstance(value, dict) else enumerate(value)
         return next((f"[{key!r}]" for key, each in items if each is wanted), "")
@@ -413,7 +429,7 @@ def _inside(value: Any, wanted: Any) -> str:
     )
 
 
-def _line(name: str, otherwise: str, value: Any) -> str:
+def _warning_line(name: str, otherwise: str, value: Any) -> str:
     key = name.rpartition(".")[2].partition("[")[0] or otherwise
     how = f"Write Run(..., dict(..., {key}={name or otherwise}))"
     return how if name or not _is_optimizer(value) else f"{how}, and make it before the run"

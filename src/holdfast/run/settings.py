@@ -24,7 +24,7 @@ ARGUMENTS = "arguments"  # in `accept`: a batch job may have other arguments tha
 SafePoint = tuple[int, str]  # step and phase
 
 
-class Aim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DrillTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A place from which a drill wants the run to resume,
     and what the previous attempt must do for that.
     """
@@ -36,7 +36,7 @@ class Aim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     brink: SafePoint | None = None  # the last place at which the run waits to be killed
 
 
-class Drilled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DrillSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The requirements of a drill."""
 
     steps: int | None = None  # stop after this many
@@ -44,13 +44,13 @@ class Drilled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     save_every_steps: int | None = None
     digests: bool = False  # journal the state's digests at every safe point
     marks: bool = False  # write a mark to standard output at every safe point
-    aims: tuple[Aim, ...] = ()  # in the order of the run
+    aims: tuple[DrillTarget, ...] = ()  # in the order of the run
     # the file that takes a line for each file opened that another run of the drill wrote
     opened: str | None = None
     since_ns: tuple[int, int] = (0, 0)  # when the drill, and this run of it, began
 
 
-_DRILLED = msgspec.json.Decoder(Drilled)  # made here for the reason that `format` has
+_DRILLED = msgspec.json.Decoder(DrillSettings)  # made here for the reason that `format` has
 # a value of HOLDFAST_RUN_DIR -> the paths of the runs that it moves, numbered
 _moved: dict[str, dict[str, int]] = {}
 # and the number of a further run of the script, in a directory beside the first one's
@@ -71,7 +71,7 @@ def run_dir(path: str | os.PathLike[str]) -> Path:
     return Path(place).absolute() if not number else Path(f"{place}{BESIDE}{number + 1}").absolute()
 
 
-def own_dir(path: Path) -> Path:
+def named_run_dir(path: Path) -> Path:
     """The directory that the script names for the run at `path`,
     also where HOLDFAST_RUN_DIR has moved it.
     """
@@ -123,7 +123,7 @@ def purge_days() -> float | None:
     raise UsageError(f"{PURGE_DAYS}={text}: a number of days above 0 is wanted")
 
 
-def drilled(path: Path | None = None) -> Drilled:
+def read_drill_settings(path: Path | None = None) -> DrillSettings:
     """Return the settings in HOLDFAST_DRILL; empty ones when it is unset.
 
     `path`: those of the run there, which is stopped and resumed by them only if it is the script's
@@ -134,7 +134,7 @@ def drilled(path: Path | None = None) -> Drilled:
     """
     text, first = os.environ.get(DRILL), os.environ.get(RUN_DIR)
     if not text or (path is not None and first and path != Path(first).absolute()):
-        return Drilled()
+        return DrillSettings()
     try:
         return _DRILLED.decode(text)
     except msgspec.DecodeError as error:

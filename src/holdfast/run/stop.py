@@ -33,7 +33,7 @@ DICE = random.SystemRandom()  # does not change the script's random numbers
 Deadline = datetime | timedelta | float
 
 
-class Stop(AbstractContextManager["Stop"]):
+class StopRequest(AbstractContextManager["StopRequest"]):
     """While entered, turns the signals into a reason to stop; a second SIGINT leaves at once,
     unless it comes within a second and is the second only.
 
@@ -46,6 +46,7 @@ class Stop(AbstractContextManager["Stop"]):
     def __init__(self, deadline: Deadline | None = None) -> None:
         self.reason: str | None = None
         self.at_s = 0.0  # when the request came, in Unix seconds
+        self._answer: Callable[[str], None] = lambda _: None  # tells at once what a SIGINT does
         # how long each signal may wait, so that jobs do not all save at once
         self.spare_s: Mapping[str, float] = {}
         self.deaf = False  # when left: ignore the signals that would end this process by default
@@ -60,10 +61,11 @@ class Stop(AbstractContextManager["Stop"]):
                 "a run that began now would stop at its first step"
             )
         self._previous: dict[int, Callable[..., Any] | int | None] = {}
+        self._pid = os.getpid()  # a forked child has these handlers, too
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            if isinstance(getattr(signal.getsignal(signal.SIGTERM), "__self__", None), Stop):
+            if isinstance(getattr(signal.getsignal(signal.SIGTERM), "__self__", None), StopRequest):
                 raise UsageError(
                     "a Run inside the block of another: "
                     "a stop could save only one of them; enter them in turn"
@@ -91,8 +93,10 @@ class Stop(AbstractContextManager["Stop"]):
             ):
                 signal.default_int_handler(number, frame)
             self._interrupts, self._interrupted_s = self._interrupts + 1, time.monotonic()
+            if self._interrupts == 1 and os.getpid() == self._pid:
+                self._answer("SIGINT")
         if number == signal.SIGHUP:
-            _silence(self._terminals)
+            _silence_streams(self._terminals)
         if self.reason is None:
             self.at_s = time.time()
         else:
@@ -101,20 +105,24 @@ class Stop(AbstractContextManager["Stop"]):
             "SIGINT" if number == signal.SIGINT else self.reason or signal.Signals(number).name
         )
 
-    def hear(self, reason: str) -> None:
+    def answer_with(self, answer: Callable[[str], None]) -> None:
+        """Let the first SIGINT call `answer` at once, with its name."""
+        self._answer = answer
+
+    def receive_from_rank(self, reason: str) -> None:
         """Act on a signal that another rank received as if it came here."""
         self.reason, self.at_s = self.reason or reason, self.at_s or time.time()
 
-    def plan(self, deadline_s: float | None, spare_s: Mapping[str, float]) -> None:
+    def set_deadline(self, deadline_s: float | None, spare_s: Mapping[str, float]) -> None:
         """Set when the job ends (None: unknown), and how long each signal may wait until then."""
         self.deadline_s = self.deadline_s if deadline_s is None else deadline_s
         self.spare_s = spare_s
 
-    def stay_deaf(self) -> None:
+    def ignore_signals_afterwards(self) -> None:
         """On exit, ignore the signals that would end this process by default."""
         self.deaf = True
 
-    def wanted(self, *, save_s: float, step_s: float) -> str | None:
+    def reason_to_stop(self, *, save_s: float, step_s: float) -> str | None:
         """Return why to stop at this safe point, or None.
         `save_s`, `step_s`: duration of one save and one step.
         """
@@ -141,16 +149,16 @@ class Lifetime(msgspec.Struct):
         """Whether this process does no more work for this attempt."""
         return self.left or self.over is not None or self._attempt.inherited
 
-    def stop(self, reason: str) -> Stopped:
+    def note_stopped(self, reason: str) -> Stopped:
         """Note that the attempt has stopped; return the exception to raise."""
         self.over = Stopped(reason)
         return self.over
 
-    def leave(self) -> None:
+    def note_left(self) -> None:
         """Note that the block, or the outermost loop, has ended."""
         self.left = True
 
-    def require(self) -> None:
+    def require_running(self) -> None:
         """Require that the run has not ended, and belongs to this process.
 
         Raises:
@@ -168,7 +176,7 @@ class Lifetime(msgspec.Struct):
             raise UsageError(f"{self._attempt.root}: this loop is not the run's any more: {whose}")
 
 
-def _silence(streams: Iterable[int]) -> None:
+def _silence_streams(streams: Iterable[int]) -> None:
     """Let what is written to a terminal that is gone disappear:
     an error of it would end the step, and its save.
     """
@@ -182,8 +190,8 @@ def _silence(streams: Iterable[int]) -> None:
 _deaf_to: set[int] = set()
 
 
-def hear_again() -> None:
-    """Handle the signals again that `stay_deaf` left ignored:
+def restore_signal_handling() -> None:
+    """Handle the signals again that `ignore_signals_afterwards` left ignored:
     another run begins in this process.
     """
     while _deaf_to and threading.current_thread() is threading.main_thread():

@@ -23,14 +23,14 @@ from .settings import ARGUMENTS
 NOTEBOOKS = ("ipykernel_launcher.py", "colab_kernel_launcher.py")
 
 
-class Entry(NamedTuple):
+class SubmissionEntry(NamedTuple):
     """The submission that started a process, and its command line."""
 
     submission: str
     command: list[str]
 
 
-def entry() -> Entry:
+def current_entry() -> SubmissionEntry:
     """Return the entry of this process, which is a batch job's."""
     here, submitted = job(), job_leader.submission()
     by = str(submitted) if submitted is not None else f"job {here.id if here is not None else ''}"
@@ -47,10 +47,10 @@ def entry() -> Entry:
     program = os.path.basename(words[0])
     given = words[1:] if program not in NOTEBOOKS else []
     task = os.environ.get(sweep.VARIABLE)
-    return Entry(by, [program, *given, *([f"{sweep.VARIABLE}={task}"] if task else [])])
+    return SubmissionEntry(by, [program, *given, *([f"{sweep.VARIABLE}={task}"] if task else [])])
 
 
-def require_ours(root: Path, mine: Entry, accepted: Collection[str]) -> None:
+def require_same_submission(root: Path, mine: SubmissionEntry, accepted: Collection[str]) -> None:
     """Check that the last batch job in the run at `root` belongs to this submission, or had the
     same arguments.
 
@@ -58,11 +58,11 @@ def require_ours(root: Path, mine: Entry, accepted: Collection[str]) -> None:
         UsageError: it does not. The supervisor is told not to try again.
     """
     events = (event for log in reversed(journal.logs(root)) for event in log.newest("entered"))
-    require_same(str(root), next(events, {}), mine, accepted)
+    require_same_entry(str(root), next(events, {}), mine, accepted)
 
 
-def require_same(
-    where: str, last: Mapping[str, Any], mine: Entry, accepted: Collection[str]
+def require_same_entry(
+    where: str, last: Mapping[str, Any], mine: SubmissionEntry, accepted: Collection[str]
 ) -> None:
     """Check that the `last` entry of the run that lies at `where` is of this submission, or has the
     same arguments.
@@ -85,7 +85,7 @@ def require_same(
         f"{place}: {_shown(by)} began this run with `{shlex.join(map(str, command))}`; "
         f"{_shown(mine.submission)} would "
         f"go on with its weights as `{shlex.join(mine.command)}`. Give each a run of its own: "
-        f'Run(f"{place}-{{{_differing(command, mine.command)}}}"); '
+        f'Run(f"{place}-{{{_first_differing_option(command, mine.command)}}}"); '
         "or go on with this one on purpose: "
         f'Run(..., accept={{"{ARGUMENTS}"}})'
     )
@@ -98,7 +98,7 @@ def _shown(path: str) -> str:
     return path.removeprefix(f"{os.getcwd()}/")
 
 
-def _differing(before: Sequence[object], now: Sequence[str]) -> str:
+def _first_differing_option(before: Sequence[object], now: Sequence[str]) -> str:
     """Return the name of the first option that differs, for a line of the user's code."""
     for at, word in enumerate(now):
         if at >= len(before) or before[at] != word:

@@ -29,7 +29,15 @@ from ..state.places import Places
 from ..state.unflatten import enough_stack
 from ..store import format
 from ..store.checkpoint import Checkpoint
-from .objects import OBJECTS, STEERED, ObjectAdapters, adapter_for, handles_at, looked_at, made_of
+from .objects import (
+    OBJECTS,
+    STEERED,
+    ObjectAdapters,
+    adapter_for,
+    members_as_attributes,
+    stored_state_at,
+    weight_leaves,
+)
 from .vars import Vars
 
 RESERVED = "holdfast"  # the top-level key of the run's own state
@@ -38,14 +46,14 @@ _BIG_BYTES = 64 << 10  # a smaller leaf is digested at once
 _PROGRAMS = {"torch": "holdfast.torch.program"}
 
 
-class _NoneOwn(ObjectAdapters):
+class _NoOwnObjects(ObjectAdapters):
     """Run.vars contains no object that restores itself."""
 
     def has(self, _: Any) -> bool:
         return False
 
 
-class Weighed(NamedTuple):
+class CapturedState(NamedTuple):
     """A captured state,
     and the ids of its leaves that are parameters of models or moments of optimizers.
     """
@@ -63,7 +71,7 @@ class Tracked:
                 "the tracked objects stand in one mapping: "
                 "Run(path, dict(model=model, optimizer=optimizer))"
             )
-        live = {name: made_of(target) for name, target in objects.items()}
+        live = {name: members_as_attributes(target) for name, target in objects.items()}
         for name, target in live.items():
             _require_trackable(name, target)
         self.given = objects
@@ -75,7 +83,7 @@ class Tracked:
         self._reducers: list[Any] = []
         self._cold: dict[str, Any] = {}  # state of reducers that do not exist yet
 
-    def begin(self) -> None:
+    def remember_objects(self) -> None:
         """Note which objects stand in which places,
         before anything is restored. A second block changes nothing.
         """
@@ -84,7 +92,7 @@ class Tracked:
         given = {f"run.vars.{name}": each for name, each in self.variables.given().items()}
         self.places = Places(OBJECTS, OBJECTS.places, self._roots, given)
 
-    def bound_anew(self) -> list[str]:
+    def rebound_objects(self) -> list[str]:
         """Return the places that hold another object than at the beginning, while the first one is
         still referenced elsewhere.
         """
@@ -96,11 +104,11 @@ class Tracked:
             "": {f"run.vars.{name}": each for name, each in self.variables.state_dict().items()},
         }
 
-    def inside(self) -> dict[str, Any]:
+    def self_restoring_objects(self) -> dict[str, Any]:
         """The objects that restore themselves,
         also inside containers, by their paths; each once.
         """
-        return _each_once(self._own())
+        return _deduplicate(self._own_objects())
 
     def generators(self) -> dict[str, Any]:
         """Copies of the random generators among the objects,
@@ -120,13 +128,13 @@ class Tracked:
                 if path in stored:
                     generators.refill(each, stored[path])
 
-    def nested(self) -> list[str]:
+    def nested_paths(self) -> list[str]:
         """The paths of all such objects in containers.
         One object in several containers has several paths.
         """
-        return [path for path, _ in self._own() if "/" in path]
+        return [path for path, _ in self._own_objects() if "/" in path]
 
-    def _own(self) -> list[tuple[str, Any]]:
+    def _own_objects(self) -> list[tuple[str, Any]]:
         with enough_stack():
             return [
                 found
@@ -134,12 +142,12 @@ class Tracked:
                 for found in _self_restoring_objects(name, target)
             ]
 
-    def each(self, verb: str) -> list[Callable[[], Any]]:
+    def adapter_calls(self, verb: str) -> list[Callable[[], Any]]:
         """What the adapters do with the objects:
         `enter` as a run begins, `look`, `at_safe_point`, and `leave`.
         """
         found: list[Callable[[], Any]] = []
-        for each in self.inside().values():
+        for each in self.self_restoring_objects().values():
             adapter = adapter_for(each)
             # a framework's wrapper around it
             target = adapter.inside(each) if hasattr(adapter, "inside") else each
@@ -149,8 +157,8 @@ class Tracked:
                 found.append(partial(getattr(adapter, verb), target))
         return found
 
-    def for_each(self, verb: str) -> None:
-        for act in self.each(verb):
+    def call_adapters(self, verb: str) -> None:
+        for act in self.adapter_calls(verb):
             act()
 
     @property
@@ -160,19 +168,19 @@ class Tracked:
 
     def capture(self) -> dict[str, Any]:
         """Return the state of every object; tensors by reference."""
-        return self._captured(self._kept())
+        return self._capture_known(self._capture_defaultdicts())
 
     def captured_variables(self) -> dict[str, Any]:
         """Return the values of the variables, as they are saved."""
-        known = self._kept(_NoneOwn())
+        known = self._capture_defaultdicts(_NoOwnObjects())
         values = self.variables.state_dict()
         return (
-            {name: captured(each, _NoneOwn(), known) for name, each in values.items()}
+            {name: captured(each, _NoOwnObjects(), known) for name, each in values.items()}
             if known
             else values
         )
 
-    def _kept(self, own: Own = OBJECTS) -> dict[int, tuple[Any, Any]]:
+    def _capture_defaultdicts(self, own: Own = OBJECTS) -> dict[int, tuple[Any, Any]]:
         """Captures of the defaultdicts that stand where one stood at the beginning: the live one
         keeps its factory.
         """
@@ -183,30 +191,32 @@ class Tracked:
                 known[id(each)] = each, defaultdict(kept_factory, members)
         return known
 
-    def weighed(self) -> Weighed:
+    def capture_with_weights(self) -> CapturedState:
         """Return the same, and which of its leaves are weights:
         none where their numbers cannot be looked at.
         """
-        known = self._kept()
-        state = self._captured(known)
-        return Weighed(
+        known = self._capture_defaultdicts()
+        state = self._capture_known(known)
+        return CapturedState(
             state,
-            frozenset(map(id, looked_at(known.values()))) if finite.can_look() else frozenset(),
+            frozenset(map(id, weight_leaves(known.values()))) if finite.can_look() else frozenset(),
         )
 
-    def _captured(self, known: dict[int, tuple[Any, Any]]) -> dict[str, Any]:
+    def _capture_known(self, known: dict[int, tuple[Any, Any]]) -> dict[str, Any]:
         with enough_stack():
             return {name: captured(target, OBJECTS, known) for name, target in self.objects.items()}
 
-    def digests(self) -> Digests:
+    def digests(self) -> StateDigests:
         """Return the digests of the present state, leaf by leaf."""
-        return digests(self.capture())
+        return digest_state(self.capture())
 
-    def types(self) -> set[type]:
+    def allowed_types(self) -> set[type]:
         """The caller's own types that the state holds: the ones that a checkpoint may name."""
         return tree.types_in(self.capture())
 
-    def differences(self, checkpoint: Checkpoint, plan: Plan, nested: Iterable[str]) -> list[str]:
+    def differences(
+        self, checkpoint: Checkpoint, plan: RestorePlan, nested: Iterable[str]
+    ) -> list[str]:
         """Return how `checkpoint` does not fit the live objects; nothing is changed.
 
         `nested`: the places in containers that held an object with a state of its own at the save.
@@ -231,7 +241,9 @@ class Tracked:
             for path in absent
         ]
 
-    def plan(self, checkpoint: Checkpoint, types: Iterable[type], *, compare: bool) -> Plan:
+    def plan_restore(
+        self, checkpoint: Checkpoint, types: Iterable[type], *, compare: bool
+    ) -> RestorePlan:
         """Return how the live objects would be filled with the checkpoint's state;
         nothing is changed.
         """
@@ -247,41 +259,45 @@ class Tracked:
             fill.top(name, self.objects[name], checkpoint.handles(part=name, types=types))
             for name in names
         ]
-        return Plan(fill, acts, self._own())
+        return RestorePlan(fill, acts, self._own_objects())
 
     def overridden_options(
-        self, checkpoint: Checkpoint, plan: Plan, types: Iterable[type]
+        self, checkpoint: Checkpoint, plan: RestorePlan, types: Iterable[type]
     ) -> dict[str, list[str]]:
         """For each object,
         the options whose values in the script differ from the checkpoint's, which are used.
         """
         return {
             path: [line for line in lines if target not in STEERED or not line.startswith("lr ")]
-            for path, target in _each_once(plan.own).items()
+            for path, target in _deduplicate(plan.own).items()
             if (adapter := adapter_for(target)) is not None
-            for lines in [adapter.overridden_options(target, handles_at(checkpoint, path, types))]
+            for lines in [
+                adapter.overridden_options(target, stored_state_at(checkpoint, path, types))
+            ]
         }
 
-    def reducers(self) -> dict[str, Any]:
+    def reducer_orders(self) -> dict[str, Any]:
         """Return the order of sums that the reducers of several ranks have determined."""
         if not self._reducers:
-            self._reducers = [module.Reducers(self.inside()) for module in framework_modules()]
+            self._reducers = [
+                module.Reducers(self.self_restoring_objects()) for module in framework_modules()
+            ]
         return {name: seen for each in self._reducers for name, seen in each.capture().items()}
 
-    def warm(self, seen: Mapping[str, Any]) -> None:
+    def restore_reducers(self, seen: Mapping[str, Any]) -> None:
         """Restore the same order in the reducers, before the state, on all ranks at once."""
         self._cold = dict(seen)
-        self.warm_late()
+        self.restore_late_reducers()
 
-    def warm_late(self) -> None:
+    def restore_late_reducers(self) -> None:
         """Do the same for reducers created since then:
         a script may wrap its model after the restore.
         """
         for module in framework_modules() if self._cold else ():
-            for name in module.Reducers(self.inside()).warm(self._cold):
+            for name in module.Reducers(self.self_restoring_objects()).warm(self._cold):
                 del self._cold[name]
 
-    def restore(self, checkpoint: Checkpoint, plan: Plan) -> None:
+    def restore(self, checkpoint: Checkpoint, plan: RestorePlan) -> None:
         """Fill the live objects as planned. A failure half-way leaves them mixed."""
         require_fit(plan.fill.misfits, checkpoint)
         themselves = {
@@ -294,7 +310,7 @@ class Tracked:
         look_anew()
 
 
-class Plan(NamedTuple):
+class RestorePlan(NamedTuple):
     """How a checkpoint would be restored."""
 
     fill: Fill
@@ -302,7 +318,7 @@ class Plan(NamedTuple):
     own: list[tuple[str, Any]]  # the objects that restore themselves, by their paths
 
 
-def _each_once(own: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def _deduplicate(own: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[int, tuple[str, Any]] = {}
     for path, each in own:
         found.setdefault(id(each), (path, each))
@@ -335,25 +351,25 @@ def _self_restoring_objects(
             yield from _self_restoring_objects(f"{path}/{of_key(key)}", member, around)
 
 
-class Digests(NamedTuple):
+class StateDigests(NamedTuple):
     """Identify a state: a digest for each leaf,
     and for the tree around them under "tree:<name>".
     """
 
     of: dict[str, str]
 
-    def changed(self, other: Digests) -> list[str]:
+    def changed_keys(self, other: StateDigests) -> list[str]:
         """Keys that are not the same in both, sorted."""
         return sorted(
             key for key in self.of.keys() | other.of.keys() if self.of.get(key) != other.of.get(key)
         )
 
 
-def digests(
+def digest_state(
     captured: Mapping[str, Any],
     stored: Mapping[str, format.Leaf] | None = None,
     filled: Collection[str] = (),
-) -> Digests:
+) -> StateDigests:
     """Digest a state. For big leaves of `filled` that are also in `stored`,
     take the digests from there.
     """
@@ -369,7 +385,7 @@ def digests(
         )[:16]
     for name, node in flat.tree["dict"].items():
         found[f"tree:{name}"] = format.digest(format.json_bytes(node))[:16]
-    return Digests(found)
+    return StateDigests(found)
 
 
 def framework_modules() -> list[Any]:
@@ -380,7 +396,7 @@ def framework_modules() -> list[Any]:
 
 
 @contextmanager
-def still(targets: Collection[object]) -> Iterator[None]:
+def prediction_mode(targets: Collection[object]) -> Iterator[None]:
     """Within this block, models are in prediction mode without gradients;
     afterwards they are as before.
     """
@@ -397,11 +413,11 @@ def _require_trackable(name: object, target: Any) -> None:
         )
     if not is_text(name):
         raise UsageError(f"state has the name {name!r}, which is no text: give it one in UTF-8")
-    if why := _refusal(name, target):
+    if why := _why_untrackable(name, target):
         raise UsageError(f"state[{name!r}] is a {type(target).__qualname__}{why}")
 
 
-def _refusal(name: str, target: Any) -> str:
+def _why_untrackable(name: str, target: Any) -> str:
     """Why it cannot be restored in place, and the alternative; empty if it can."""
     kind = type(target)
     if isinstance(target, dict) and any(keys <= target.keys() for keys in _COPIES):

@@ -21,7 +21,7 @@ from ..interval import Mark
 from ..ranks import Ranks
 from ..store import format
 from . import settings
-from .position import Progress
+from .position import RunProgress
 from .report import Reporter
 
 EVENT = "unproven"  # of a drilled run's journal
@@ -31,7 +31,7 @@ _UNPROVEN = msgspec.json.Decoder(promise.Unproven)
 _PROVEN = msgspec.json.Decoder(dict[str, str])
 
 
-def proven(path: Path) -> dict[str, str]:
+def read_proven(path: Path) -> dict[str, str]:
     """Return the digests of what a drill has proven for the run at `path`, with their names."""
     try:
         return _PROVEN.decode(_file(path).read_bytes())
@@ -39,10 +39,10 @@ def proven(path: Path) -> dict[str, str]:
         return {}
 
 
-def prove(path: Path, found: dict[str, str]) -> Path:
+def record_proven(path: Path, found: dict[str, str]) -> Path:
     """Record more proven digests for the run at `path`; return the file."""
     disk.make_dirs(path.parent)
-    disk.replace_with(_file(path), [format.json_bytes(proven(path) | found)])
+    disk.replace_with(_file(path), [format.json_bytes(read_proven(path) | found)])
     return _file(path)
 
 
@@ -50,13 +50,13 @@ def _file(path: Path) -> Path:
     return path.with_name(_FILE.format(path.name))
 
 
-class Waiting(msgspec.Struct):
+class EpochEndSaves(msgspec.Struct):
     """The saves that wait for the end of an epoch,
     because no start is sure to go on from where they are due.
     """
 
     _ranks: Ranks
-    _progress: Progress
+    _progress: RunProgress
     _reporter: Reporter
     _by_steps: bool  # the run's interval is a number of steps
     _is_drilled: bool
@@ -64,7 +64,7 @@ class Waiting(msgspec.Struct):
     _is_short: bool = False  # it waits at most until the next save is due
     _told: set[str | tuple[str, str]] = set()
 
-    def note(self, name: str | None, unknown: Any) -> None:
+    def note_loader(self, name: str | None, unknown: Any) -> None:
         """Note whether all ranks can resume in the middle of the loader `name`; None: inside an
         epoch of the framework.
 
@@ -75,35 +75,38 @@ class Waiting(msgspec.Struct):
         if not ranks.alone and name in progress.unproven:
             return
 
-        def mine() -> bytes:
+        def encode_mine() -> bytes:
             return b"" if unknown is None else msgspec.json.encode(promise.unproven(unknown))
 
-        def chosen(several: list[bytes]) -> bytes:
-            known = proven(attempt.root) if any(several) else {}
+        def choose_unproven(several: list[bytes]) -> bytes:
+            known = read_proven(attempt.root) if any(several) else {}
             return next(
                 (each for each in several if each and _UNPROVEN.decode(each).code not in known), b""
             )
 
-        said = ranks.collect("a loader" if name else "the framework", mine, chosen)
+        said = ranks.collect("a loader" if name else "the framework", encode_mine, choose_unproven)
         found = progress.unproven[name] = _UNPROVEN.decode(said) if said else None
         if found is None:
             return
         if self._is_drilled:
             attempt.record(
-                EVENT, code=found.code, kind=found.kind, run=str(settings.own_dir(attempt.root))
+                EVENT,
+                code=found.code,
+                kind=found.kind,
+                run=str(settings.named_run_dir(attempt.root)),
             )
         if found.changed:
-            self.tell_untried(found)
+            self.report_untested_framework(found)
 
-    def done(self) -> None:
+    def note_save_begun(self) -> None:
         """Note that a save has begun;
         report a checkpoint from which perhaps no start can resume.
         """
         self.since = None
-        self.tell()
-        self.tell_inside()
+        self.report_where_saved()
+        self.report_mid_epoch_save()
 
-    def decide(self, reason: str | None, now: Mark, *, at_end: bool) -> str | None:
+    def reason_to_save(self, reason: str | None, now: Mark, *, at_end: bool) -> str | None:
         """Return why to save here, or None: `reason`,
         unless the save has to wait, or has waited until now.
         """
@@ -111,21 +114,25 @@ class Waiting(msgspec.Struct):
             return reason or (None if self.since is None else "due")
         if reason is None or not self._progress.unproven_here:
             return reason
-        self.tell()
-        if self._progress.lives_on:  # an epoch's end is no better place
+        self.report_where_saved()
+        if self._progress.unrestorable_part:  # an epoch's end is no better place
             return reason
         if self.since is None:
             self.since = now
-            idle = self._ranks.lead("a save", lambda: b"yes" if self._was_idle("killed") else b"")
-            self._is_short = bool(idle) or not (self._by_steps and self._progress.several_epochs)
+            idle = self._ranks.lead(
+                "a save", lambda: b"yes" if self._last_attempt_saved_nothing("killed") else b""
+            )
+            self._is_short = bool(idle) or not (
+                self._by_steps and self._progress.has_several_epochs
+            )
             return None
         return reason if self._is_short or now.step - self.since.step >= LEAST_STEPS else None
 
-    def tell(self) -> None:
+    def report_where_saved(self) -> None:
         """Say, once for each loader, where this run is saved and what changes that."""
         found = self._progress.unproven_here
         name = self._progress.position.current or ""
-        lives = self._progress.lives_on
+        lives = self._progress.unrestorable_part
         if (
             not found
             or found.changed
@@ -136,7 +143,7 @@ class Waiting(msgspec.Struct):
         self._told.add((name, "lives") if lives else name)
         if lives:
             self._told.add("")
-            self._reporter.tell(
+            self._reporter.warn(
                 f"a {found.kind}, the loader {name!r}, "
                 f"keeps an iterator from epoch to epoch ({lives}), which no start "
                 "can bring back: after its first epoch a "
@@ -147,9 +154,10 @@ class Waiting(msgspec.Struct):
             )
             return
         advice = Advice(
-            "a proof", f"Prove it once: {_drill()}; or give it state_dict() and load_state_dict()"
+            "a proof",
+            f"Prove it once: {_drill_hint()}; or give it state_dict() and load_state_dict()",
         )
-        self._reporter.tell(
+        self._reporter.warn(
             f"nobody promises that a {found.kind}, the loader {name!r}, "
             "yields the same batches when it is read again: "
             f"this run is saved at the ends of its epochs. {advice}",
@@ -158,7 +166,7 @@ class Waiting(msgspec.Struct):
             code=found.code,
         )
 
-    def tell_untried(self, found: promise.Unproven) -> None:
+    def report_untested_framework(self, found: promise.Unproven) -> None:
         """Print, once in each start,
         that this framework version was not tested, and where the run saves.
         """
@@ -169,21 +177,21 @@ class Waiting(msgspec.Struct):
         where = (
             "this run is saved at the ends of its epochs" if waits else "a resume may end otherwise"
         )
-        advice = Advice("a proof", f"Prove it once: {_drill()}")
-        self._reporter.tell(
+        advice = Advice("a proof", f"Prove it once: {_drill_hint()}")
+        self._reporter.warn(
             f"{found.kind} was not tried with this Holdfast ({found.changed}): {where}. {advice}",
             kind="untried_framework",
             code=found.code,
         )
 
-    def tell_inside(self) -> None:
+    def report_mid_epoch_save(self) -> None:
         """Say, once, that a checkpoint in the middle of an epoch may need its reader's word."""
         found = self._progress.unproven_here
         if not found or "" in self._told:
             return
         self._told.add("")
         where = f"saved in the middle of an epoch of {'' if found.changed else 'a '}{found.kind}"
-        self._reporter.tell(
+        self._reporter.warn(
             f"{where}, which was not tried: a resume from there may end otherwise"
             if found.changed
             else f"{where}, whose replay nobody promises: "
@@ -191,7 +199,7 @@ class Waiting(msgspec.Struct):
             kind="unproven_save",
         )
 
-    def stops_unsaved(self, saved: format.Name | None, count: int) -> bool:
+    def should_stop_unsaved(self, saved: format.Name | None, count: int) -> bool:
         """Whether a stop here saves nothing, because the next start resumes exactly from an epoch's
         end.
 
@@ -199,17 +207,21 @@ class Waiting(msgspec.Struct):
         makes progress. `saved`: the newest save; `count`: of this attempt's saves.
         """
         progress = self._progress
-        if not progress.unproven_here or progress.lives_on or not progress.several_epochs:
+        if (
+            not progress.unproven_here
+            or progress.unrestorable_part
+            or not progress.has_several_epochs
+        ):
             return False
 
-        def wanted() -> bytes:
+        def encode_answer() -> bytes:
             if saved is not None and saved.phase != "end":
                 return b""
-            return b"" if not count and self._was_idle("stop") else b"yes"
+            return b"" if not count and self._last_attempt_saved_nothing("stop") else b"yes"
 
-        return bool(self._ranks.lead("a stop", wanted))
+        return bool(self._ranks.lead("a stop", encode_answer))
 
-    def _was_idle(self, how: str) -> bool:
+    def _last_attempt_saved_nothing(self, how: str) -> bool:
         """Whether the attempt before ended this way, and has saved nothing. Rank 0 knows."""
         before = next(reversed(self._reporter.attempt.earlier), None)
         ended = (
@@ -218,5 +230,5 @@ class Waiting(msgspec.Struct):
         return before is not None and ended and not any(before.newest("saved"))
 
 
-def _drill() -> str:
+def _drill_hint() -> str:
     return f"holdfast drill -- python {Path(sys.argv[0]).name}"

@@ -21,28 +21,30 @@ NOTHING_KNOWN = (
 )
 
 
-def tell_saved(store: Store, tell: Callable[..., None], name: str, found: Sequence[str]) -> None:
+def report_saved(store: Store, tell: Callable[..., None], name: str, found: Sequence[str]) -> None:
     """Tell that the weights of a checkpoint that was just saved are not finite,
     and those before were.
     """
-    tell(f"{_said(name, found)}; {_advice(store.index)}", kind="not_finite", name=name)
+    tell(
+        f"{_describe_not_finite(name, found)}; {_advice(store.index)}", kind="not_finite", name=name
+    )
 
 
-def tell_resumed(store: Store, tell: Callable[..., None], checkpoint: Checkpoint) -> None:
+def report_resumed(store: Store, tell: Callable[..., None], checkpoint: Checkpoint) -> None:
     """Tell that the run goes on from weights that are not finite, if so."""
     found = checkpoint.head.not_finite
     if found:
         line = (
             "goes on from weights that are not finite: "
-            f"{_said(checkpoint.name, found)}; {_advice(store.index)}"
+            f"{_describe_not_finite(checkpoint.name, found)}; {_advice(store.index)}"
         )
         tell(line, kind="not_finite", name=checkpoint.name)
 
 
-def stopped(store: Store, name: str, found: Sequence[str]) -> NotFinite:
+def not_finite_error(store: Store, name: str, found: Sequence[str]) -> NotFinite:
     """Return the error that ends a run with `stop_on_nan` after such a save."""
     advice = f"; {_advice(store.index)}" if store.ranks.leads else ""
-    return NotFinite(f"{store.root}: stop_on_nan: {_said(name, found)}{advice}")
+    return NotFinite(f"{store.root}: stop_on_nan: {_describe_not_finite(name, found)}{advice}")
 
 
 def require_finite(store: Store, checkpoint: Checkpoint) -> None:
@@ -57,18 +59,18 @@ def require_finite(store: Store, checkpoint: Checkpoint) -> None:
         return
     refused = (
         "the run does not go on from there: "
-        f"{_said(checkpoint.name, found)}; {_advice(store.index)}"
+        f"{_describe_not_finite(checkpoint.name, found)}; {_advice(store.index)}"
     )
     if checkpoint.path.parent.parent != store.root:
         refused = (
             f"the run does not branch from {checkpoint.path}: "
-            f"{_said('it', found)}; name one without, or another run: "
+            f"{_describe_not_finite('it', found)}; name one without, or another run: "
             "`holdfast ls` marks those that are not finite"
         )
     raise NotFinite(f"{store.root}: stop_on_nan: {refused}")
 
 
-def newest(index: CheckpointIndex) -> str:
+def describe_newest(index: CheckpointIndex) -> str:
     """Return a sentence about the newest checkpoint;
     empty if its weights are finite or cannot be read now.
     """
@@ -77,7 +79,7 @@ def newest(index: CheckpointIndex) -> str:
         found = checkpoint.head.not_finite
     except (OSError, StoreError):
         return ""
-    return f"{_said(checkpoint.path.name, found)}; {_advice(index)}" if found else ""
+    return f"{_describe_not_finite(checkpoint.path.name, found)}; {_advice(index)}" if found else ""
 
 
 def newest_finite(index: CheckpointIndex) -> CheckpointFacts | None:
@@ -89,12 +91,12 @@ def newest_finite(index: CheckpointIndex) -> CheckpointFacts | None:
     return retention.newest_finite(index.facts())
 
 
-def way_back(finite: CheckpointFacts) -> str:
+def go_back_code(finite: CheckpointFacts) -> str:
     """Return the code with which a user repeats the run from that checkpoint."""
     return f"Run(..., go_back={finite.step})"
 
 
-def _said(name: str, found: Sequence[str]) -> str:
+def _describe_not_finite(name: str, found: Sequence[str]) -> str:
     more = " and others" if len(found) > NAMED else ""
     return f"{name} has infinite or NaN numbers in {', '.join(found[:NAMED])}{more}"
 
@@ -110,5 +112,5 @@ def _advice(index: CheckpointIndex) -> str:
     return (
         f"{finite.name} is the last one without, and stays: "
         "to repeat from there, mend the cause and start with "
-        f"{way_back(finite)}"
+        f"{go_back_code(finite)}"
     )

@@ -23,9 +23,9 @@ from types import (
 )
 from typing import Any, NamedTuple
 
-from .carried import Carried, carried, globals_of
+from .carried import CarriedVariables, globals_used_by, variables_carried_past
 from .objects import adapter_for
-from .watch import stack
+from .watch import stack_frames
 
 MOST = 1000  # variables
 DEEPEST = 4  # attributes in a row
@@ -64,18 +64,18 @@ class Variable(NamedTuple):
         return Variable(f"{self.path}{name}", value, self.live, owner=self.value)
 
 
-def frames() -> list[FrameType]:
+def script_frames() -> list[FrameType]:
     """The script's frames on the stack of this call, outermost first."""
     ours = [
         each
-        for each in stack()
-        if is_users(each.f_code.co_filename, str(each.f_globals.get("__name__", "")))
+        for each in stack_frames()
+        if is_user_code(each.f_code.co_filename, str(each.f_globals.get("__name__", "")))
     ]
     return ours[::-1]
 
 
 @lru_cache(maxsize=1024)
-def is_users(file: str, module: str) -> bool:
+def is_user_code(file: str, module: str) -> bool:
     """Whether code from `file` belongs to the script:
     it is neither Python's, nor installed, nor Holdfast's.
     """
@@ -102,13 +102,13 @@ class FoundVariables(NamedTuple):
     whole: bool  # whether the limit `MOST` was not reached
 
 
-def variables(roots: Mapping[str, Any], held: Mapping[int, str]) -> FoundVariables:
+def find_variables(roots: Mapping[str, Any], held: Mapping[int, str]) -> FoundVariables:
     """The script's variables, then those of `roots`, each object once.
 
     `held`: ids of the tracked objects. Attributes that they save themselves are omitted; their
     others are not.
     """
-    walk, named = _Walk(held), list(_named(frames()))
+    walk, named = _AttributeFinder(held), list(_named_variables(script_frames()))
     plain = [each for each in reversed(named) if ":" in each.path and type(each.value) in _SHARED]
     found = [each for variable in plain for each in walk(variable, 0)]
     for variable in (*named, *(Variable(path, value) for path, value in roots.items())):
@@ -116,49 +116,49 @@ def variables(roots: Mapping[str, Any], held: Mapping[int, str]) -> FoundVariabl
     return FoundVariables(found, walk.left > 0)
 
 
-def within(variable: Variable) -> Iterator[Variable]:
+def variables_inside(variable: Variable) -> Iterator[Variable]:
     """A variable and the variables inside its object."""
-    return _Walk({})(variable, 0)
+    return _AttributeFinder({})(variable, 0)
 
 
-def _named(found: list[FrameType]) -> Iterator[Variable]:
+def _named_variables(found: list[FrameType]) -> Iterator[Variable]:
     seen: set[int] = set()
     for frame in found:
-        uses = carried(frame.f_code, frame.f_lasti)
+        uses = variables_carried_past(frame.f_code, frame.f_lasti)
         if id(frame.f_globals) not in seen:
             seen.add(id(frame.f_globals))
             at_top = frame.f_locals is frame.f_globals
-            yield from _globals(frame.f_globals, uses if at_top else None)
+            yield from _global_variables(frame.f_globals, uses if at_top else None)
         if frame.f_locals is not frame.f_globals:
             where = frame.f_code.co_name
             for name, value in dict(frame.f_locals).items():
                 yield Variable(f"{where}:{name}", value, name in uses.live, name in uses.stored)
 
 
-def _globals(names: dict[str, Any], uses: Carried | None) -> Iterator[Variable]:
+def _global_variables(names: dict[str, Any], uses: CarriedVariables | None) -> Iterator[Variable]:
     for name, value in dict(names).items():
         if name.startswith("__"):
             continue
-        spoken_of = uses is None or name in uses.live or _is_spoken_of(name, names)
+        spoken_of = uses is None or name in uses.live or _is_used_in_module(name, names)
         yield Variable(name, value, spoken_of, uses is None or name in uses.stored, owner=names)
 
 
-def _is_spoken_of(name: str, names: dict[str, Any]) -> bool:
+def _is_used_in_module(name: str, names: dict[str, Any]) -> bool:
     """Whether a function or a class of the same module reads the global `name`."""
     return any(
-        name in _names_of(each)
+        name in _names_used_by(each)
         for each in list(names.values())
         if isinstance(each, FunctionType | type)
     )
 
 
-def _names_of(what: Any) -> frozenset[str]:
+def _names_used_by(what: Any) -> frozenset[str]:
     functions = [what] if isinstance(what, FunctionType) else vars(what).values()
     codes = [each.__code__ for each in functions if isinstance(each, FunctionType)]
-    return frozenset[str]().union(*map(globals_of, codes))
+    return frozenset[str]().union(*map(globals_used_by, codes))
 
 
-class _Walk:
+class _AttributeFinder:
     """Finds the attributes of the objects that a variable holds, recursively."""
 
     def __init__(self, held: Mapping[int, str]) -> None:
@@ -169,7 +169,7 @@ class _Walk:
     def __call__(self, variable: Variable, depth: int) -> Iterator[Variable]:
         value = variable.value
         if isinstance(value, FunctionType) and depth <= DEEPEST:
-            for each in _kept_by(value, variable):
+            for each in _variables_of_function(value, variable):
                 yield from self(each, depth + 1)
         if (
             self.left <= 0
@@ -198,12 +198,12 @@ class _Walk:
             yield from self(member, depth + (not member.path.endswith(_WRAPPED)))
 
 
-def _kept_by(function: FunctionType, variable: Variable) -> list[Variable]:
+def _variables_of_function(function: FunctionType, variable: Variable) -> list[Variable]:
     """Return the values that a function of the script keeps:
     its attributes, and variables of an outer function.
     """
     code = function.__code__
-    if not is_users(code.co_filename, function.__module__ or ""):
+    if not is_user_code(code.co_filename, function.__module__ or ""):
         return []
     found = [
         variable.member(f".{name}", each)
@@ -253,7 +253,7 @@ def _members(variable: Variable, *, held: bool) -> list[Variable] | None:
     if attributes is None or (not held and has_own_state(value) and not is_module(value)):
         return None
     if is_module(value):
-        return _of_module(variable, attributes)
+        return _module_attributes(variable, attributes)
     # such as an optimizer: attributes that the run does not save
     if held and adapter_for(value) is not None:
         saved = {*_state_keys(value), "optimizer", "defaults"}
@@ -336,7 +336,7 @@ _OF_MODULES = {
 }
 
 
-def _of_module(variable: Variable, attributes: Mapping[str, Any]) -> list[Variable]:
+def _module_attributes(variable: Variable, attributes: Mapping[str, Any]) -> list[Variable]:
     """Return a framework's module's attributes besides its state, which parameters are trained, and
     its submodules' attributes.
     """
@@ -358,10 +358,10 @@ def _of_module(variable: Variable, attributes: Mapping[str, Any]) -> list[Variab
         if any(each is not None for each in attributes["_parameters"].values())
         else []
     )
-    return [variable.member(_spelled(name), each) for name, each in own + flags + parts]
+    return [variable.member(_submodule_code(name), each) for name, each in own + flags + parts]
 
 
-def _spelled(name: str) -> str:
+def _submodule_code(name: str) -> str:
     """Return the code by which a script reaches a part of a module."""
     if name.isdecimal():
         return f"[{name}]"

@@ -28,7 +28,7 @@ LOOKS = 8  # before the trees are judged: the eighth is at step 64
 COUNTS = sys.implementation.name == "cpython" and "t" not in sys.abiflags  # free threading
 
 
-class Lost(NamedTuple):
+class LostValue(NamedTuple):
     """A tracked value that only the run holds."""
 
     kind: str  # "rebound", "generator_replaced"
@@ -36,7 +36,7 @@ class Lost(NamedTuple):
     line: str
 
 
-class Watch:
+class UnusedValueWatch:
     """The tracked values that the script held when it entered the run.
     Each one that it drops is reported once.
     """
@@ -45,7 +45,7 @@ class Watch:
         variables = tracked.variables
         self._state, self._given = tracked.objects, tracked.given
         self._vars = variables
-        self._caller = _caller()
+        self._caller = _calling_place()
         self.entered_in = "" if self._caller.module is not None else self._caller.code.co_name
         self._held_state: list[str] = []
         self._unreachable: list[str] = []  # values that only the run held from the beginning
@@ -57,42 +57,47 @@ class Watch:
         if not COUNTS:
             return
         # the tracked objects' and ours
-        reachable = type(self._given) is not dict or _others([self._given], 2) > 0
+        reachable = type(self._given) is not dict or _references_besides([self._given], 2) > 0
         for name in self._state:
-            others = self._others(name)
-            plain = not hasattr(self._state[name], "state_dict") and _is_plain(self._state[name])
+            others = self._other_references(name)
+            plain = not hasattr(self._state[name], "state_dict") and _is_container_or_array(
+                self._state[name]
+            )
             if others > 0 and (plain or is_random(self._state[name])):
                 self._held_state.append(name)
             elif not reachable and plain and _is_abandoned(others, self._state[name]):
                 self._unreachable.append(name)
         variables._read.clear()  # noqa: SLF001 -- its watch
         for name in _values(variables):
-            if _is_plain(_values(variables)[name]) and self._other_vars(name) > 0:
+            if (
+                _is_container_or_array(_values(variables)[name])
+                and self._other_variable_references(name) > 0
+            ):
                 self._held_vars[name] = id(_values(variables)[name])
         self._release_first_values()
 
-    def lost(self) -> Iterator[Lost]:
+    def take_lost(self) -> Iterator[LostValue]:
         """The values that were lost since the last call."""
         while self._unreachable:
             name = self._unreachable.pop()
-            yield _unreachable(name, self._state[name])
-        yield from self._unused()
+            yield _unreachable_value(name, self._state[name])
+        yield from self._find_unused()
         if not (self._held_state or self._held_vars) or not _is_running(self._caller):
             return
         for name in list(self._held_state):
-            if _is_abandoned(self._others(name), self._state[name]):
+            if _is_abandoned(self._other_references(name), self._state[name]):
                 self._held_state.remove(name)
-                yield _replaced(f"state[{name!r}]", name, self._state[name])
+                yield _replaced_value(f"state[{name!r}]", name, self._state[name])
         values = _values(self._vars)
         for name, place in list(self._held_vars.items()):
             if name in self._vars._read or id(values.get(name)) != place:  # noqa: SLF001
                 del self._held_vars[name]  # the loop uses run.vars
-            elif _is_abandoned(self._other_vars(name), values[name]):
+            elif _is_abandoned(self._other_variable_references(name), values[name]):
                 del self._held_vars[name]
-                yield _replaced(f"run.vars.{name}", name, values[name])
+                yield _replaced_value(f"run.vars.{name}", name, values[name])
         self._release_first_values()
 
-    def _unused(self) -> Iterator[Lost]:
+    def _find_unused(self) -> Iterator[LostValue]:
         """Return the trees, once, if none has changed so far: a step may only have accumulated
         gradients.
 
@@ -108,45 +113,47 @@ class Watch:
         self._trees = []
         if all(why.values()):
             for name, line in why.items():
-                yield Lost("rebound", name, f"state[{name!r}]: {line}")
+                yield LostValue("rebound", name, f"state[{name!r}]: {line}")
 
     def _release_first_values(self) -> None:
         """Release the first values that are not watched."""
         if not self._held_vars:
             object.__setattr__(self._vars, "_given", {})
 
-    def _others(self, name: str) -> int:
+    def _other_references(self, name: str) -> int:
         """References to a tracked object besides those of the run,
         and of the mapping that the run was given.
         """
-        return _others([self._state[name]], 1 + _gives(self._given, name, self._state))
+        return _references_besides(
+            [self._state[name]], 1 + _is_given(self._given, name, self._state)
+        )
 
-    def _other_vars(self, name: str) -> int:
+    def _other_variable_references(self, name: str) -> int:
         values = _values(self._vars)
-        return _others([values[name]], 1 + _gives(self._vars._given, name, values))  # noqa: SLF001
+        return _references_besides([values[name]], 1 + _is_given(self._vars._given, name, values))  # noqa: SLF001
 
 
 def _values(variables: Vars) -> dict[str, Any]:
     return variables._values  # noqa: SLF001 -- state_dict() would hold each value once more
 
 
-def _gives(given: Mapping[str, Any], name: str, values: Mapping[str, Any]) -> bool:
+def _is_given(given: Mapping[str, Any], name: str, values: Mapping[str, Any]) -> bool:
     return type(given) is dict and given.get(name) is values[name]
 
 
-def _count(box: list[Any]) -> int:
+def _reference_count(box: list[Any]) -> int:
     return sys.getrefcount(box[0])
 
 
-_ALONE = _count([object()])  # references to an object that only such a list holds
+_ALONE = _reference_count([object()])  # references to an object that only such a list holds
 
 
-def _others(box: list[Any], ours: int) -> int:
+def _references_besides(box: list[Any], ours: int) -> int:
     """Number of references to the one object in `box`, besides `ours`."""
-    return _count(box) - _ALONE - ours
+    return _reference_count(box) - _ALONE - ours
 
 
-def _is_plain(value: Any) -> bool:
+def _is_container_or_array(value: Any) -> bool:
     """Whether it is a container, an array or a tensor."""
     return type(value) in MUTABLE or (
         codec.framework(type(value)) is not None and codec.is_leaf(value)
@@ -164,20 +171,21 @@ def _is_abandoned(others: int, value: Any) -> bool:
     if kind in MAPPINGS or kind in (list, tuple, deque):
         keys = value if kind in MAPPINGS else range(len(value))
         return len(value) <= MOST_MEMBERS and all(
-            type(value[key]) in ATOMS or _is_abandoned(_others([value[key]], 1), value[key])
+            type(value[key]) in ATOMS
+            or _is_abandoned(_references_besides([value[key]], 1), value[key])
             for key in keys
         )
     if kind is set:
         return ATOMS.issuperset(map(type, value))
     bits = getattr(value, "bit_generator", None)
     if bits is not None:
-        return _others([bits], 2) <= 0  # the generator, and the name here
+        return _references_besides([bits], 2) <= 0  # the generator, and the name here
     if getattr(value, "base", None) is not None:  # an array that shows another one's memory
         return False
     return all(module.alone(value) for module in framework_modules())
 
 
-class _Place(NamedTuple):
+class _BindingPlace(NamedTuple):
     """Where names are bound: a frame, by its identity and code (a reference would keep them
     alive), or a module.
     """
@@ -187,7 +195,7 @@ class _Place(NamedTuple):
     module: dict[str, Any] | None
 
 
-def stack() -> Iterator[FrameType]:
+def stack_frames() -> Iterator[FrameType]:
     """All frames of this thread, innermost first."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the frames' own way is private
     while frame is not None:
@@ -195,31 +203,31 @@ def stack() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _caller() -> _Place:
+def _calling_place() -> _BindingPlace:
     """The nearest frame that is not Holdfast's."""
     frame = next(
         each
-        for each in stack()
+        for each in stack_frames()
         if str(each.f_globals.get("__name__")).partition(".")[0] != "holdfast"
     )
     in_function = frame.f_code.co_flags & _NEW_LOCALS
-    return _Place(id(frame), frame.f_code, None if in_function else frame.f_globals)
+    return _BindingPlace(id(frame), frame.f_code, None if in_function else frame.f_globals)
 
 
-def _is_running(place: _Place) -> bool:
+def _is_running(place: _BindingPlace) -> bool:
     """Whether it is on this thread's stack. Names of a module last: each cell of a notebook has
     a frame of its own.
     """
     return any(
         frame.f_globals is place.module or (id(frame) == place.frame and frame.f_code is place.code)
-        for frame in stack()
+        for frame in stack_frames()
     )
 
 
-def _replaced(place: str, name: str, value: Any) -> Lost:
+def _replaced_value(place: str, name: str, value: Any) -> LostValue:
     held = f"{place}: only the run still holds this"
     if is_random(value):
-        return Lost(
+        return LostValue(
             "generator_replaced",
             name,
             f"{held} random generator; the loop draws from another one, "
@@ -227,27 +235,27 @@ def _replaced(place: str, name: str, value: Any) -> Lost:
             "a new one: call it before Run(...), and give the run the one it made",
         )
     first = "" if place.startswith("run.vars") else f" (first value: vars=dict({name}={name}))"
-    return Lost(
+    return LostValue(
         "rebound",
         name,
         f"{held} {type(value).__name__}; "
         "the loop has bound the name to another one, which is not saved. "
         f"Write run.vars.{name} in the place of {name} in the loop{first}, or change it in place: "
-        f"{_in_place(name, value)}",
+        f"{_in_place_code(name, value)}",
     )
 
 
-def _unreachable(name: str, value: Any) -> Lost:
+def _unreachable_value(name: str, value: Any) -> LostValue:
     line = (
         f"state[{name!r}]: only the run holds this {type(value).__name__}, "
         "so the loop cannot change it. Give the "
         "object that the loop uses: an object itself, "
         "and not its state_dict(); or keep the value in run.vars"
     )
-    return Lost("rebound", name, line)
+    return LostValue("rebound", name, line)
 
 
-def _in_place(name: str, value: Any) -> str:
+def _in_place_code(name: str, value: Any) -> str:
     if isinstance(value, dict | set | deque):
         return (
             f"{name}.clear() and {name}.{'extend' if isinstance(value, deque) else 'update'}(...)"

@@ -17,8 +17,8 @@ from ..store.checkpoint_index import CheckpointIndex
 from ..store.format import MANIFEST
 from ..store.signing import Key, public_key
 from ..store.store import Store
-from .failures import reading, require_sound
-from .objects import handles_at, weights_for
+from .failures import require_sound, translate_read_errors
+from .objects import stored_state_at, weight_reader_for
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ def load_into(
         Unreadable: a file cannot be read now. The model may contain a part of the checkpoint: call
             this again.
     """
-    if weights_for(model) is None:
+    if weight_reader_for(model) is None:
         raise UsageError(f"load_into reads into a model, not into a {type(model).__qualname__}")
 
     def wanted(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -104,22 +104,22 @@ def load_into(
         return {name: model}
 
     reader = _WeightReader(wanted, rename or {}, strict, None if key is None else public_key(key))
-    with reading(Path(path)):
+    with translate_read_errors(Path(path)):
         return reader.read(path, step)[name]
 
 
-def begin_from(source: StartFrom, objects: Mapping[str, Any]) -> dict[str, Report]:
+def read_initial_weights(source: StartFrom, objects: Mapping[str, Any]) -> dict[str, Report]:
     """Read the weights of `source`, of one checkpoint,
     into the models among `objects`; return reports by name.
     """
-    models = {name: target for name, target in objects.items() if weights_for(target)}
+    models = {name: target for name, target in objects.items() if weight_reader_for(target)}
     unknown = [name for name in source.names if name not in models]
     if unknown:
         raise UsageError(
             f"start_from: no tracked model is called {unknown[0]!r}; there are: {', '.join(models)}"
         )
 
-    elsewhere = _from_elsewhere(source, models)
+    elsewhere = _read_foreign_weights(source, models)
     if elsewhere:
         return elsewhere
 
@@ -136,33 +136,35 @@ def begin_from(source: StartFrom, objects: Mapping[str, Any]) -> dict[str, Repor
     return _WeightReader(wanted, source.rename, source.strict).read(source.path)
 
 
-def _from_elsewhere(source: StartFrom, models: Mapping[str, Any]) -> dict[str, Report]:
+def _read_foreign_weights(source: StartFrom, models: Mapping[str, Any]) -> dict[str, Report]:
     """Read from a checkpoint of another library,
     if `source` is one that a model's framework knows.
     """
     found: dict[str, Any] = {}
     for name in source.names or models:
-        foreign = getattr(weights_for(models[name]), "foreign", None)
+        foreign = getattr(weight_reader_for(models[name]), "foreign", None)
         stored = None if foreign is None else foreign(Path(source.path), name)
         if stored is not None:
             found[name] = stored
     reports = {
-        name: Report(*weights_for(models[name]).match(models[name], found[name], source.rename))
+        name: Report(
+            *weight_reader_for(models[name]).match(models[name], found[name], source.rename)
+        )
         for name in found
     }
     for report in reports.values():
         if source.strict and not report.complete:
             raise Mismatch(f"{source.path}: {report}; strict=False reads what fits")
     for name, stored in found.items():
-        weights_for(models[name]).read_matching(models[name], stored, source.rename)
+        weight_reader_for(models[name]).read_matching(models[name], stored, source.rename)
     return reports
 
 
-def at(path: str | os.PathLike[str], step: int | str | None = None) -> Checkpoint:
+def open_checkpoint(path: str | os.PathLike[str], step: int | str | None = None) -> Checkpoint:
     """The checkpoint that `path` refers to: itself, that of `step`,
     or the newest of its run whose layout is valid.
     """
-    return _read_from(path, step, _laid_out)
+    return _read_from(path, step, _require_valid_layout)
 
 
 class _WeightReader(msgspec.Struct):
@@ -192,11 +194,11 @@ class _WeightReader(msgspec.Struct):
             ) from error
 
     def _read(self, named: Checkpoint) -> dict[str, Report]:
-        checkpoint = _laid_out(named.signed_by(self._key))
+        checkpoint = _require_valid_layout(named.signed_by(self._key))
         try:
             models = self._models(checkpoint)
-            stored = {name: handles_at(checkpoint, name) for name in models}
-            reports = self._compared(models, stored, checkpoint)
+            stored = {name: stored_state_at(checkpoint, name) for name in models}
+            reports = self._compare_all(models, stored, checkpoint)
         except (Mismatch, NotFound) as error:
             if self._begun:
                 raise Damaged(f"{error}; it cannot make up for a damaged one") from error
@@ -205,17 +207,17 @@ class _WeightReader(msgspec.Struct):
             self._require_substitute(checkpoint, reports)
         self._begun = reports
         for name, model in models.items():
-            weights_for(model).read_matching(model, stored[name], self._rename)
+            weight_reader_for(model).read_matching(model, stored[name], self._rename)
         return reports
 
-    def _compared(
+    def _compare_all(
         self, models: Mapping[str, Any], stored: Mapping[str, Any], checkpoint: Checkpoint
     ) -> dict[str, Report]:
         """Compare all models before anything is overwritten."""
         reports = {}
         for name, model in models.items():
             report = reports[name] = Report(
-                *weights_for(model).match(model, stored[name], self._rename)
+                *weight_reader_for(model).match(model, stored[name], self._rename)
             )
             if self._strict and not report.complete:
                 raise Mismatch(f"{checkpoint.path}: {report}; strict=False reads what fits")
@@ -231,7 +233,7 @@ class _WeightReader(msgspec.Struct):
         require_sound(checkpoint)
 
 
-def _laid_out(checkpoint: Checkpoint) -> Checkpoint:
+def _require_valid_layout(checkpoint: Checkpoint) -> Checkpoint:
     checkpoint.check_layout()
     return checkpoint
 
@@ -254,7 +256,7 @@ def _read_from(
     return index.read_newest(read)
 
 
-def moved(name: str, rename: Mapping[str, str]) -> str:
+def rename_leaf(name: str, rename: Mapping[str, str]) -> str:
     """Return a leaf's name as the model here has it.
 
     `rename`: prefix in the checkpoint -> prefix here, whole parts of a name; the longest that fits

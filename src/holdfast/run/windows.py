@@ -21,7 +21,7 @@ MOST_POINTS = 50
 SWEEP = 4096  # edges after which rank 0 deletes announcements that all ranks have read
 
 
-class Order(msgspec.Struct, frozen=True, array_like=True):
+class RankOrder(msgspec.Struct, frozen=True, array_like=True):
     """What every rank does at one edge."""
 
     points: int = 1  # from this edge to the next
@@ -30,11 +30,11 @@ class Order(msgspec.Struct, frozen=True, array_like=True):
     land: bool = False  # take the outcome of the save in flight
 
 
-NOTHING = Order()
-_ORDERS = msgspec.msgpack.Decoder(Order)  # made here for the reason that `format` has
+NOTHING = RankOrder()
+_ORDERS = msgspec.msgpack.Decoder(RankOrder)  # made here for the reason that `format` has
 
 
-class Windows:
+class OrderWindows:
     """One run's safe points, on one rank.
 
     order = windows.arrive()            # at every safe point, on every rank
@@ -62,9 +62,9 @@ class Windows:
         self._wished = False  # rank 0 has received the signal that reached this rank
         self.leading = False  # this is rank 0 at an edge, and it has not announced the next one
         if ranks.leads:
-            self._announce(NOTHING)
+            self._send_order(NOTHING)
 
-    def arrive(self) -> Order:
+    def count_safe_point(self) -> RankOrder:
         """Count one safe point; return what to do there.
 
         Raises:
@@ -91,30 +91,30 @@ class Windows:
         self._edge += order.points
         return order
 
-    def wish(self, reason: str) -> None:
+    def report_signal(self, reason: str) -> None:
         """Report to rank 0, once, a signal that reached this rank."""
         if not self._wished:
             self._wished = True
             self._ranks.wish(reason)
 
     @property
-    def ahead_s(self) -> float:
+    def order_delay_s(self) -> float:
         """Seconds, at the present pace,
         until an order can take effect that rank 0 has not announced yet.
         """
-        return (self._edge - self.point + self._next_points()) * self._point_s
+        return (self._edge - self.point + self._choose_window_length()) * self._point_s
 
-    def say(self, *, stop: str = "", save: bool = False, land: bool = False) -> None:
+    def announce_order(self, *, stop: str = "", save: bool = False, land: bool = False) -> None:
         """On rank 0, at an edge: announce what happens at the next one."""
-        self._announce(Order(self._next_points(), stop, save, land))
+        self._send_order(RankOrder(self._choose_window_length(), stop, save, land))
 
-    def _next_points(self) -> int:
+    def _choose_window_length(self) -> int:
         """Safe points that fit into WINDOW_S: at most twice,
         at least a quarter of the last number.
         """
         wanted, last = int(WINDOW_S / max(self._point_s, 1e-9)), self._said.points
         return max(1, last // 4, min(wanted, 2 * last, self._most))
 
-    def _announce(self, order: Order) -> None:
+    def _send_order(self, order: RankOrder) -> None:
         self._words.announce("window", msgspec.msgpack.encode(order))
         self._said, self.leading = order, False

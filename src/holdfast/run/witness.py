@@ -26,7 +26,16 @@ from ..state import rng, tree
 from ..state.captured import Attributes
 from ..store import format
 from .objects import OBJECTS, adapter_for, is_generator
-from .visible import MOST, Variable, has_own_state, is_array, is_module, is_users, variables, within
+from .visible import (
+    MOST,
+    Variable,
+    find_variables,
+    has_own_state,
+    is_array,
+    is_module,
+    is_user_code,
+    variables_inside,
+)
 
 LARGEST_BYTES = 32 << 20  # most bytes of one variable; four times as much for all of them
 MOST_MEMBERS = 20_000
@@ -69,7 +78,7 @@ _DEEPEST = 4
 UNREAD = "?"  # means: no comparable digest
 
 
-class About(msgspec.Struct, frozen=True, omit_defaults=True):
+class VariableFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     """What kind of variable it is."""
 
     # number | text | nothing | container | array | generator | stateful | object | iterator | other
@@ -90,10 +99,10 @@ class About(msgspec.Struct, frozen=True, omit_defaults=True):
     bag: str = ""  # of a container: a digest of its members in any order
 
 
-msgspec.json.Decoder(About)  # made here for the reason that `format` has
+msgspec.json.Decoder(VariableFacts)  # made here for the reason that `format` has
 
 
-class Witness:
+class VariableRecorder:
     """One attempt's notes. `held`: the tracked objects by name."""
 
     def __init__(self, held: Mapping[str, Any]) -> None:
@@ -108,20 +117,20 @@ class Witness:
         self._renewed: set[str] = set()
         self._batches: list[str] = []
         self._last: dict[str, str] = {}
-        self._about: dict[str, About] = {}
+        self._about: dict[str, VariableFacts] = {}
         self.begun = False
         self._whole = True  # whether all variables were read each time
 
-    def consumed(self, batch: Any) -> None:
+    def note_batch(self, batch: Any) -> None:
         """Record that the loop takes `batch`, which it may change."""
-        self._batches.append(_guarded(batch, LARGEST_BYTES)[0])
+        self._batches.append(_safe_comparison_text(batch, LARGEST_BYTES)[0])
 
-    def note(self, roots: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    def record_changes(self, roots: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
         """Return what changed since the last note, as an event's fields. `more`: values to note
         under our own names.
         """
         self.begun = True
-        values, about = self._look(roots, more)
+        values, about = self._read_variables(roots, more)
         gone = [path for path in self._last if path not in values]
         changed = {path: value for path, value in values.items() if self._last.get(path) != value}
         new = {path: each for path, each in about.items() if self._about.get(path) != each}
@@ -136,35 +145,35 @@ class Witness:
             "rng": {name: _digest_of(state)[0] for name, state in rng.capture().items()},
         }
 
-    def read_by(self, loaders: Iterable[Any]) -> None:
+    def note_loader_generators(self, loaders: Iterable[Any]) -> None:
         """Remember the generators that these loaders draw from."""
         for loader in loaders:
-            found = within(Variable("loader", loader))
+            found = variables_inside(Variable("loader", loader))
             self._in_loaders |= {
                 id(each.value) for each in found if _kind(each.value) == "generator"
             }
 
-    def _look(
+    def _read_variables(
         self, roots: Mapping[str, Any], more: Mapping[str, Any]
-    ) -> tuple[dict[str, str], dict[str, About]]:
+    ) -> tuple[dict[str, str], dict[str, VariableFacts]]:
         values: dict[str, str] = {}
-        about: dict[str, About] = {}
+        about: dict[str, VariableFacts] = {}
         left = 4 * LARGEST_BYTES
-        found = variables(roots, self._held)
+        found = find_variables(roots, self._held)
         self._whole = self._whole and found.whole
         for variable in [*found.variables, *itertools.starmap(Variable, more.items())]:
             if variable.path in values:
                 continue
-            digest, size = _guarded(variable.value, min(left, LARGEST_BYTES))
+            digest, size = _safe_comparison_text(variable.value, min(left, LARGEST_BYTES))
             left -= size
             values[variable.path] = digest
-            about[variable.path] = self._describe(variable)
+            about[variable.path] = self._variable_facts(variable)
         return values, about
 
-    def _describe(self, variable: Variable) -> About:
+    def _variable_facts(self, variable: Variable) -> VariableFacts:
         value, owner = variable.value, variable.owner
         is_object = owner is not None and not isinstance(owner, dict | list | tuple)
-        return About(
+        return VariableFacts(
             kind=_kind(value),
             type=type(value).__name__,
             owner=type(owner).__name__ if is_object else "",
@@ -181,7 +190,7 @@ class Witness:
             and bool(getattr(getattr(type(owner), "__dataclass_params__", None), "frozen", False)),
             renewed=is_object and self._is_renewed(variable.path.rpartition(".")[0], owner),
             installed=is_object and _is_installed(type(owner)),
-            bag=_bag(value),
+            bag=_unordered_digest(value),
         )
 
     def _is_renewed(self, place: str, owner: Any) -> bool:
@@ -191,7 +200,7 @@ class Witness:
         return place in self._renewed
 
 
-def _guarded(value: Any, largest: int) -> tuple[str, int]:
+def _safe_comparison_text(value: Any, largest: int) -> tuple[str, int]:
     """A short text to compare `value` by, and the number of bytes that were read for it."""
     try:
         return _comparison_text(value, largest)
@@ -263,7 +272,7 @@ def _role(value: Any) -> str:
 
 def _is_installed(kind: type) -> bool:
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return file is not None and not is_users(file, kind.__module__)
+    return file is not None and not is_user_code(file, kind.__module__)
 
 
 def _is_time(value: Any) -> bool:
@@ -276,7 +285,7 @@ def _is_time(value: Any) -> bool:
     )
 
 
-def _bag(value: Any) -> str:
+def _unordered_digest(value: Any) -> str:
     """Return a digest of the members of a container of text, in no order; empty for any other."""
     listed = isinstance(value, list | tuple | dict) and 1 < len(value) <= MOST_MEMBERS
     if not listed or not all(type(each) is str for each in value):
@@ -295,13 +304,15 @@ def describe_dataset(loader: Any) -> dict[str, list[str]]:
     draws: set[str] = set()
     changes: set[str] = set()
     with suppress(Exception):  # a script's objects may raise anything
-        for code in (code for part in _parts(loader, _DEEPEST) for code in _codes(type(part))):
+        for code in (
+            code for part in _loader_parts(loader, _DEEPEST) for code in _method_codes(type(part))
+        ):
             draws |= DRAWS & set(code.co_names)
-            changes |= _changed(code)
+            changes |= _assigned_attributes(code)
     return {"draws": sorted(draws), "changes": sorted(changes)}
 
 
-def _parts(loader: Any, depth: int) -> Iterator[Any]:
+def _loader_parts(loader: Any, depth: int) -> Iterator[Any]:
     """Yield the loader, and the script's objects inside it."""
     if type(loader).__module__.partition(".")[0] not in (
         "torch",
@@ -323,10 +334,10 @@ def _parts(loader: Any, depth: int) -> Iterator[Any]:
         part = attributes.get(name)
         for each in part if isinstance(part, list | tuple) else [part]:
             if each is not None and depth and hasattr(each, "__dict__"):
-                yield from _parts(each, depth - 1)
+                yield from _loader_parts(each, depth - 1)
 
 
-def _codes(kind: type) -> Iterator[CodeType]:
+def _method_codes(kind: type) -> Iterator[CodeType]:
     """Yield the code of every method except the constructor."""
     for each in (value for parent in kind.__mro__ for value in vars(parent).items()):
         # a static method wraps its function
@@ -342,7 +353,7 @@ def _codes(kind: type) -> Iterator[CodeType]:
             )
 
 
-def _changed(code: CodeType) -> set[str]:
+def _assigned_attributes(code: CodeType) -> set[str]:
     """Attributes that the code assigns or stores into (`self.cache[0] = ...`), and calls that
     change a container.
     """

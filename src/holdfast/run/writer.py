@@ -31,7 +31,7 @@ class SaveWriter:
         return self._beside is not None
 
     @property
-    def done(self) -> bool:
+    def has_finished(self) -> bool:
         """Whether fetching the outcome would not wait."""
         return not self.in_flight or self._ended.is_set()
 
@@ -74,14 +74,14 @@ class SaveWriter:
                 del error
         return self._outcome
 
-    def rest(self) -> None:
-        """Return when the work has ended or has called `let_go`.
+    def wait_until_released(self) -> None:
+        """Return when the work has ended or has called `release_state`.
         The outcome must still be fetched.
         """
         if self.in_flight:
             self._rested.wait()
 
-    def let_go(self) -> None:
+    def release_state(self) -> None:
         """Called by the work: from now on the loop may change the state."""
         self._rested.set()
 
@@ -93,13 +93,13 @@ class SaveWriter:
 
     def _run(self, work: Callable[[BeforeEach], Any]) -> None:
         try:
-            self._outcome = work(self._before_each)
+            self._outcome = work(self._check_abandoned)
         except BaseException as error:
             self._error = error
         finally:
             self._ended.set()
             self._rested.set()
 
-    def _before_each(self) -> None:
+    def _check_abandoned(self) -> None:
         if self._unwanted:
             raise Abandoned

@@ -26,7 +26,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv,
 from ..errors import Mismatch, UsageError
 from ..run.fields import Fields
 from ..run.objects import OBJECTS, STEERED
-from ..run.tracked import digests
+from ..run.tracked import digest_state
 from .containers import CODE, Container, Generator, ObjectArray, is_plain, members_of
 
 SET_BY_LEARN = {
@@ -227,7 +227,7 @@ def _looks(each: Any) -> dict[str, dict[str, str]]:
     a text that differs for other values; for other objects nothing.
     """
     state = each.state_dict() if _is_callback(each) else {}
-    return {name: digests({name: value}).of for name, value in state.items()}
+    return {name: digest_state({name: value}).of for name, value in state.items()}
 
 
 class StateWalk:

@@ -142,7 +142,7 @@ def status(place: RunDirectories, queued: Sequence[Queued] | None) -> Status:
         _next(place, state, events, output, logs),
         mirrors.at_risk(mirrors.of_run(logs), saved.get("checkpoint")),
         bad_nodes.told(events, time.time()),
-        unsound.newest(CheckpointIndex(place.run)) if place.run is not None else "",
+        unsound.describe_newest(CheckpointIndex(place.run)) if place.run is not None else "",
     )
 
 
@@ -344,7 +344,7 @@ def _from_finite(run: Path, again: str) -> str:
                 "mend the cause, and begin another run: no checkpoint with finite weights is here"
             )
         again = "start it again" if again == AS_BEFORE else again
-        return f"mend the cause, write {unsound.way_back(finite)}, then: {again}"
+        return f"mend the cause, write {unsound.go_back_code(finite)}, then: {again}"
     return again
 
 

@@ -62,7 +62,7 @@ class HangWatch:
         self._judge = Judge(signs.PHASES, self.options.after_s)
         with suppress(OSError):  # without such memory the output decides
             self._memory, self._stacks = StepMemory(), Stacks()
-            alive.announce(self.directory, self._memory.path, self._stacks.path)
+            alive.announce_memory(self.directory, self._memory.path, self._stacks.path)
 
     def begin(self) -> None:
         """The command is about to be started."""

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, Optimizer
 
-from ..run.carried import Uses, uses_of
+from ..run.carried import AttributeUse, attribute_use
 
 _OF_MODULES = frozenset(vars(nn.Module()))
 
@@ -72,5 +72,7 @@ def _may_be_carried(part: Any, name: str, known: frozenset[str]) -> bool:
     if name in known:
         return False
     kind: Any = type(part)
-    found = uses_of(kind, name)
-    return found is Uses.CARRIED or (found is Uses.UNSEEN and uses_of(kind, "") is Uses.CARRIED)
+    found = attribute_use(kind, name)
+    return found is AttributeUse.CARRIED or (
+        found is AttributeUse.UNSEEN and attribute_use(kind, "") is AttributeUse.CARRIED
+    )

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ..errors import Mismatch
-from ..run.weights import moved
+from ..run.weights import rename_leaf
 from . import modules
 from .stored import differing
 
@@ -55,10 +55,11 @@ def read_matching(model: nn.Module, stored: Mapping[str, Any], rename: Mapping[s
     tree = {name: value for name, value in live.items() if not is_lazy(value)}
     tree |= {name: there[name] for name in match(model, stored, rename).loaded}
     versions = {
-        moved(name, rename): version for name, version in stored.get(modules.METADATA, {}).items()
+        rename_leaf(name, rename): version
+        for name, version in stored.get(modules.METADATA, {}).items()
     }
     modules.restore(model, tree | {modules.METADATA: versions})
 
 
 def _renamed(stored: Mapping[str, Any], rename: Mapping[str, str]) -> dict[str, Any]:
-    return {moved(name, rename): value for name, value in modules.tensors(stored).items()}
+    return {rename_leaf(name, rename): value for name, value in modules.tensors(stored).items()}

@@ -15,7 +15,7 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from ..run.tracked import digests
+from ..run.tracked import digest_state
 from ..state import codec
 from ..state.fill import filled
 from ..state.tree import FACTORIES
@@ -114,4 +114,4 @@ def _is_plain(value: Any, within: tuple[int, ...] = ()) -> bool:
 
 
 def _digest(value: Any) -> dict[str, str]:
-    return digests({"it": value}).of
+    return digest_state({"it": value}).of
