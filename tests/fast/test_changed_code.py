@@ -3,9 +3,13 @@
 import enum
 from collections.abc import Callable
 from dataclasses import field, make_dataclass
+from functools import partial
+from itertools import permutations
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
+import torch
 
 import holdfast
 from holdfast import Every, Last, Run
@@ -170,3 +174,44 @@ def test_a_class_that_is_gone_or_cannot_be_made_moves_nothing(tmp_path, monkeypa
     assert not list((tmp_path / "run").glob("quarantine/*"))
     assert start(Own, Own) == 3
     assert issubclass(UsageError, HoldfastError)
+
+
+NUMBERS = ["float32", "complex64", "int64", "bool"]
+ARRAYS: dict[str, Callable[[str], Any]] = {
+    "an array": lambda dtype: np.ones(3, [("a", "<f4")] if dtype == "bool" else dtype),
+    "a tensor": lambda dtype: torch.ones(3, dtype=getattr(torch, dtype)),
+    "a buffer": lambda dtype: buffered(torch.ones(3, dtype=getattr(torch, dtype))),
+}
+OPTIMIZERS = [torch.optim.Adam, torch.optim.Adagrad, torch.optim.RMSprop, partial(torch.optim.SGD, momentum=0.9)]
+
+
+def buffered(tensor: torch.Tensor) -> torch.nn.Module:
+    module = torch.nn.Module()
+    module.register_buffer("seen", tensor)
+    return module
+
+
+def stepped(optimizer: Any, dtype: str) -> Any:
+    parameter = torch.nn.Parameter(torch.ones(3, dtype=getattr(torch, dtype)))
+    made = optimizer([parameter], lr=0.1)
+    parameter.grad = torch.ones_like(parameter)
+    made.step()
+    return made
+
+
+KINDS = [
+    *((what, ARRAYS[what], pair) for what in ARRAYS for pair in permutations(NUMBERS, 2)),
+    *(("an optimizer", partial(stepped, each), pair) for each in OPTIMIZERS for pair in permutations(NUMBERS[:2])),
+]
+
+
+@pytest.mark.parametrize(("what", "make", "dtypes"), KINDS)
+def test_numbers_of_another_kind_are_a_mismatch_that_moves_nothing(tmp_path, what, make, dtypes):
+    """Real, complex, whole, truth values and records: the script changed, and its checkpoints are good."""
+    saved, live = map(make, dtypes)
+    with Run(tmp_path, {"it": saved}) as run:
+        run.save()
+    with pytest.raises(Mismatch, match=r"\bit\b.*dtype"):
+        Run(tmp_path, {"it": live}).start()
+    assert not list((tmp_path / "quarantine").iterdir())
+    Run(tmp_path, {"it": make(dtypes[0])}).start().__exit__(None, None, None)

@@ -611,3 +611,42 @@ def test_a_pointer_of_git_lfs_is_named_as_one(tmp_path, name):
     (tmp_path / name).write_text(text)
     code, (problem,) = verified(tmp_path / name)
     assert (4, True) == (code, "a pointer of Git LFS, not the file itself: `git lfs pull` brings that" in problem)
+
+
+def orbax(folder, separator="/"):
+    """What Orbax 0.12.8 writes with `use_ocdbt=False, use_zarr3=True`; the arrays' bytes are left out."""
+    nodes = {"w": {"value_type": "jax.Array"}, "s": {"value_type": "scalar"}, "name": {"value_type": "string"},
+             "none": {"value_type": "None", "skip_deserialize": True}}  # fmt: skip
+    tree = {f"('{name}',)": {"key_metadata": [{"key": name, "key_type": 2}], "value_metadata": value}
+            for name, value in nodes.items()}  # fmt: skip
+    files = {"_CHECKPOINT_METADATA": {"commit_timestamp_nsecs": 1}, "_strings.json": {"name": "a text"},
+             "_METADATA": {"tree_metadata": tree, "use_ocdbt": False, "use_zarr3": True}}  # fmt: skip
+    for name, shape in {"w": [3, 4], "s": []}.items():
+        described = {"zarr_format": 3, "shape": shape, "data_type": "float32", "codecs": [],
+                     "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 4][: len(shape)]}},
+                     "chunk_key_encoding": {"name": "default", "configuration": {"separator": separator}}}  # fmt: skip
+        files[f"{name}/zarr.json"] = described
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(json.dumps(content))
+    for name in ("w/c/0/0", "w/c/1/0", "s/c"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"packed")
+    return folder
+
+
+def test_arrays_of_zarrs_third_version_are_found_with_their_pieces(tmp_path):
+    """And texts in their file; what no file has is not missed. A separator that would leave the folder is refused."""
+    path = orbax(tmp_path / "good")
+    assert (0, []) == verified(path)
+    leaves = asked("show", path)["leaves"]
+    assert [("float32", [3, 4]), ("float32", [])] == [(leaves[each]["dtype"], leaves[each]["shape"]) for each in "ws"]
+    for number, (name, content) in enumerate(
+        [("w/c/1/0", None), ("s/c", b""), ("w/zarr.json", None), ("w/zarr.json", b"{}"), ("_strings.json", None),
+         ("_strings.json", b"{}"), ("_strings.json", b"{")]
+    ):  # fmt: skip
+        broken = orbax(tmp_path / str(number))
+        (broken / name).unlink() if content is None else (broken / name).write_bytes(content)
+        code, problems = verified(broken)
+        assert (4, 1) == (code, len(problems)), (name, content)
+    assert verified(orbax(tmp_path / "hostile", "/../../good/w/"))[0] == 4

@@ -21,12 +21,16 @@ def optimized():
     return {"model": model, "optimizer": torch.optim.Adam(model.parameters())}
 
 
+def misspelt(name):
+    return {name: 5}
+
+
 @pytest.mark.parametrize(
     ("mistake", "answer"),
     [
-        (lambda place: Every(**{"step": 5}), "Every(...) has no step=: did you mean steps=?"),
-        (lambda place: Last(**{"count": 5}), "Last(...) has no count=; it has n"),
-        (lambda place: Run(place, {}, **{"evry": None}), "Run(...) has no evry=: did you mean every=?"),
+        (lambda place: Every(**misspelt("step")), "Every(...) has no step=: did you mean steps=?"),
+        (lambda place: Last(**misspelt("count")), "Last(...) has no count=; it has n"),
+        (lambda place: Run(place, {}, **misspelt("evry")), "Run(...) has no evry=: did you mean every=?"),
         (lambda place: entered(place, overrides={"model": {"lr": 1}}), "a Linear has no options to set"),
         (
             lambda place: entered(place, overrides={"optimizer": {"betas": 3}}),

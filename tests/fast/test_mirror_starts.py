@@ -12,7 +12,7 @@ from holdfast.errors import DiskError, StoreError, UsageError
 from holdfast.inspect.mirrors import of_run
 from holdfast.mirror.records import ResumeOrigin
 from holdfast.run import mirror_start
-from mirrored import changed_worker, claim, look, names_at
+from mirrored import changed_worker, claim, look, names_at, vanished
 from stores import flip
 from toy import Toy, names, new_run
 
@@ -85,6 +85,23 @@ def test_a_place_that_is_asked_again_is_told_once(tmp_path, monkeypatch, capsys)
     place.parent.mkdir()
     started(tmp_path / "run", mirror=place)
     assert "again" not in capsys.readouterr().err
+
+
+def test_an_empty_directory_never_begins_anew_while_its_place_is_away(tmp_path, monkeypatch):
+    """Unless it is told to, by `allow_fresh`. Nothing was saved, and the next start goes on from the place."""
+    monkeypatch.setattr(mirror_start, "LOOK_S", 2.0)
+    place = tmp_path / "mnt" / "place"
+    place.parent.mkdir()
+    started(tmp_path / "run", mirror=place)
+    shutil.rmtree(tmp_path / "run")
+    for _ in range(2):
+        with vanished(place), pytest.raises(StoreError, match=r"does not begin.*allow_fresh=True"):
+            started(tmp_path / "run", mirror=place)
+        assert [] == names(tmp_path / "run")
+    with new_run(tmp_path / "run", Toy(), mirror=place) as run:
+        assert 2 == run.step
+    with vanished(place), new_run(tmp_path / "other", Toy(), mirror=place, allow_fresh=True) as run:
+        assert 0 == run.step
 
 
 def test_half_copies_of_attempts_that_are_gone_are_removed(tmp_path):

@@ -14,7 +14,7 @@ import torch
 import holdfast
 from holdfast import Every, Run, Store
 from holdfast.errors import Damaged, Mismatch, UsageError
-from holdfast.state import codec, fill, nodes, rows, tree
+from holdfast.state import captured, codec, fill, nodes, rows, tree
 from holdfast.state.captured import is_loose
 from holdfast.state.fill import whole
 from stores import invoke
@@ -209,6 +209,39 @@ def test_a_start_packs_rows_once_and_looks_once_who_holds_them(tmp_path, monkeyp
     monkeypatch.setattr(fill, "is_loose", lambda values: seen.append("loose") or loose(values))
     run = Run(tmp_path, state()).start()
     assert seen == ["loose", "packed"]
+    run.__exit__(None, None, None)
+
+
+def test_long_rows_are_searched_once_at_a_safe_point_and_three_times_at_a_start(tmp_path, monkeypatch):
+    """A start does so before its restore, for who holds them, and after it; a change between two points is seen."""
+    searched: list[int] = []
+    blocks = captured._blocks
+    monkeypatch.setattr(captured, "_blocks", lambda values: searched.append(len(values)) or blocks(values))
+
+    def searches() -> int:
+        found = sum(count >= COUNT for count in searched)
+        searched.clear()
+        return found
+
+    state: dict[str, Any] = {"it": [(board(at), at) for at in range(COUNT)], "own": torch.nn.Linear(1, 1)}
+    with Run(tmp_path, state, every=Every(steps=1)) as run:
+        searches()
+        for step in run.steps(6):
+            if step:
+                assert searches() == 1
+            state["it"].append((board(step), torch.nn.Linear(1, 1) if step == 5 else step))
+        searches()
+    fresh: dict[str, Any] = {"it": [(board(at), at) for at in range(COUNT)], "own": torch.nn.Linear(1, 1)}
+    fresh["it"] += [(board(step), step) for step in range(5)] + [(board(5), torch.nn.Linear(1, 1))]
+    run = Run(tmp_path, fresh).start()
+    assert torch.equal(fresh["it"][-1][1].weight, state["it"][-1][1].weight)
+    run.__exit__(None, None, None)
+    plain = {"it": [(board(at), at) for at in range(COUNT)]}
+    with Run(tmp_path / "plain", plain) as run:
+        run.save()
+    searches()
+    run = Run(tmp_path / "plain", {"it": [(board(0), 0) for at in range(COUNT)]}).start()
+    assert searches() == 3
     run.__exit__(None, None, None)
 
 

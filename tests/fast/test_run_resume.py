@@ -8,9 +8,11 @@ import re
 import shutil
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from holdfast import Every, Last, Run, Stopped, Store, interval, journal
 from holdfast.cli.ls import quarantine
@@ -368,6 +370,48 @@ def test_a_branch_goes_on_exactly_and_leaves_its_source_alone(tmp_path):
     one = tmp_path / "b" / "checkpoints" / "step-000000012"
     assert (expected, 0) == train(tmp_path / "c", by_steps, branch_from=one)
     assert ["step-000000012"] == names(tmp_path / "c")
+
+
+def _cut(path):
+    """Every file of its checkpoints is empty."""
+    for file in (path / "checkpoints").rglob("*.*"):
+        file.write_bytes(b"")
+
+
+CHECKPOINTS = "a/checkpoints"
+SOURCES = {  # what has no checkpoint to begin from: its path, and what makes it so
+    "nothing": ("gone", lambda _: None),
+    "an empty directory": ("empty", Path.mkdir),
+    "a file": ("file", Path.touch),
+    "a step that is not there": (f"{CHECKPOINTS}/step-000000099", lambda _: None),
+    "a step without its manifest": (f"{CHECKPOINTS}/step-000000004", lambda path: (path / "manifest.json").unlink()),
+    "a run without a checkpoint": ("a", lambda path: shutil.rmtree(path / "checkpoints")),
+    "a run whose checkpoints are all damaged": ("a", _cut),
+}
+
+
+@pytest.mark.parametrize("how", ["branch_from", "start_from"])
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_source_that_is_missing_is_never_answered_by_the_beginning(tmp_path, source, how):
+    """By no start, whatever `allow_fresh` says: not a step is made, nothing is saved, and no object is moved."""
+
+    def states():
+        return {"toy": Toy(), "model": torch.nn.Linear(1, 1)}
+
+    with Run(tmp_path / "a", states(), every=Every(steps=1), keep=Last(9)) as run:
+        for _ in run.steps(4):
+            pass
+    name, spoil = SOURCES[source]
+    path = tmp_path / name
+    spoil(path)
+    for options in ({}, {}, {"allow_fresh": True}):
+        live, passes = states(), Passes()
+        before = live["toy"].value, live["model"].weight.item()
+        with pytest.raises((StoreError, UsageError)), Run(tmp_path / "b", live, **{how: path}, **options) as run:
+            for _ in run.steps(4):
+                passes.one()
+        assert (0, before) == (passes.count, (live["toy"].value, live["model"].weight.item()))
+        assert [] == names(tmp_path / "b")
 
 
 def test_what_does_not_fit_is_refused_in_words(tmp_path):

@@ -7,15 +7,16 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from .. import scan
 from ..errors import Damaged, StoreError
+from ..legible import legible
 from ..state.nodes import quoted
 from ..store.problems import Problem
 from . import pt
@@ -30,6 +31,7 @@ _OWN = "_CHECKPOINT_METADATA"
 _TREE = "_METADATA"
 _MANIFEST = "manifest.ocdbt"
 _COMMITTED = "commit_success.txt"
+_TEXTS, _STRING = "_strings.json", "string"
 _MOST = 100_000  # files of one array, and items of one checkpoint
 # source: TensorStore's OCDBT format
 _MAGIC = {_MANIFEST: b"\x0c\xdb\x3a\x2a", "d": b"\x0c\xdb\x20\xde"}
@@ -41,6 +43,7 @@ class _Key(msgspec.Struct, frozen=True):
 
 class _Value(msgspec.Struct, frozen=True):
     value_type: str = ""
+    skip_deserialize: bool = False  # None, or an empty container: only the tree has it
     write_shape: list[int] | None = None
     shape: list[int] | None = None
 
@@ -56,14 +59,60 @@ class _Metadata(msgspec.Struct, frozen=True):
     use_ocdbt: bool | None = None
 
 
+_Separator = Literal[".", "/"]  # nothing else, so that no name leaves the folder
+
+
 class _Array(msgspec.Struct, frozen=True):
+    """An array's description in Zarr's version 2."""
+
     shape: list[int]
     chunks: list[int]
     dtype: str
-    dimension_separator: str = "."
+    dimension_separator: _Separator = "."
+
+    def piece(self, index: Iterable[int]) -> str:
+        return self.dimension_separator.join(map(str, index)) or "0"
 
 
-_METADATA, _ARRAY = msgspec.json.Decoder(_Metadata), msgspec.json.Decoder(_Array)
+class _Grid(msgspec.Struct, frozen=True):
+    chunk_shape: list[int]
+
+
+class _Regular(msgspec.Struct, frozen=True):
+    configuration: _Grid
+
+
+class _Separated(msgspec.Struct, frozen=True):
+    separator: _Separator = "/"
+
+
+class _Default(msgspec.Struct, frozen=True):
+    name: Literal["default"]
+    configuration: _Separated = _Separated()
+
+
+class _Array3(msgspec.Struct, frozen=True):
+    """The same in version 3."""
+
+    shape: list[int]
+    chunk_grid: _Regular
+    chunk_key_encoding: _Default
+    dtype: str = msgspec.field(name="data_type")
+
+    @property
+    def chunks(self) -> list[int]:
+        return self.chunk_grid.configuration.chunk_shape
+
+    def piece(self, index: Iterable[int]) -> str:
+        return self.chunk_key_encoding.configuration.separator.join(["c", *map(str, index)])
+
+
+_METADATA, _TEXT = msgspec.json.Decoder(_Metadata), msgspec.json.Decoder(dict[str, str])
+# what describes an array, by the file's name
+_ARRAYS: dict[str, Any] = {
+    ".zarray": msgspec.json.Decoder(_Array),
+    "zarr.json": msgspec.json.Decoder(_Array3),
+}
 _ANY = msgspec.json.Decoder()
 _DTYPE = {"f": "float", "i": "int", "u": "uint", "c": "complex", "b": "bool"}
 
@@ -142,7 +191,10 @@ class _Reader:
         self.files.append(folder / _TREE)
         packed = metadata.use_ocdbt
         if packed is None:
-            packed = scan.is_file(folder / _MANIFEST) or not scan.glob(folder, "*/.zarray")
+            packed = scan.is_file(folder / _MANIFEST) or not any(
+                scan.glob(folder, f"*/{name}") for name in _ARRAYS
+            )
+        self.texts(folder, [*metadata.tree_metadata.values()])
         for node in metadata.tree_metadata.values():
             steps = (*path, *(str(each.key) for each in node.key_metadata))
             self.leaf(folder, steps, len(path), node.value_metadata, packed=packed)
@@ -152,7 +204,7 @@ class _Reader:
     def leaf(self, folder: Path, steps: Step, own: int, value: _Value, *, packed: bool) -> None:
         """Add one array or scalar; without OCDBT each has a folder with its pieces."""
         shape, dtype = value.write_shape or value.shape or [], "unknown"
-        if not packed:
+        if not (packed or value.skip_deserialize or value.value_type == _STRING):
             array = self.array(folder / ".".join(steps[own:]))
             shape, dtype = (array.shape, _dtype(array.dtype)) if array else (shape, dtype)
         place = [Chunk((), (), folder, partial(_packed, folder))]
@@ -162,18 +214,35 @@ class _Reader:
             root = root.setdefault(part, {"dict": {}}).setdefault("dict", {})
         root[steps[-1] if steps else "value"] = node
 
-    def array(self, folder: Path) -> _Array | None:
+    def texts(self, folder: Path, nodes: Iterable[_Node]) -> None:
+        """Check that the file with all texts has each."""
+        wanted = [each for each in nodes if each.value_metadata.value_type == _STRING]
+        try:
+            found = _TEXT.decode(small(whole(folder / _TEXTS))) if wanted else {}
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            self.flaw(folder / _TEXTS, f"no texts: {error}")
+            return
+        except Damaged:
+            self.flaw(folder / _TEXTS, "missing")
+            return
+        self.files += [folder / _TEXTS] if wanted else []
+        for name in (".".join(str(each.key) for each in node.key_metadata) for node in wanted):
+            if name not in found:
+                self.flaw(folder / _TEXTS, f"without {legible(name)}")
+
+    def array(self, folder: Path) -> Any:
         """Read Zarr's metadata of an array, and check that each of its chunks exists."""
         if self.tree.where not in {folder.parent, folder.parent.parent}:
             self.flaw(folder, "outside the checkpoint")
             return None
+        name = next((each for each in _ARRAYS if scan.is_file(folder / each)), ".zarray")
         try:
-            array = _ARRAY.decode(small(whole(folder / ".zarray")))
+            array = _ARRAYS[name].decode(small(whole(folder / name)))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            self.flaw(folder / ".zarray", f"no description of an array: {error}")
+            self.flaw(folder / name, f"no description of an array: {error}")
             return None
         except Damaged:
-            self.flaw(folder / ".zarray", "missing")
+            self.flaw(folder / name, "missing")
             return None
         counts = [
             -(-extent // max(1, chunk))
@@ -182,7 +251,7 @@ class _Reader:
         if math.prod(counts) > _MOST or any(count < 0 for count in counts):
             raise StoreError(f"{folder}: an array in more than {_MOST:,} files; not read")
         for index in itertools.product(*map(range, counts)):
-            piece = folder / (array.dimension_separator.join(map(str, index)) or "0")
+            piece = folder / array.piece(index)
             if not scan.is_file(piece) or not piece.stat().st_size:
                 self.flaw(piece, "missing, or empty")
             else:
@@ -236,6 +305,6 @@ def _packed(folder: Path) -> Place:
 
 
 def _dtype(text: str) -> str:
-    match = re.fullmatch(r"[<|>]?([fiucb])(\d+)", text)
+    match = re.fullmatch(r"[<|>]?([fiucb])(\d+)", text)  # version 3 has words
     kind, size = match.groups() if match else ("", "")
     return text if not match else "bool" if kind == "b" else f"{_DTYPE[kind]}{8 * int(size)}"

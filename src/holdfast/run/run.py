@@ -17,6 +17,7 @@ from .. import journal
 from ..errors import HoldfastError, StoreError, UsageError
 from ..legible import legible
 from ..rules import Auto, Every, Last, Rule, Whole, unknown
+from ..state.captured import looked_once
 from ..store import format, html
 from ..store.signing import Signer
 from ..store.store import Store
@@ -504,8 +505,9 @@ class Run(AbstractContextManager["Run"]):
         self._blockless = BlocklessRun(session, self._release_session) if blockless else None
         _living.add(self)
         try:
-            opening.install_signal_handlers(session, in_block=not blockless)
-            opening.begin_attempt(session, again)
+            with looked_once():
+                opening.install_signal_handlers(session, in_block=not blockless)
+                opening.begin_attempt(session, again)
         except BaseException as error:
             self._end_block(error)
             raise

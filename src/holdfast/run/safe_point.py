@@ -8,6 +8,7 @@ import msgspec
 
 from ..children import steps
 from ..errors import UsageError
+from ..state.captured import looked_once
 from .finish import save_and_stop
 from .session import Session
 from .windows import OrderWindows, RankOrder
@@ -19,6 +20,7 @@ def step_done(session: Session, *, final: bool = False) -> None:
     safe_point(session, "step", final=final)
 
 
+@looked_once()
 def safe_point(
     session: Session, phase: str, *, epoch: int | None = None, final: bool = False
 ) -> None:

@@ -13,7 +13,16 @@ from typing import Any, NamedTuple
 from ..errors import Mismatch, UsageError
 from ..legible import is_text, of_key
 from ..state import codec, finite, generators, tree
-from ..state.captured import ATOMS, MUTABLE, Attributes, Own, captured, is_plain, kept_factory
+from ..state.captured import (
+    ATOMS,
+    MUTABLE,
+    Attributes,
+    Own,
+    captured,
+    is_plain,
+    kept_factory,
+    look_anew,
+)
 from ..state.fill import Act, Fill
 from ..state.nodes import leaf_keys
 from ..state.places import Places
@@ -298,6 +307,7 @@ class Tracked:
         plan.fill.read()
         for put in plan.acts:
             put()
+        look_anew()
 
 
 class RestorePlan(NamedTuple):

@@ -9,12 +9,18 @@ import operator
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import chain, groupby, islice
 from typing import Any, Protocol
 
 ATOMS = frozenset({str, int, float, bool, bytes, complex, type(None)})
 MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
 _LEVELS = 8  # levels of tuples and lists that are searched at once
+_FEW = 16  # members of a tuple or list that may all be of different kinds
+_LONG = 256  # members of a sequence whose answer is kept
+# in a block of `looked_once`: long sequences by their ids, and whether they are plain
+_known: ContextVar[dict[int, tuple[Any, bool]] | None] = ContextVar("_known", default=None)
 # containers that can be filled in place
 MUTABLE = frozenset({*MAPPINGS, list, deque, set, bytearray})
 
@@ -96,12 +102,36 @@ def _captured(value: Any, own: Own, known: dict[int, tuple[Any, Any]]) -> Any:
     return twin
 
 
-def is_plain(values: Iterable[Any]) -> bool:
+def is_plain(values: Any) -> bool:
     """Whether tuples and lists of text, numbers and NumPy's arrays are all that is inside.
 
     The values are not visited one by one. Tensors are, because a parameter among them is a weight.
     """
-    return all(map(_is_plain, _blocks(values)))
+    known = _known.get()
+    if known is None or type(values) not in (list, tuple, deque) or len(values) < _LONG:
+        return all(map(_is_plain, _blocks(values)))
+    if id(values) not in known:
+        known[id(values)] = values, all(map(_is_plain, _blocks(values)))
+    return known[id(values)][1]
+
+
+@contextmanager
+def looked_once() -> Iterator[None]:
+    """Search each long sequence only once in this block, in which only a restore changes one.
+
+    A save asks this of the same rows several times.
+    """
+    token = _known.set({})
+    try:
+        yield
+    finally:
+        _known.reset(token)
+
+
+def look_anew() -> None:
+    """Forget what is known in the block: a restore has changed rows."""
+    if (known := _known.get()) is not None:
+        known.clear()
 
 
 def is_loose(values: Iterable[Any]) -> bool:
@@ -130,7 +160,11 @@ def _is_plain(level: list[Any], *, loose: bool = False) -> bool:
         if not inner:
             return True
         held = [each for each in level if type(each) in inner]
-        kinds = set(map(type, chain.from_iterable(held)))
+        members = chain.from_iterable(held)
+        if len(held[-1]) < _FEW:
+            kinds = set(map(type, members))
+        else:  # long ones hold mostly one kind: this looks up each run of a kind once
+            kinds = {kind for kind, _ in groupby(members, type)}
         level = list(chain.from_iterable(held)) if kinds - ATOMS else []
     return False
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import ctypes
 import importlib.util
+import operator
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, NamedTuple
 
 from .fill import whole
@@ -24,11 +28,53 @@ class GeneratorSource(NamedTuple):
     check: Callable[[Any], object] = lambda _: None
 
 
-def _capture_numpy() -> dict[str, Any]:
-    import numpy as np
+class _NumpyReader:
+    """Reads NumPy's global generator, whose words NumPy lists in 50 us: a loop asks in each step.
 
-    state: Any = np.random.get_state(legacy=False)  # noqa: NPY002 -- the global generator is the point
-    return dict(state)
+    Where the generator's memory is the same as the last time, so is its state. Only the memory of a
+    Mersenne Twister is known.
+    """
+
+    _TWISTER_BYTES = 4 * 625  # its words, and the place of the next one
+
+    def __init__(self) -> None:
+        import numpy as np
+
+        self._random: Any = np.random
+        bits = np.random.MT19937(0)
+        trial = np.random.RandomState(bits)
+        before = self._memory(trial, bits)
+        trial.standard_normal()  # draws a pair, and keeps the second half
+        changes = map(operator.ne, before, self._memory(trial, bits))
+        self._global: Any = getattr(np.random.get_state, "__self__", None)
+        is_known = type(self._global) is np.random.RandomState
+        self._can_compare = sys.implementation.name == "cpython" and is_known and all(changes)
+        self._last: tuple[bytes, bytes] | None = None
+        self._state: dict[str, Any] = {}
+
+    def state(self) -> dict[str, Any]:
+        memory = self._now()
+        if memory is None or memory != self._last:
+            self._state = self._random.get_state(legacy=False)
+            # another thread may have drawn meanwhile
+            self._last = memory if memory == self._now() else None
+        found = dict(self._state)
+        if memory is not None:  # each with an array of its own: one in two places would be one leaf
+            found["state"] = {name: copy.copy(each) for name, each in found["state"].items()}
+        return found
+
+    def _now(self) -> tuple[bytes, bytes] | None:
+        bits = self._random.get_bit_generator()
+        known = self._can_compare and type(bits) is self._random.MT19937
+        return self._memory(self._global, bits) if known else None
+
+    def _memory(self, random: Any, bits: Any) -> tuple[bytes, bytes]:
+        head = object.__basicsize__  # with the count of references
+        own = ctypes.string_at(id(random) + head, type(random).__basicsize__ - head)
+        return own, ctypes.string_at(bits.ctypes.state_address, self._TWISTER_BYTES)
+
+
+_numpy_reader = cache(_NumpyReader)
 
 
 def _restore_numpy(state: Any) -> list[str]:
@@ -80,7 +126,9 @@ SOURCES: dict[str, GeneratorSource] = {
     "python": GeneratorSource(
         lambda: random_state(random.getstate()), _restore_python, random.seed, _check_python
     ),
-    "numpy": GeneratorSource(_capture_numpy, _restore_numpy, _seed_numpy, _check_numpy),
+    "numpy": GeneratorSource(
+        lambda: _numpy_reader().state(), _restore_numpy, _seed_numpy, _check_numpy
+    ),
 }
 _ELSEWHERE = {"torch": "holdfast.torch.rng"}  # package -> our module with its SOURCE
 

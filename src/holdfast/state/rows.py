@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate, chain, islice, pairwise
+from itertools import accumulate, chain, groupby, islice, pairwise
 from typing import Any, ClassVar
 
 from ..errors import Damaged, UsageError
@@ -106,7 +106,7 @@ class Packer:
     def pack(self, rows: list[Any], name: str, depth: int = 0) -> dict[str, Any]:
         if len(rows) > _MOST_VALUES:
             raise _Unfit
-        kinds = set(map(type, rows))
+        kinds = {kind for kind, _ in groupby(rows, type)}  # mostly one: no look-up for each row
         if len(kinds) != 1:
             return self._mixed(rows, list(map(type, rows)), name, depth)
         (kind,) = kinds
@@ -349,7 +349,8 @@ class Unpacker:
     def _plain(self, node: Any, count: int, kind: str) -> list[Any]:
         array = self._column(node, count)
         _require(getattr(array.dtype, "kind", "") == kind)
-        return list(array.tolist())
+        found: list[Any] = array.tolist()
+        return found
 
     KINDS: ClassVar[dict[str, Callable[[Any, Any, int], list[Any]]]] = {
         "leaf": _stacked,

@@ -298,7 +298,6 @@ class _Flattener:
 
     def _rows(self, values: list[Any]) -> list[Any] | None:
         found: list[Any] = []
-        arrays: dict[int, Any] = {}
         for start, stop in rows.parts(values):
             made: list[tuple[Any, str, str, dict[str, Any]]] = []
 
@@ -325,14 +324,11 @@ class _Flattener:
             for array, kind, name, node in made:
                 self._add(array, kind, f"{self._key}/{name}" if self._key else name, node)
                 self._columns[id(array)] = array
-            if not arrays.keys().isdisjoint(packer.arrays) or not self._packed.keys().isdisjoint(
-                packer.arrays
-            ):
+            if not self._packed.keys().isdisjoint(packer.arrays):
                 raise _RepeatedError
-            arrays |= packer.arrays
+            self._packed |= packer.arrays
             self.types |= packer.types
             found.append([stop - start, column])
-        self._packed |= arrays
         return found
 
     def members(self, values: Iterable[Any]) -> list[Any]:

@@ -9,7 +9,7 @@ load_state_dict use that.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -461,9 +461,10 @@ def _moment_differences(optimizer: Optimizer, stored: Mapping[str, Any]) -> list
                 f"state/{number}: no {', '.join(lacks)} in the checkpoint: "
                 "another kind of optimizer saved it"
             )
-        _require_moments(
-            f"state/{number}", {name: entry[name] for name in wanted if name in entry}, parameter
-        )
+        moments = {name: entry[name] for name in wanted if name in entry}
+        if facts(entry.get("momentum_buffer")) is not None:  # SGD has it only with momentum
+            moments["momentum_buffer"] = entry["momentum_buffer"]
+        lines += _kind_differences(f"state/{number}", moments, parameter)
         for key, value in entry.items():
             if is_stored_tensor(value):
                 require_described(value)
@@ -478,21 +479,25 @@ def _moment_differences(optimizer: Optimizer, stored: Mapping[str, Any]) -> list
     return lines
 
 
-def _require_moments(what: str, moments: Mapping[str, Any], parameter: torch.Tensor) -> None:
-    """
+def _kind_differences(
+    path: str, moments: Mapping[str, Any], parameter: torch.Tensor
+) -> Iterator[str]:
+    """Yield a line for each moment of real numbers where `parameter` is complex, and vice versa.
+
     Raises:
-        Damaged: one is no tensor of real or complex numbers, as `parameter` is.
+        Damaged: one is no tensor of real or complex numbers.
     """
     for name, value in moments.items():
         dtype = (
             DTYPES.get(value.dtype) if is_stored_tensor(value) else getattr(value, "dtype", None)
         )
-        if not isinstance(dtype, torch.dtype) or _kind_of(dtype) != _kind_of(parameter.dtype):
-            raise Damaged(f"an optimizer's {what}/{name} is no tensor like its parameter's")
-
-
-def _kind_of(dtype: torch.dtype) -> tuple[bool, bool]:
-    return dtype.is_floating_point, dtype.is_complex
+        if not isinstance(dtype, torch.dtype) or not (dtype.is_floating_point or dtype.is_complex):
+            raise Damaged(f"an optimizer's {path}/{name} is no tensor of real or complex numbers")
+        if dtype.is_complex != parameter.is_complex():
+            yield (
+                f"{path}/{name}: dtype {str(dtype).removeprefix('torch.')} in the checkpoint, "
+                f"parameter {str(parameter.dtype).removeprefix('torch.')} here"
+            )
 
 
 def _loads_itself(optimizer: Optimizer) -> bool:

@@ -46,12 +46,18 @@ def orbax_manager():
     return {key: np.asarray(each) for key, each in orbax_state()["params"].items()}
 
 
-def orbax_zarr():
+def orbax_zarr(version=2):
     import orbax.checkpoint as ocp
 
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=False)) as checkpointer:
-        checkpointer.save(FOLDER.absolute() / "zarr", args=ocp.args.PyTreeSave(orbax_state()))
+    state = orbax_state() | {"name": "text", "none": None, "nothing": {}}
+    handler = ocp.PyTreeCheckpointHandler(use_ocdbt=False, use_zarr3=version == 3)
+    with ocp.Checkpointer(handler) as checkpointer:
+        checkpointer.save(FOLDER.absolute() / "zarr", args=ocp.args.PyTreeSave(state))
     return {key: np.asarray(each) for key, each in orbax_state()["params"].items()}
+
+
+def orbax_zarr3():
+    return orbax_zarr(3)
 
 
 def lightning():
