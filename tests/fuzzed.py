@@ -63,7 +63,7 @@ def manifest(data: bytes, place: Path) -> None:
     (folder / format.MANIFEST).write_bytes(sealed(data))
     _read(folder)
     with suppress(HoldfastError):
-        records.copy_of((folder / format.MANIFEST).read_bytes(), 1, folder.name, "a place")
+        records.parse_copy((folder / format.MANIFEST).read_bytes(), 1, folder.name, "a place")
 
 
 def part(data: bytes, place: Path) -> None:
@@ -122,14 +122,14 @@ def run_json(data: bytes, place: Path) -> None:
     """The file that says which run it is, here and at a place; and what names the claims of a place."""
     place.mkdir(exist_ok=True)
     (place / "run.json").write_bytes(data)
-    for read in (lambda: read_run(place), lambda: records.run_of(data, "a place")):
+    for read in (lambda: read_run(place), lambda: records.parse_run_id(data, "a place")):
         with suppress(HoldfastError):
             read()
 
 
 def claim(data: bytes, place: Path) -> None:
     """A claim of a place, and what the small files of a supervisor's directory say."""
-    remote._decoded(data, 3)
+    remote._decode_claim(data, 3)
     with suppress(ValueError):  # as its caller takes a line that it cannot read
         records.ORIGINS.decode(data)
     place.mkdir(exist_ok=True)

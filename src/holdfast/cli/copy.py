@@ -11,7 +11,7 @@ from .. import journal, owner, scan
 from ..errors import Damaged, NotFound, UsageError
 from ..legible import size
 from ..mirror.adding import AttemptFacts
-from ..mirror.place import shown
+from ..mirror.place import redact_url
 from ..run.mirror_lineage import resume_origin_of
 from ..store import claiming
 from ..store.attempt import read_run
@@ -39,7 +39,7 @@ def command(src: str, dst: str, everything: bool, as_json: bool) -> int:
     """
     path, step = options.parted(src)
     if everything and step is not None:
-        raise UsageError(f"{shown(src)}: --all copies every step; leave @{step} out")
+        raise UsageError(f"{redact_url(src)}: --all copies every step; leave @{step} out")
     with progress() as tell, open_source(path, tell) as here:
         chosen = here.locate().readable() if everything else [here.locate().select(step)]
         if not chosen:

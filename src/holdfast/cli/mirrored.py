@@ -11,8 +11,8 @@ from ..errors import HoldfastError
 from ..inspect import mirrors
 from ..legible import counted
 from ..mirror.backends import open_place
-from ..mirror.remote import Remote
-from ..mirror.sending import identity
+from ..mirror.remote import RemoteRun
+from ..mirror.sending import manifest_digest
 from ..store import source
 from ..store.format import MANIFEST
 from ..store.locate import Location
@@ -56,14 +56,14 @@ def mirrored(here: LocalSource, tell: Tell) -> list[PlaceCheckpoints]:
 def _held(shown: str, place: Location) -> PlaceCheckpoints:
     try:
         with closing(open_place(shown)) as opened:
-            seen = Remote(opened).look()
+            seen = RemoteRun(opened).read_state()
     except (HoldfastError, OSError) as error:
         return PlaceCheckpoints(shown, [], [], [], str(error))
     there = {copy.name: copy.digest for copy in line(seen)}
     mine = {}
     for each in place.readable():
         with suppress(FileNotFoundError):  # the run has removed it meanwhile
-            mine[each.path.name] = identity(source.whole(each.path / MANIFEST))
+            mine[each.path.name] = manifest_digest(source.whole(each.path / MANIFEST))
     names = [*mine]
     newest = max(
         (number for number, name in enumerate(names) if there.get(name) == mine[name]), default=-1

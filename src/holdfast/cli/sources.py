@@ -18,10 +18,10 @@ from .. import disk, job, scan
 from ..errors import Damaged, NoSpace, NotFound
 from ..foreign.checkpoint import find
 from ..legible import size
-from ..mirror.lineage import Held, lineage, origins
+from ..mirror.lineage import HeldCheckpoint, compute_lineage, merge_origins
 from ..mirror.records import Copy, PlaceState
-from ..mirror.records import folder as inside
-from ..mirror.remote import Remote
+from ..mirror.records import copy_folder as inside
+from ..mirror.remote import RemoteRun
 from ..store import locate
 from ..store.checkpoint import Checkpoint, Problem
 from ..store.format import MANIFEST, File, Manifest
@@ -86,8 +86,8 @@ class RemoteSource(LocalSource):
 
     def __init__(self, place: RetryingPlace, folder: Path, tell: Tell) -> None:
         super().__init__(place.shown)
-        self.place, self.remote = place, Remote(place)
-        self.seen = self.remote.look()
+        self.place, self.remote = place, RemoteRun(place)
+        self.seen = self.remote.read_state()
         wait_longer(place)
         if self.seen.run is None:
             raise NotFound(f"{self.shown}: no run has copies there")
@@ -234,11 +234,12 @@ def line(seen: PlaceState) -> list[Copy]:
     """Return the copies of the run's current lineage,
     oldest first: for each name that of the newest attempt.
     """
-    came_from = origins((each.attempt, each.origin) for each in seen.claims)
+    came_from = merge_origins((each.attempt, each.origin) for each in seen.claims)
     copies = {(each.attempt, each.name): each for each in seen.copies}
-    held = [Held(0, each.attempt, each.name, each.digest) for each in seen.copies]
+    held = [HeldCheckpoint(0, each.attempt, each.name, each.digest) for each in seen.copies]
     found = {
-        each.name: copies[each.attempt, each.name] for each in reversed(lineage(came_from, held))
+        each.name: copies[each.attempt, each.name]
+        for each in reversed(compute_lineage(came_from, held))
     }
     return [*found.values()]
 

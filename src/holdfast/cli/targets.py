@@ -12,9 +12,9 @@ from .. import disk, scan
 from ..errors import Damaged, NoSpace, NotFound, UsageError
 from ..legible import size
 from ..mirror import sending
-from ..mirror.adding import Adding
 from ..mirror.adding import AttemptFacts as Saved
-from ..mirror.sending import identity
+from ..mirror.adding import ManualCopier
+from ..mirror.sending import manifest_digest
 from ..store import attempt as attempts
 from ..store import claiming, source
 from ..store.attempt import Attempt
@@ -44,7 +44,7 @@ class Item(NamedTuple):
 
     @property
     def digest(self) -> str:
-        return identity(source.whole(self.checkpoint.path / MANIFEST))
+        return manifest_digest(source.whole(self.checkpoint.path / MANIFEST))
 
 
 class CopyTarget(Protocol):
@@ -84,7 +84,7 @@ class Directory:
 
     def digest(self, item: Item) -> str | None:
         try:
-            return identity(source.whole(self._root / "checkpoints" / item.name / MANIFEST))
+            return manifest_digest(source.whole(self._root / "checkpoints" / item.name / MANIFEST))
         except (NotFound, FileNotFoundError, Damaged):
             return None
 
@@ -116,8 +116,13 @@ class Directory:
 class PlaceTarget:
     """A place. Copies have the same layout as those of a run's mirror."""
 
-    def __init__(self, place: RetryingPlace, adding: Adding, tell: Tell) -> None:
-        self.shown, self._place, self._adding, self._tell = place.shown, place, adding, tell
+    def __init__(self, place: RetryingPlace, adding: ManualCopier, tell: Tell) -> None:
+        self.shown, self._place, self._adding, self._tell = (
+            place.shown,
+            place,
+            adding,
+            tell,
+        )
         self._there = {(copy.attempt, copy.name): copy.digest for copy in adding.seen.copies}
 
     def digest(self, item: Item) -> str | None:
@@ -126,7 +131,7 @@ class PlaceTarget:
     def add(self, item: Item) -> str:
         item.here.bring(item.checkpoint)
         progress = _counted(item, self._tell, "sending")
-        with self._place.watched(progress):
+        with self._place.watching_progress(progress):
             copied = self._adding.add(item.checkpoint.path, item.saved)
         item.here.drop(item.checkpoint)
         return copied.how
@@ -141,7 +146,7 @@ def target(text: str, run_json: str, known: Elsewhere, tell: Tell) -> Iterator[C
     """
     if is_place(text):
         with closing(patient_place(text, tell)) as place:
-            adding = Adding(place, run_json)
+            adding = ManualCopier(place, run_json)
             wait_longer(place)
             yield PlaceTarget(place, adding, tell)
         return
@@ -181,14 +186,15 @@ def _fill(partial: Path, item: Item, tell: Tell) -> None:
     """
     progress = _counted(item, tell, "copying")
     if isinstance(item.here, RemoteSource):
-        with item.here.place.watched(progress):
+        with item.here.place.watching_progress(progress):
             item.here.remote.fetch(item.saved.number, item.name, partial)
         return
-    wanted = sending.local(item.checkpoint.path)
+    wanted = sending.read_local_contents(item.checkpoint.path)
     for name in wanted.files:
         disk.make_dirs((partial / name).parent)
         disk.write(
-            partial / name, _watched(sending.pieces(item.checkpoint.path, wanted, name), progress)
+            partial / name,
+            _watched(sending.read_pieces(item.checkpoint.path, wanted, name), progress),
         )
     disk.write(partial / MANIFEST, [wanted.raw])
     for folder in {(partial / name).parent for name in wanted.files}:

@@ -13,9 +13,9 @@ from .. import owner
 from ..errors import Damaged, NotFound, UsageError
 from ..journal import Log
 from ..mirror import lineage
-from ..mirror.lineage import HERE, Held, LineageCheckpoint, PlaceCopy
+from ..mirror.lineage import HERE, HeldCheckpoint, LineageCheckpoint, PlaceCopy
 from ..mirror.records import NO_MANIFEST, Claim, PlaceState, ResumeOrigin
-from ..mirror.sending import identity
+from ..mirror.sending import manifest_digest
 from ..store import source
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST, Name, parse_name
@@ -58,15 +58,15 @@ class RunLineage:
         )
         try:
             known = [(claim.attempt, claim.origin) for claim in self._claims()]
-            came_from = lineage.origins([*known, *_resume_origins(self._logs)])
+            came_from = lineage.merge_origins([*known, *_resume_origins(self._logs)])
         except ValueError as error:
             raise _forked_error(str(error)) from None
         there = ((place, each) for place, seen in [*self._seen.items()] for each in seen.copies)
         held = [
             *self._here,
-            *(Held(place, each.attempt, each.name, each.digest) for place, each in there),
+            *(HeldCheckpoint(place, each.attempt, each.name, each.digest) for place, each in there),
         ]
-        self._chosen, self._came_from = lineage.lineage(came_from, held), came_from
+        self._chosen, self._came_from = lineage.compute_lineage(came_from, held), came_from
         self.head = max([*came_from, *(each.attempt for each in held)], default=None)
         self._afresh = (
             self.head is None or came_from.get(self.head, ResumeOrigin(None)).attempt is None
@@ -185,10 +185,10 @@ def _resume_origins(logs: Sequence[Log]) -> Iterator[tuple[int, ResumeOrigin]]:
         yield log.attempt, resume_origin_of(log, before)
 
 
-def _local_checkpoints(local: Sequence[Checkpoint]) -> Iterator[Held]:
+def _local_checkpoints(local: Sequence[Checkpoint]) -> Iterator[HeldCheckpoint]:
     for checkpoint in local:
         with suppress(Damaged, NotFound, OSError):  # the restore reports it
-            yield Held(
+            yield HeldCheckpoint(
                 HERE,
                 checkpoint.head.attempt,
                 checkpoint.path.name,
@@ -198,7 +198,7 @@ def _local_checkpoints(local: Sequence[Checkpoint]) -> Iterator[Held]:
 
 def checkpoint_identity(path: Path) -> str:
     """Return the identity of the checkpoint at `path`."""
-    return identity(source.whole(path / MANIFEST))
+    return manifest_digest(source.whole(path / MANIFEST))
 
 
 def _require_one_owner(claims: Sequence[Claim]) -> None:

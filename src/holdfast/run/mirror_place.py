@@ -49,7 +49,7 @@ class MirrorPlace:
         if self.left_alone or not self.begun:
             return []
         sound = [facts for facts in local if facts.name not in self._damaged]
-        return waiting.waiting(sound, [*self.there.values()], self.rule)
+        return waiting.checkpoints_to_copy(sound, [*self.there.values()], self.rule)
 
     @property
     def is_stalled(self) -> bool:

@@ -111,7 +111,7 @@ class MirrorStart:
             return self._claim_places(store, attempt, entered)
         except BaseException:
             # the places that are claimed are told of the end
-            self._client.tell("drain", until=time.time())
+            self._client.send_order("drain", until=time.time())
             self._client.close(END_S)
             with suppress(StoreError):
                 attempt.close("end", step=0, reason="refused")
@@ -127,11 +127,11 @@ class MirrorStart:
         }
         # its answer is what lies there now: who has claimed before is listed, who claims later
         # stops this attempt
-        self._client.claim(claim)
+        self._client.claim_in_later_workers(claim)
         answers = self._ask_places("claim", claim)
         self._require_answers(answers)
         for number in self._late:
-            self._client.tell("claim", number, **claim)
+            self._client.send_order("claim", number, **claim)
         self._seen = _place_states(answers)
         for place in (
             self._shown[number] for number, answer in answers.items() if not answer.facts["atomic"]

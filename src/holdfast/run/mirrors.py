@@ -59,7 +59,7 @@ class Mirrors:
         self._drained = Latch()
         self._known: list[CheckpointFacts] = []
         self._store.spare(self)
-        self._client.listen(self)
+        self._client.set_listener(self)
 
     # From the loop, and from the thread that saves
     # ---------------------------------------------------------------
@@ -86,7 +86,7 @@ class Mirrors:
         newest = _newest_name(self._local_checkpoints())
         for place in self.places:
             place.queue_if_idle(newest)
-        self._client.tell("committed")
+        self._client.send_order("committed")
 
     def raise_if_superseded(self) -> None:
         """Raise what was found.
@@ -122,7 +122,7 @@ class Mirrors:
             f"{self._root}: the disk is full: {', '.join(names)} may be removed before being copied"
         )
         newest = _newest_name(self._local_checkpoints())
-        self._client.tell("yield", newest=newest)
+        self._client.send_order("yield", newest=newest)
         # an open file keeps its space
         if not Condition().wait_for(lambda: not self._is_copying_older(newest), CANCEL_S):
             self._client.end_worker()
@@ -156,11 +156,11 @@ class Mirrors:
         limit_s = max(0.0, min(self._limit_s if wait else 0.0, until - time.time()))
         self._leaving, self._gave_way = True, False  # nothing more is saved
         self._drain_until = time.time() + limit_s
-        self._client.hurry()
+        self._client.restart_worker_soon()
         for place in self.places:
             # else once the new worker serves it
             if place.served or place.seen is None or self._origin is None:
-                self._client.tell("drain", place.index, until=self._drain_until)
+                self._client.send_order("drain", place.index, until=self._drain_until)
         if not self._drained.wait(min(TOLD_S, limit_s)) and limit_s > TOLD_S:
             if self.missing_copies:
                 say(
@@ -288,11 +288,15 @@ class Mirrors:
         place.note_lineage_copies({name: each.facts for name, each in copies.items()})
         ours = [(each.attempt, name) for name, each in copies.items()]
         origin = {"attempt": self._origin.attempt, "name": self._origin.name}
-        self._client.begin(place.index, [*ours, *present.incomplete_copies(place.index)], origin)
+        self._client.start_copying(
+            place.index, [*ours, *present.incomplete_copies(place.index)], origin
+        )
         if self._gave_way:
-            self._client.tell("yield", place.index, newest=_newest_name(self._local_checkpoints()))
+            self._client.send_order(
+                "yield", place.index, newest=_newest_name(self._local_checkpoints())
+            )
         if self._leaving:
-            self._client.tell("drain", place.index, until=self._drain_until)
+            self._client.send_order("drain", place.index, until=self._drain_until)
 
     def _journal_unreported(self, place: MirrorPlace, copies: Mapping[str, PlaceCopy]) -> None:
         """Journal the copies and removals of a worker that died before it told of them."""
@@ -310,7 +314,7 @@ class Mirrors:
                 f"{self._root}: attempt {self._attempt.number} was superseded: {event.text}"
             )
             # the other places need not know of that attempt yet
-            self._client.tell("drain", until=0.0)
+            self._client.send_order("drain", until=0.0)
         else:
             self._abandon_place(place, event.text)
 
@@ -373,4 +377,4 @@ class Mirrors:
 
 
 def _newest_name(local: Sequence[CheckpointFacts]) -> str:
-    return max(local, key=waiting.age).name if local else ""
+    return max(local, key=waiting.age_order).name if local else ""
