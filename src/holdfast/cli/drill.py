@@ -11,7 +11,7 @@ import msgspec
 
 from .. import drill, terminal
 from ..drill.plan import SIGNALS
-from ..drill.table import COLUMNS, lines, row
+from ..drill.table import COLUMNS, attempt_cells, report_lines
 from ..errors import ChildError, UsageError
 from . import options
 from .formatting import echo, echo_json, safe, table
@@ -116,8 +116,8 @@ def command(as_json: bool, fix: bool, write: bool, command: tuple[str, ...], **c
         echo_json(msgspec.to_builtins(report))
     else:
         if report.attempts:
-            table(COLUMNS, [row(attempt) for attempt in report.attempts])
-        for line in lines(report):
+            table(COLUMNS, [attempt_cells(attempt) for attempt in report.attempts])
+        for line in report_lines(report):
             echo(line)
     if report.exit_code:
         raise click.exceptions.Exit(report.exit_code)

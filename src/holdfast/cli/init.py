@@ -18,7 +18,7 @@ from . import options
 from .formatting import echo, echo_json
 
 if TYPE_CHECKING:
-    from ..drill.fix.repair import Repair
+    from ..drill.fix.repair import RepairResult
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -63,13 +63,13 @@ def mended(
         UsageError: libcst is not installed.
     """
     try:
-        from ..drill.fix.repair import repair
+        from ..drill.fix.repair import repair_script
     except ModuleNotFoundError as error:
         if error.name != "libcst":
             raise
         raise UsageError('a script is changed with libcst: pip install "holdfast[fix]"') from error
     with terminal.ProgressLine() as progress:
-        found = repair(
+        found = repair_script(
             command,
             chosen,
             lambda line: terminal.say(f"drill: {line}"),
@@ -86,7 +86,7 @@ def mended(
     return found.exit_code
 
 
-def lines(found: Repair, *, new: bool) -> Iterator[str]:
+def lines(found: RepairResult, *, new: bool) -> Iterator[str]:
     """Yield each line with its evidence; the last line says what happened."""
     for each in found.additions:
         yield f"added: {each.what}"
