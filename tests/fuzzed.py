@@ -111,11 +111,11 @@ def a_journal(data: bytes, place: Path) -> None:
     for log in journal.logs(place):
         _ = log.owner, log.last, log.closed, log.restored, list(log.newest("saved"))
     journal.metrics(place)
-    seen = witness.ProgressWitness(place)
-    seen.before()
-    seen.look()
-    seen.after(0.0)
-    submission.submitted(place)
+    seen = witness.RunJournalReader(place)
+    seen.note_state_before()
+    seen.measure_saves()
+    seen.read_outcome(0.0)
+    submission.submitted_jobs(place)
 
 
 def run_json(data: bytes, place: Path) -> None:

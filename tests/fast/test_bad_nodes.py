@@ -13,7 +13,7 @@ from holdfast.cluster.cause import BAD_NODE, Heard
 from holdfast.cluster.requeue import Requeue
 from holdfast.job import Job
 from holdfast.supervise import place
-from holdfast.supervise.job_end import JobEnd
+from holdfast.supervise.job_end import JobEnding
 from holdfast.supervise.signals import SignalInbox
 from job_fakes import in_a_job
 
@@ -154,7 +154,7 @@ def ended(tmp_path, *events, job=HERE, requeue=True, chain=False):
     path = tmp_path / "place"
     path.mkdir(exist_ok=True)
     (path / "supervisor.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    return JobEnd(job, place.SupervisorDirectory(path, {}), requeue, 99, chain)
+    return JobEnding(job, place.SupervisorDirectory(path, {}), requeue, 99, chain)
 
 
 def recent(node="n1", ago_s=60.0):
@@ -163,7 +163,7 @@ def recent(node="n1", ago_s=60.0):
 
 def left(fakes, end):
     """What was said, and told Slurm, when the job leaves its node."""
-    assert ("n1", 2) == end.died("")
+    assert ("n1", 2) == end.find_node_at_fault("")
     end.place.record("exit", cause=BAD_NODE, node="n1")
     with SignalInbox() as signals:
         line = end.continue_job(signals, BAD_NODE, [])
@@ -220,16 +220,16 @@ def test_where_the_job_cannot_leave_what_happens_otherwise_stays(tmp_path, fakes
     """And it is said in a line."""
     for command, answer in answers.items():
         fakes.say(command, answer)
-    assert ("n1", 0) == ended(tmp_path, recent()).died("")
+    assert ("n1", 0) == ended(tmp_path, recent()).find_node_at_fault("")
     assert why in capsys.readouterr().err
 
 
 def test_only_a_job_that_may_be_requeued_leaves(tmp_path, fakes):
     """The node is named all the same."""
     for choice in ({"requeue": False}, {"chain": True}):
-        assert ("n1", 0) == ended(tmp_path, recent(), **choice).died("")
-    assert ("", 0) == ended(tmp_path, recent(), job=None).died("")
-    assert ("n1", 1) == ended(tmp_path, recent(ago_s=31 * MIN)).died("")
+        assert ("n1", 0) == ended(tmp_path, recent(), **choice).find_node_at_fault("")
+    assert ("", 0) == ended(tmp_path, recent(), job=None).find_node_at_fault("")
+    assert ("n1", 1) == ended(tmp_path, recent(ago_s=31 * MIN)).find_node_at_fault("")
     assert [] == fakes.calls
 
 
@@ -242,15 +242,15 @@ def test_a_job_that_comes_back_twice_stays(tmp_path, fakes, capsys):
         for each in ({"event": "excluded", "time": n, "job": "120", "nodes": until}, began(0, at_s=n + 0.5))
     ]
     requeued = {**events[0], "time": 9.0}  # a time limit: the exclusion goes on, and nothing came back
-    assert ("n1", 2) == ended(tmp_path, *events[:2], requeued, recent()).died("")
-    assert ("n1", 0) == ended(tmp_path, *events, recent()).died("")
+    assert ("n1", 2) == ended(tmp_path, *events[:2], requeued, recent()).find_node_at_fault("")
+    assert ("n1", 0) == ended(tmp_path, *events, recent()).find_node_at_fault("")
     assert "the job came back to it" in capsys.readouterr().err
 
 
 def test_after_the_last_requeue_the_job_stays(tmp_path, fakes, capsys):
     """Then its retries count."""
     end = ended(tmp_path, *[{"event": "requeued", "time": float(n)} for n in range(99)], recent())
-    assert ("n1", 0) == end.died("")
+    assert ("n1", 0) == end.find_node_at_fault("")
     assert "it was requeued too often" in capsys.readouterr().err
 
 

@@ -638,7 +638,7 @@ def test_a_run_tells_its_supervisor_where_it_lives(tmp_path):
 )
 def test_a_short_job_is_not_told_to_stop_as_it_starts(left_s, option, lead_s):
     """By default three quarters of it are left to the command, also when most of its time is over."""
-    here = limits.Time(None, None, option)
+    here = limits.TimeLimits(None, None, option)
     here.watch.end_s = None if left_s is None else time.time() + left_s
     assert here.lead_s() == pytest.approx(lead_s, abs=1)
     if left_s is not None:

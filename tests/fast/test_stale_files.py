@@ -18,7 +18,7 @@ from holdfast.mirror.folder import FolderPlace
 from holdfast.mirror.records import copy_folder
 from holdfast.mirror.remote import RemoteRun
 from holdfast.store.store import Store
-from holdfast.supervise.place import enter
+from holdfast.supervise.place import enter_directory
 from stale_files import PLANTS, built, dies, name
 from stores import having, invoke, listing, steps
 from toy import Cut, Passes, Toy
@@ -187,7 +187,7 @@ def test_what_killed_supervisors_left_is_told(tmp_path):
     place, (heard, told) = tmp_path / "work", os.pipe()
 
     def live():
-        enter(place, "x", tmp_path, {})
+        enter_directory(place, "x", tmp_path, {})
         os.write(told, b"x")
         signal.pause()
 

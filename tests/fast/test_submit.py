@@ -146,7 +146,7 @@ def test_submissions_of_one_script_have_directories_of_their_own(place):
     result = submit("-t", 60, "-J", "mine", "--", "python", "train.py")
     assert "script  .holdfast/mine-1/job.sh" in result.stdout
     with ThreadPoolExecutor(8) as pool:
-        made = {*pool.map(lambda _: submission.create(place / "d", "x").name, range(40))}
+        made = {*pool.map(lambda _: submission.create_directory(place / "d", "x").name, range(40))}
     assert {f"x-{number}" for number in range(1, 41)} == made
 
 

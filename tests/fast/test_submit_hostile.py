@@ -33,7 +33,7 @@ def test_one_of_two_submissions_that_name_a_directory_gets_it(place):
 
     def claimed(directory):
         try:
-            submission.claim(directory)
+            submission.claim_directory(directory)
         except UsageError:
             return False
         return True

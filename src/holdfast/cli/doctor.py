@@ -88,7 +88,7 @@ def _stale_files(directory: Path) -> list[StaleFile]:
     """Return leftovers in the run; nothing if the run may be active."""
     if is_mirror(directory):
         return copies.find(directory)
-    found = [_left(path) for path in leftovers.find(directory)]
+    found = [_left(path) for path in leftovers.find_leftovers(directory)]
     root = _root(directory)
     return (
         []

@@ -73,7 +73,7 @@ def _directory(run: str) -> Path:
     if scan.is_file(directory / JOURNAL):
         return directory
     sweep = job_leader.sweep_of(directory)
-    tasks = status.places(sweep) if sweep is not None else []
+    tasks = status.find_runs(sweep) if sweep is not None else []
     if directory.absolute().name in {each.name.rpartition("/")[2] for each in tasks}:
         disk.make_dirs(directory)  # of a task that has not begun
         return directory

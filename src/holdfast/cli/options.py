@@ -139,7 +139,7 @@ def located(run: str) -> Location:
         from ..supervise import status
 
         try:
-            status.places(Path(run))
+            status.find_runs(Path(run))
         except NotFound:
             raise error from None
         raise NotFound(

@@ -18,9 +18,9 @@ from ..errors import ChildError, UsageError
 from ..job import job
 from ..run.settings import is_drilled
 from ..supervise.limits import LEAD_S
-from ..supervise.place import await_turn
+from ..supervise.place import wait_for_earlier_tasks
 from ..supervise.supervise import SupervisorOptions, supervise
-from ..supervise.watching import HangOptions, require_a_place
+from ..supervise.watching import HangOptions, require_parent_directory
 from ..terminal import say, warn
 from . import options
 from .formatting import json_line, safe
@@ -178,7 +178,7 @@ def _hangs(chosen: dict[str, Any]) -> HangOptions:
         chosen.pop("hang_after"),
         chosen.pop("alive"),
     )
-    require_a_place(file)
+    require_parent_directory(file)
     return HangOptions(restart, after_s, file and file.absolute(), chosen["grace_s"])
 
 
@@ -186,7 +186,7 @@ def _is_over(directory: Path | None) -> bool:
     """Wait for the array's task before this one; return whether the array's work is done."""
     if directory is None:
         raise UsageError("--chain needs --run DIR, which all tasks of the array share")
-    await_turn(directory, job())
+    wait_for_earlier_tasks(directory, job())
     return links.is_over(directory, job())
 
 

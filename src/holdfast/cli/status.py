@@ -43,8 +43,8 @@ def command(path: str, watch: bool, as_json: bool) -> None:
     what to type next.
     """
     while True:
-        queued, silent = status.queue()
-        found = [status.status(place, queued) for place in status.places(Path(path))]
+        queued, silent = status.read_queue()
+        found = [status.run_status(place, queued) for place in status.find_runs(Path(path))]
         if watch and sys.stdout.isatty() and not as_json:
             click.clear()
         if silent and any(map(_has_job, found)):

@@ -197,7 +197,7 @@ def _order(
         [name or app or chosen["commands"] or ""] if name or app or lines else words.command
     )
     root = "runs" if app else ".holdfast"
-    place = chosen["directory"] or f"{root}/{submission.next_free(base / root, called)}"
+    place = chosen["directory"] or f"{root}/{submission.next_free_name(base / root, called)}"
     # for the same script, submitted from another folder
     wherever = Option("chdir", os.path.abspath(base))
     named = [] if name else [Option("job-name", called)]
@@ -236,11 +236,11 @@ def _submit_new(
     """Write the script into a directory of its own, and submit it."""
     wanted = base / order.directory
     if named is None:
-        wanted = submission.create(wanted.parent, wanted.name.rpartition("-")[0])
+        wanted = submission.create_directory(wanted.parent, wanted.name.rpartition("-")[0])
         place = f"{os.path.dirname(order.directory)}/{wanted.name}"
         order = order._replace(directory=place, lines=order.lines and f"{place}/{submission.LINES}")
     else:
-        submission.claim(wanted)
+        submission.claim_directory(wanted)
     text, file = script.script(order), wanted / SCRIPT
     try:
         write(file, text, order, base)
@@ -248,7 +248,7 @@ def _submit_new(
             copied = [f"{line}\n".encode("utf-8", "surrogateescape") for line in lines]
             disk.replace_with(wanted / submission.LINES, copied)
         _warn(file, text)
-        job = slurm.submit([submission.full_path(wanted)])
+        job = slurm.submit([submission.script_path(wanted)])
     except SchedulerSilent as error:
         raise _perhaps(error, wanted) from error
     except Absent as error:
@@ -257,9 +257,9 @@ def _submit_new(
             f"{error}; the script is ready, on a machine with Slurm type: {again}"
         ) from error
     except (ClusterError, NoSpace, OSError):  # otherwise the next try would find a submission there
-        submission.give_back(wanted)
+        submission.remove_refused(wanted)
         raise
-    submission.note(wanted, job, redact(order.command or ["--commands", *lines[:3]]))
+    submission.note_submission(wanted, job, redact(order.command or ["--commands", *lines[:3]]))
     _say(job, file, text, as_json=as_json)
 
 
@@ -336,14 +336,14 @@ def _continue(directory: Path, words: SubmitArguments, *, dry_run: bool, as_json
     disk.replace_with(file, [text.encode("utf-8", "surrogateescape")])
     try:
         job = slurm.submit(
-            [*([f"--array={left}"] if left else []), submission.full_path(directory)]
+            [*([f"--array={left}"] if left else []), submission.script_path(directory)]
         )
     except SchedulerSilent as error:
         raise _perhaps(error, directory) from error
     except ClusterError:
         disk.replace_with(file, [before.encode("utf-8", "surrogateescape")])
         raise
-    submission.note(directory, job, ["--continue"])
+    submission.note_submission(directory, job, ["--continue"])
     _say(job, file, text, left, as_json=as_json)
 
 
@@ -409,7 +409,7 @@ def write(file: Path, text: str, order: JobRequest, base: Path) -> None:
 def _say(job: str, file: Path, text: str, left: str | None = None, *, as_json: bool) -> None:
     array = sbatch.last(sbatch.directives(text).options, "array")
     tasks = left or (array.value if array is not None else None)
-    shown = submission.output(text, job, "*")
+    shown = submission.output_path(text, job, "*")
     tail = f"tail -F {shlex.quote(shown)}" if "*" not in shown else f"tail -F {shown}"
     lines = [
         f"submitted job {job}" + (f", tasks {tasks}" if tasks else ""),

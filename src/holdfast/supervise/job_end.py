@@ -26,7 +26,7 @@ ASKED_S = 60.0  # between two queries to the scheduler
 
 
 @dataclass
-class JobEnd:
+class JobEnding:
     """The supervisor's job: whether it is ending, and how it is requeued at the very end."""
 
     job: Job | None
@@ -43,7 +43,7 @@ class JobEnd:
         ):
             self.job = None  # another process acts for the job
 
-    def is_in_vain(self) -> bool:
+    def is_already_done(self) -> bool:
         """Whether this job has done its work, and Slurm has started it once more because it was
         preempted before.
 
@@ -85,21 +85,27 @@ class JobEnd:
         """Whether starts before this one were lost with this very node,
         and the job can do without it.
         """
-        node, events = bad_nodes.here(self._movable), self._events()
+        node, events = bad_nodes.here(self._movable_job), self._journal_events()
         died = bad_nodes.deaths(events)
-        return node in bad_nodes.excluded(died, time.time()) and self._leaves(node, events, died)
+        return node in bad_nodes.excluded(died, time.time()) and self._can_avoid_node(
+            node, events, died
+        )
 
-    def died(self, tail: str) -> tuple[str, int]:
+    def find_node_at_fault(self, tail: str) -> tuple[str, int]:
         """Return the node at fault for the death of a start, and `CommandAttempt.node_deaths`."""
-        node, events, now_s = bad_nodes.at_fault(self.job, tail), self._events(), time.time()
-        if not node or self._movable is None:
+        node, events, now_s = (
+            bad_nodes.at_fault(self.job, tail),
+            self._journal_events(),
+            time.time(),
+        )
+        if not node or self._movable_job is None:
             return node, 0
         died = [*bad_nodes.deaths(events), Death(node, now_s)]
         lately = sum(each.node == node and each.at_s >= now_s - bad_nodes.WITHIN_S for each in died)
-        return node, lately if lately == 1 or self._leaves(node, events, died) else 0
+        return node, lately if lately == 1 or self._can_avoid_node(node, events, died) else 0
 
     @property
-    def _movable(self) -> Job | None:
+    def _movable_job(self) -> Job | None:
         """The job, if it can go on elsewhere."""
         return (
             self.job
@@ -107,14 +113,16 @@ class JobEnd:
             else None
         )
 
-    def _leaves(self, node: str, events: Sequence[journal.Event], died: Sequence[Death]) -> bool:
+    def _can_avoid_node(
+        self, node: str, events: Sequence[journal.Event], died: Sequence[Death]
+    ) -> bool:
         """Whether the next start can be kept from the node; if not, say why."""
         found, why = self._exclusion_after(events, died)
         if found is not None and node not in found.until_s:
             why = "it is required, or too few others are left, or too many seem bad"
         elif self.job is not None and bad_nodes.ours(events, self.job.id)[node] >= bad_nodes.TRIES:
             why = "the job came back to it"
-        elif self.place.count("requeued") >= self.limit:
+        elif self.place.count_events("requeued") >= self.limit:
             why = "it was requeued too often"
         if why:
             warn(f"two starts have died on {node} by its own fault, but the job stays there: {why}")
@@ -124,7 +132,7 @@ class JobEnd:
         self, events: Sequence[journal.Event], died: Sequence[Death]
     ) -> tuple[Exclusion | None, str]:
         """Return the nodes to exclude in Slurm, if any; or why they are not known."""
-        job, now_s = self._movable, time.time()
+        job, now_s = self._movable_job, time.time()
         if job is None or not (bad_nodes.ours(events, job.id) or bad_nodes.excluded(died, now_s)):
             return None, ""
         try:
@@ -132,9 +140,9 @@ class JobEnd:
         except ClusterError as error:
             return None, str(error)
 
-    def _events(self) -> list[journal.Event]:
+    def _journal_events(self) -> list[journal.Event]:
         with suppress(OSError):
-            return journal.read(self.place.journal) if self._movable is not None else []
+            return journal.read(self.place.journal) if self._movable_job is not None else []
         return []
 
     def continue_job(self, signals: SignalInbox, what: str, places: Sequence[Path]) -> str | None:
@@ -145,7 +153,7 @@ class JobEnd:
             return None
         script = job_leader.script_of(self.place.path)
         if self.chain and self.job.task is not None:
-            if _goes_on(self.job.task):
+            if _has_next_task(self.job.task):
                 # this task has done its part: 75 would be a failed job, with a mail about it
                 self.exit_code = 0
                 return f"job {self.job.id}: the next task of the array goes on"
@@ -159,12 +167,12 @@ class JobEnd:
             todo = f". To go on, type: {job_leader.again(self.place.path)}" if script else ""
             return f"job {self.job.id} is not requeued: --no-requeue{todo}"
         signals.close()
-        events = self._events()
+        events = self._journal_events()
         carried = Requeue(
             self.job,
             Heard(what, signals.told_unix_s or time.time()),
             self.place.record,
-            self.place.count("requeued"),
+            self.place.count_events("requeued"),
             places,
             self.limit,
             script,
@@ -175,7 +183,7 @@ class JobEnd:
         return carried.line
 
 
-def _goes_on(task: str) -> bool:
+def _has_next_task(task: str) -> bool:
     """Whether another task follows in the chain.
     Source: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
     """

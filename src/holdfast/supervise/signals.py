@@ -66,10 +66,10 @@ class SignalInbox:
                 self.insists = True
             if number in STOPS:
                 self.told_s.setdefault(number, time.monotonic())
-                self.tell(signal.Signals(number).name)
+                self.request_stop(signal.Signals(number).name)
         return numbers
 
-    def hear(self) -> str | None:
+    def stop_reasons(self) -> str | None:
         """Return the reasons to stop that this process has received so far."""
         self.received()
         return self.told
@@ -83,7 +83,7 @@ class SignalInbox:
         for number in STOPS:
             signal.signal(number, signal.SIG_IGN)
 
-    def tell(self, reason: str) -> None:
+    def request_stop(self, reason: str) -> None:
         """Note that the command must stop. Only the first reason is kept."""
         if self.told is None:
             self.told, self.told_unix_s = reason, time.time()
