@@ -107,7 +107,7 @@ def a_journal(data: bytes, place: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     (place / "job.sh").write_bytes(b"#!/bin/bash\n")
-    job_leader.tell_run(place, place)
+    job_leader.report_run_path(place, place)
     for log in journal.logs(place):
         _ = log.owner, log.last, log.closed, log.restored, list(log.newest("saved"))
     journal.metrics(place)
@@ -135,8 +135,8 @@ def claim(data: bytes, place: Path) -> None:
     place.mkdir(exist_ok=True)
     for name in (job_leader.RUN_HERE, job_leader.REFUSED, alive.ANNOUNCED):
         (place / name).write_bytes(data)
-    job_leader.run_of(place)
-    job_leader.take_refused(place)
+    job_leader.reported_run_path(place)
+    job_leader.take_refusal(place)
     alive.claim_slot(place, 0, 1)
 
 
@@ -176,7 +176,7 @@ def restart(data: bytes, place: Path) -> None:
 def script(data: bytes, place: Path) -> None:
     """A batch script, as `holdfast lint` reads it."""
     del place
-    lint.lint(data.decode("utf-8", "replace"))
+    lint.lint_script(data.decode("utf-8", "replace"))
 
 
 def settings(data: bytes, place: Path) -> None:
@@ -184,7 +184,7 @@ def settings(data: bytes, place: Path) -> None:
     place.mkdir(exist_ok=True)
     (place / "holdfast.toml").write_bytes(data)
     with _inside(place):
-        defaults.defaults("run", ["retries", "grace"])
+        defaults.read_defaults("run", ["retries", "grace"])
 
 
 @contextmanager

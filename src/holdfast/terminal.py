@@ -24,7 +24,7 @@ BAR_COLUMNS = 24
 _rank = 0
 
 
-def speak_for(rank: int) -> None:
+def set_rank(rank: int) -> None:
     """Set the rank used in messages. Ranks above 0 print only warnings, with their number."""
     global _rank  # noqa: PLW0603  of a process, as stderr is
     _rank = rank
@@ -100,7 +100,7 @@ class ProgressLine:
         self._wiping: dict[str, _Wiping] = {}  # replacements of sys.stdout and sys.stderr
 
     def __enter__(self) -> Self:
-        if _wanted(sys.stderr):
+        if _is_enabled(sys.stderr):
             from rich.console import Console
 
             self._console = Console(file=sys.stderr, force_terminal=True)
@@ -171,7 +171,7 @@ class _Wiping:
         return getattr(self.stream, name)
 
 
-def _wanted(stream: TextIO | None) -> bool:
+def _is_enabled(stream: TextIO | None) -> bool:
     draws = os.environ.get("TERM", "dumb") not in {"dumb", "unknown"}
     return draws and not os.environ.get("CI") and _is_terminal(stream)
 

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Every
 from holdfast.children import processes, steps
-from holdfast.children.steps import Claimed, SlotView, StepMemory
+from holdfast.children.steps import SlotView, StepMemory, StepSlot
 from holdfast.cluster import job_leader
 from holdfast.run import alive
 from holdfast.supervise import missing, signs
@@ -171,10 +171,10 @@ def test_the_simulation_can_fail():
 def test_steps_reach_the_supervisor_through_memory():
     """With the time of each; a look sees what has ended since the one before."""
     memory = StepMemory()
-    slot = Claimed(memory.path, 3, 8)
-    slot.mark(steps.OPENING, 0)
-    slot.mark(steps.FIRST, 0)
-    (seen,) = memory.look()
+    slot = StepSlot(memory.path, 3, 8)
+    slot.mark_phase(steps.OPENING, 0)
+    slot.mark_phase(steps.FIRST, 0)
+    (seen,) = memory.read_slots()
     assert (os.getpid(), 3, 8, 0, steps.FIRST, [steps.OPENING]) == (
         seen.pid,
         seen.rank,
@@ -185,23 +185,23 @@ def test_steps_reach_the_supervisor_through_memory():
     )
     began = time.monotonic()
     for number in range(5):
-        slot.mark(steps.STEP, number)
-    (seen,) = memory.look()
+        slot.mark_phase(steps.STEP, number)
+    (seen,) = memory.read_slots()
     assert (4, [steps.FIRST, *4 * [steps.STEP]]) == (seen.step, [phase for phase, _ in seen.ended])
     assert sum(seconds for phase, seconds in seen.ended if phase == steps.STEP) <= time.monotonic() - began
-    assert [] == memory.look()[0].ended
+    assert [] == memory.read_slots()[0].ended
     memory.clear()
-    assert [] == memory.look()
+    assert [] == memory.read_slots()
 
 
 def test_a_step_costs_less_than_ten_microseconds():
     """Half of one on the machine where it was measured; this one may be busy."""
-    slot = Claimed(StepMemory().path, 0, 1)
+    slot = StepSlot(StepMemory().path, 0, 1)
     costs = []
     for _ in range(5):
         began = time.perf_counter()
         for number in range(10000):
-            slot.mark(steps.STEP, number)
+            slot.mark_phase(steps.STEP, number)
         costs.append((time.perf_counter() - began) / 10000)
     assert min(costs) < 10e-6
 
@@ -210,27 +210,28 @@ def test_each_process_has_a_slot_of_its_own(tmp_path):
     """A process that claims one keeps nobody waiting, and a slot whose process is gone is free again."""
     memory, script = StepMemory(), tmp_path / "script.py"
     script.write_text(
-        "import sys\nfrom pathlib import Path\nfrom holdfast.children.steps import Claimed\n"
-        "slot = Claimed(Path(sys.argv[1]), int(sys.argv[2]), 3)\nslot.mark(2, 1)\nprint('ready', flush=True)\ninput()"
+        "import sys\nfrom pathlib import Path\nfrom holdfast.children.steps import StepSlot\n"
+        "slot = StepSlot(Path(sys.argv[1]), int(sys.argv[2]), 3)\nslot.mark_phase(2, 1)\n"
+        "print('ready', flush=True)\ninput()"
     )
     pipe = subprocess.PIPE
     command = [sys.executable, script, memory.path]
     ranks = [subprocess.Popen([*command, str(rank)], stdin=pipe, stdout=pipe) for rank in range(3)]
     assert 3 * [b"ready\n"] == [rank.stdout.readline() for rank in ranks]
-    assert {0, 1, 2} == {each.rank for each in memory.look()}
+    assert {0, 1, 2} == {each.rank for each in memory.read_slots()}
     for rank in ranks:
         rank.communicate(b"\n")
-    Claimed(memory.path, 7, 8).mark(steps.STEP, 1)
-    assert 3 == len(memory.look())
-    assert 7 in {each.rank for each in memory.look()}
+    StepSlot(memory.path, 7, 8).mark_phase(steps.STEP, 1)
+    assert 3 == len(memory.read_slots())
+    assert 7 in {each.rank for each in memory.read_slots()}
 
 
 def test_more_steps_than_the_ring_holds_are_a_part_of_them():
     memory = StepMemory()
-    slot = Claimed(memory.path, 0, 1)
+    slot = StepSlot(memory.path, 0, 1)
     for number in range(10000):
-        slot.mark(steps.STEP, number)
-    (seen,) = memory.look()
+        slot.mark_phase(steps.STEP, number)
+    (seen,) = memory.read_slots()
     assert 9999 == seen.step
     assert 100 < len(seen.ended) < 10000
     assert all(0 <= seconds < 10 for _, seconds in seen.ended)
@@ -242,7 +243,7 @@ def test_a_file_that_is_no_supervisors_memory_is_left_alone(tmp_path):
     (tmp_path / "file").write_bytes(b"mine")
     for name in ("pipe", "file", "nothing"):
         with pytest.raises(OSError):
-            Claimed(tmp_path / name, 0, 1)
+            StepSlot(tmp_path / name, 0, 1)
     assert b"mine" == (tmp_path / "file").read_bytes()
 
 
@@ -256,7 +257,7 @@ def test_a_run_says_what_it_is_at(tmp_path, monkeypatch):
         for _ in run.epochs(2):
             for x in run.batches(range(3)):
                 toy.learn(x)
-    (seen,) = memory.look()
+    (seen,) = memory.read_slots()
     assert (os.getpid(), steps.OVER) == (seen.pid, seen.phase)
     assert [
         *(steps.OPENING, steps.FIRST, steps.STEP, steps.SAVE, steps.STEP, steps.STEP, steps.AFTER_BATCHES),
@@ -283,10 +284,10 @@ def test_a_run_goes_on_without_a_supervisor_that_it_can_reach(tmp_path, monkeypa
 LISTENS = """
 import faulthandler, os, signal, sys, time
 from pathlib import Path
-from holdfast.children.steps import Claimed
+from holdfast.children.steps import StepSlot
 from holdfast import disk
 if "claims" in sys.argv:
-    slot = Claimed(Path(sys.argv[1]), 0, 1)
+    slot = StepSlot(Path(sys.argv[1]), 0, 1)
 if "listens" in sys.argv:
     faulthandler.register(int(sys.argv[3]), disk.open_shared(Path(sys.argv[2]), append=True))
 if "uses" in sys.argv:

@@ -62,7 +62,7 @@ def test_the_supervisor_does_not_try_again(enter, tmp_path):
     assert "train-1 began this run" in said.refused
     attempt = CommandAttempt("failed", 1, 1.0, refused=said.refused)
     assert ("fail", "its run belongs to another submission") == decide_next_step([attempt], retries=5)[:2]
-    assert "" == job_leader.take_refused(tmp_path / "train-2")
+    assert "" == job_leader.take_refusal(tmp_path / "train-2")
 
 
 def test_what_goes_on_is_not_refused(enter):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import journal
-from holdfast.cli.submit_words import sort
+from holdfast.cli.submit_words import split_arguments
 from holdfast.supervise import submission
 from stores import invoke
 
@@ -67,7 +67,7 @@ def directives(text):
 
 def test_words_before_the_dashes_are_sorted_and_those_after_are_left_alone():
     """What submit does not know is sbatch's; a word without a dash belongs to the option before it."""
-    words = sort(
+    words = split_arguments(
         shlex.split("--time 10 --chain 3 -p long --lead=5 -N2 -- python --chain a.py -- b"), ["--chain", "--lead"]
     )
     assert ["--chain", "3", "--lead=5"] == words.ours

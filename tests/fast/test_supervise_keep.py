@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import journal
 from holdfast.apps.program import ProgramCheckpoint
-from holdfast.apps.take import take
+from holdfast.apps.take import copy_if_unchanged
 from holdfast.errors import NoSpace, StoreError, UsageError
 from holdfast.store.store import Store
 from holdfast.supervise import keep
@@ -124,10 +124,10 @@ def test_what_a_program_would_begin_with_is_kept_before_its_first_start(program,
 
     def moving(found, into):
         program.writes("changed meanwhile", 7)
-        return take(found, into)
+        return copy_if_unchanged(found, into)
 
     with monkeypatch.context() as changed:
-        changed.setattr(keep, "take", moving)
+        changed.setattr(keep, "copy_if_unchanged", moving)
         with pytest.raises(UsageError, match=r"a\.ck: another process is writing there; stop it first"):
             keeper.commit_initial_files(program.found)
     assert "; none of its checkpoint files was seen, so nothing was kept" == keeper.describe_kept()
@@ -150,16 +150,16 @@ def test_what_somebody_holds_open_for_writing_is_not_whole_yet(program, tmp_path
 
 def test_what_changes_while_it_is_copied_is_left_for_later(program, monkeypatch, keeper):
     """Nothing of it stays in the store."""
-    honest = take
+    honest = copy_if_unchanged
 
     def copied(found, into):
         taken = honest(found, into)
         program.path.write_text("moved on")
         return taken
 
-    monkeypatch.setattr(keep, "take", copied)
+    monkeypatch.setattr(keep, "copy_if_unchanged", copied)
     assert (None, None) == looked(keeper)
-    monkeypatch.setattr(keep, "take", honest)
+    monkeypatch.setattr(keep, "copy_if_unchanged", honest)
     assert (None, 7) == looked(keeper)
     assert "moved on" == (keeper.store.latest().path / "a.ck").read_text()
 
@@ -220,7 +220,7 @@ def test_a_full_disk_is_told_once_and_the_program_goes_on(tmp_path, program, mon
     def full(found, into):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(keep, "take", full)
+    monkeypatch.setattr(keep, "copy_if_unchanged", full)
     for _ in range(3):
         assert (None, None) == looked(keeper)
     said = capsys.readouterr().err

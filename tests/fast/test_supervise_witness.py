@@ -14,7 +14,7 @@ def test_a_long_journal_is_not_read_whole(tmp_path, monkeypatch):
     saved = {"event": "saved", "step": 2000, "save_s": 7.5}
     stop = {"event": "stop", "reason": "SIGTERM", "time": 20.0}
     path.write_bytes(journal.lines([{"event": "begin", "time": 10.0}, *metrics, saved, stop]))
-    job_leader.tell_run(tmp_path, run)
+    job_leader.report_run_path(tmp_path, run)
     parse = journal.parse
     monkeypatch.setattr(journal, "parse", lambda data: parsed.append(len(data)) or parse(data))
     witness = RunJournalReader(tmp_path)
@@ -30,7 +30,7 @@ def test_no_line_is_lost_between_the_two_ends(tmp_path):
     run = tmp_path / "run"
     path = run / "attempts/1/attempt-1.jsonl"
     path.parent.mkdir(parents=True)
-    job_leader.tell_run(tmp_path, run)
+    job_leader.report_run_path(tmp_path, run)
     begin, stop = ([{"event": event, "time": 10.0}] for event in ("begin", "stop"))
     filler = LOOKED_AT_BYTES - len(journal.lines([*begin, {"event": "told", "time": 10.0, "text": ""}]))
     path.write_bytes(journal.lines([*begin, {"event": "told", "time": 10.0, "text": "x" * (filler - 9)}, *stop]))

@@ -236,5 +236,5 @@ def test_a_standby_for_other_words_or_without_memory_is_discarded(tmp_path, monk
         assert (["standby"] if change == "none" else ["standby", "standby_discarded"]) == notes
         if taken is not None:
             with taken.output, taken.child as child:
-                until(lambda child=child: child.look() or child.gone, "its end")
+                until(lambda child=child: child.update() or child.gone, "its end")
                 assert 0 == child.code

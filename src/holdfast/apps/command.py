@@ -11,7 +11,7 @@ from .program import ProgramCheckpoint, ProgramExit, Verdict
 RUN_ME_AGAIN: int = Stopped("").code  # type: ignore[assignment]  # SystemExit's code may have any type; ours is 75
 
 
-class Command:
+class AnyCommand:
     """A script that uses `Run`, or one that exits with 75 itself when it wants to resume later."""
 
     def begin(

@@ -49,14 +49,14 @@ class Child:
         if self._warden == 0:
             try:
                 ours.close()
-                warden.serve(theirs, command, environment, streams, [*mask])
+                warden.run_warden(theirs, command, environment, streams, [*mask])
             finally:
                 os._exit(0)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
         self.began_s = time.monotonic()
         try:
-            self.pid = self._begin(command[0])
+            self.pid = self._fork_warden(command[0])
         except BaseException:
             ours.close()
             raise
@@ -71,11 +71,11 @@ class Child:
         until = time.monotonic() + LOST_S
         while not self.gone and time.monotonic() < until:
             time.sleep(0.005)
-            self.look()
+            self.update()
         self._link.close()
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when `look` has something to do."""
+        """Return a descriptor that is readable when `update` has something to do."""
         return self._link.fileno()
 
     def send(self, number: int, *, alone: bool = False) -> None:
@@ -92,23 +92,23 @@ class Child:
         """Return the processes of the command."""
         return processes.descendants(self._warden)
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Note what has happened since the last call."""
         try:
             while not self.gone:
                 said = self._link.recv(4096)
                 self._heard += said
                 if not said:
-                    self._part()
+                    self._handle_warden_end()
         except BlockingIOError:
             pass
         except OSError:
-            self._part()
+            self._handle_warden_end()
         *lines, self._heard = self._heard.split(b"\n")
         for line in lines:  # `code 3`
             self.code = int(line.split()[1])
 
-    def _begin(self, name: str) -> int:
+    def _fork_warden(self, name: str) -> int:
         while b"\n" not in self._heard:
             said = self._link.recv(4096)
             if not said:
@@ -124,7 +124,7 @@ class Child:
             raise UsageError(f"cannot start {name!r}: {why}{hint}")
         return int(number)
 
-    def _part(self) -> None:
+    def _handle_warden_end(self) -> None:
         """Handle the warden's end: nothing is left,
         or the warden was killed and we kill its orphans.
         """
@@ -136,8 +136,8 @@ class Child:
             return
         until, left = time.monotonic() + LOST_S, True
         while left and time.monotonic() < until:
-            warden.kill_all()
-            code, left = warden.reap(self.pid)
+            warden.kill_descendants()
+            code, left = warden.reap_children(self.pid)
             self.code = self.code if code is None else code
             time.sleep(0.02 * left)
         if self.code is None:

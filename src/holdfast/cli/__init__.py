@@ -147,34 +147,34 @@ class Commands(click.Group):
             return int(super().main(args, prog_name, **extra) or 0)
         except click.UsageError as error:
             program = error.ctx.command_path if error.ctx else prog_name
-            return told(
+            return print_error(
                 f"{error.format_message().rstrip('.')}; see {program} --help", error.exit_code
             )
         except click.ClickException as error:
-            return told(error.format_message(), error.exit_code)
+            return print_error(error.format_message(), error.exit_code)
         except click.Abort:
-            return told("interrupted", INTERRUPTED)
+            return print_error("interrupted", INTERRUPTED)
         except HoldfastError as error:
-            return told(str(error), error.exit_code)
+            return print_error(str(error), error.exit_code)
         except OSError as error:
-            return told(spelled(error), 1)
+            return print_error(system_error_text(error), 1)
         except MemoryError:
-            return told(
+            return print_error(
                 "this needs more memory than there is; "
                 "call it on a machine, or in a job, with more",
                 1,
             )
 
 
-def told(line: str, code: int) -> int:
+def print_error(line: str, code: int) -> int:
     """Print the message on stderr, without passwords in addresses; return the exit code."""
-    from .formatting import safe, without_passwords  # imported late: help does not need it
+    from .formatting import escape_text, without_passwords  # imported late: help does not need it
 
-    click.echo(f"holdfast: {safe(without_passwords(line))}", err=True)
+    click.echo(f"holdfast: {escape_text(without_passwords(line))}", err=True)
     return code
 
 
-def spelled(error: OSError) -> str:
+def system_error_text(error: OSError) -> str:
     """Return the system's message and the file that it is about."""
     why = error.strerror or str(error) or type(error).__name__
     return (

@@ -16,8 +16,8 @@ from ..mirror.sending import manifest_digest
 from ..store import source
 from ..store.format import MANIFEST
 from ..store.locate import Location
-from . import spelled
-from .sources import LocalSource, RemoteSource, Tell, line
+from . import system_error_text
+from .sources import LocalSource, RemoteSource, Tell, current_lineage
 
 
 class PlaceCheckpoints(NamedTuple):
@@ -31,7 +31,7 @@ class PlaceCheckpoints(NamedTuple):
     error: str | None  # why this is not known
 
 
-def mirrored(here: LocalSource, tell: Tell) -> list[PlaceCheckpoints]:
+def read_places(here: LocalSource, tell: Tell) -> list[PlaceCheckpoints]:
     """Look at the places to which the run in this directory was copied,
     according to its journals.
     """
@@ -44,22 +44,26 @@ def mirrored(here: LocalSource, tell: Tell) -> list[PlaceCheckpoints]:
     except OSError as error:
         return [
             PlaceCheckpoints(
-                "places of this run", [], [], [], f"a journal cannot be read: {spelled(error)}"
+                "places of this run",
+                [],
+                [],
+                [],
+                f"a journal cannot be read: {system_error_text(error)}",
             )
         ]
     for shown in named:
         tell(f"looking at {shown}")
-        found.append(_held(shown, place))
+        found.append(_place_checkpoints(shown, place))
     return found
 
 
-def _held(shown: str, place: Location) -> PlaceCheckpoints:
+def _place_checkpoints(shown: str, place: Location) -> PlaceCheckpoints:
     try:
         with closing(open_place(shown)) as opened:
             seen = RemoteRun(opened).read_state()
     except (HoldfastError, OSError) as error:
         return PlaceCheckpoints(shown, [], [], [], str(error))
-    there = {copy.name: copy.digest for copy in line(seen)}
+    there = {copy.name: copy.digest for copy in current_lineage(seen)}
     mine = {}
     for each in place.readable():
         with suppress(FileNotFoundError):  # the run has removed it meanwhile

@@ -16,9 +16,9 @@ from ..store.checkpoint import Checkpoint
 from ..store.locate import fault, run_of
 from ..store.store import Store
 from . import options
-from .formatting import echo, echo_json, table
+from .formatting import echo, echo_json, print_table
 from .keep import GRAMMAR, parse_keep
-from .ls import files
+from .ls import existing_files
 
 
 @click.command()
@@ -33,12 +33,12 @@ def command(run: str, keep: str, dry_run: bool, as_json: bool) -> None:
     Refused while the run may be going on: it prunes for itself.
     """
     rule = parse_keep(keep)
-    place = options.located(run)
+    place = options.locate_run(run)
     if place.single:
         raise UsageError(f"{run} is one checkpoint; prune takes a run's directory")
     store = Store(run_of(place))
     _require_measured(rule, store)
-    found = {c.path.name: (_row(c), files(c).values()) for c in store.checkpoints()}
+    found = {c.path.name: (_row(c), existing_files(c).values()) for c in store.checkpoints()}
     if dry_run:
         doomed = store.prunable(rule)
     else:
@@ -54,7 +54,7 @@ def command(run: str, keep: str, dry_run: bool, as_json: bool) -> None:
         "run": run,
         "dry_run": dry_run,
         "checkpoints": rows,
-        "freed_bytes": _freed(held for name, (_, held) in found.items() if name in gone),
+        "freed_bytes": _freed_bytes(held for name, (_, held) in found.items() if name in gone),
     }
     if as_json:
         echo_json(facts)
@@ -77,7 +77,7 @@ def _require_measured(rule: Rule, store: Store) -> None:
             )
 
 
-def _freed(gone: Iterable[Iterable[os.stat_result]]) -> int:
+def _freed_bytes(gone: Iterable[Iterable[os.stat_result]]) -> int:
     """Return the size of the files that have no name any more."""
     names = Counter(
         (facts.st_ino, facts.st_dev, facts.st_nlink, facts.st_size)
@@ -105,6 +105,6 @@ def _print(facts: dict[str, Any]) -> None:
             [goes if row["goes"] else "stays", row["name"], size_text, row["damaged"] or ""]
         )
     if rows:
-        table(("", "NAME", "SIZE", "DAMAGE"), rows, right=("SIZE",))
+        print_table(("", "NAME", "SIZE", "DAMAGE"), rows, right=("SIZE",))
     count = sum(row["goes"] for row in facts["checkpoints"])
     echo(f"{count} of {len(rows)} {removed}, {size(facts['freed_bytes'])} freed")

@@ -16,7 +16,7 @@ from .files import FORGOTTEN_S
 from .stale_files import REMOVE, StaleFile
 
 
-def find(place: Path) -> list[StaleFile]:
+def find_incomplete_copies(place: Path) -> list[StaleFile]:
     """Return the incomplete copies in the mirror `place` that no process will complete."""
     seen = RemoteRun(FolderPlace(place)).read_state()
     gone = {claim.attempt for claim in seen.claims if _is_gone(claim)}

@@ -87,7 +87,7 @@ class ChildTree(children.Child):
 
     def ended(self) -> bool:
         """Whether the command itself has ended; processes that it left may still run."""
-        self.look()
+        self.update()
         self._read()  # otherwise it would wait for space in the pipe
         return self.code is not None
 
@@ -101,8 +101,8 @@ class ChildTree(children.Child):
         """Send SIGKILL to one process that has a rank,
         and to no other; without ranks, to the command.
         """
-        ranks = sorted(processes.workers(self.pid, "RANK")) or [self.pid]
-        warden.send([ranks[int(which * len(ranks))]], signal.SIGKILL)
+        ranks = sorted(processes.rank_workers(self.pid, "RANK")) or [self.pid]
+        warden.send_signal([ranks[int(which * len(ranks))]], signal.SIGKILL)
 
     def finish(self) -> int:
         """End all of its processes that still run; return the command's exit status."""

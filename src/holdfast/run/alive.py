@@ -16,7 +16,7 @@ import xxhash
 
 from .. import disk, legible, modes, owner, scan
 from ..children import processes, steps
-from ..children.steps import Claimed
+from ..children.steps import StepSlot
 from ..cluster import job_leader
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def announce_memory(directory: Path, memory: Path, stacks: Path) -> None:
         disk.replace_with(directory / ANNOUNCED, [legible.json_bytes(facts) + b"\n"])
 
 
-def claim_slot(directory: Path, rank: int, world: int) -> Claimed | None:
+def claim_slot(directory: Path, rank: int, world: int) -> StepSlot | None:
     """Claim a slot of the supervisor in `directory`;
     None if it has none, or runs on another machine.
     """
@@ -62,13 +62,13 @@ def claim_slot(directory: Path, rank: int, world: int) -> Claimed | None:
         found = _ANNOUNCED.decode((directory / ANNOUNCED).read_bytes())
         if not _is_on_this_machine(found.owner):
             return None
-        slot = Claimed(Path(found.steps), rank, world)
+        slot = StepSlot(Path(found.steps), rank, world)
         with suppress(OSError):
-            slot.listens(_register_stack_signal(Path(found.stacks)))
+            slot.set_stack_signal(_register_stack_signal(Path(found.stacks)))
     except (OSError, *legible.UNREADABLE):
         return None
     if _is_debugged():
-        slot.debugged()
+        slot.note_debugger()
     return slot
 
 
@@ -98,7 +98,9 @@ def _register_stack_signal(stacks: Path) -> int:
     """
     if not _listening:
         taken = {
-            number for number in signal.valid_signals() if processes.knows(os.getpid(), number)
+            number
+            for number in signal.valid_signals()
+            if processes.has_disposition_for(os.getpid(), number)
         }
         if not hasattr(signal, "SIGRTMIN"):
             raise OSError("this system has no signals that nobody uses")
@@ -124,13 +126,13 @@ class Heartbeat(msgspec.Struct):
     """The signs of life of one attempt."""
 
     _position: Position
-    _slot: Claimed | None = None
+    _slot: StepSlot | None = None
 
     def connect(self, rank: int, world: int, *, private: bool = False) -> None:
         """Find the supervisor, and tell it that the run opens.
         With `private`, close its files to other users.
         """
-        directory = job_leader.supervisor()
+        directory = job_leader.supervisor_directory()
         if directory is not None:
             modes.inherit_mode(directory, of=directory / SUPERVISOR)
         if directory is not None and private:
@@ -141,7 +143,7 @@ class Heartbeat(msgspec.Struct):
     def mark_phase(self, phase: int) -> None:
         """Note that this phase begins, and how many steps are done."""
         if self._slot is not None:
-            self._slot.mark(phase, self._position.step)
+            self._slot.mark_phase(phase, self._position.step)
 
     def report_end(self) -> None:
         """Note that the run is over. The supervisor does not judge the process from now on."""

@@ -13,7 +13,7 @@ import msgspec
 from .. import scan
 from ..children import steps
 from ..cluster import job_leader
-from ..cluster.hold import HOLD, not_started
+from ..cluster.hold import HOLD, format_not_started
 from ..data.order import key
 from ..errors import Mismatch, Unreadable, UsageError
 from ..job import job
@@ -115,9 +115,9 @@ def _stop_if_on_hold(session: Session) -> None:
     """Stop before anything is restored if this is a batch job, and the run is on hold."""
     ranks, path = session.ranks, session.path
     if ranks.lead("hold", lambda: b"1" if job() is not None and scan.exists(path / HOLD) else b""):
-        if ranks.leads and (supervisor := job_leader.supervisor()) is not None:
-            job_leader.tell_run(supervisor, path)  # the hold file is there
-        journal_and_stop(session, "held", "held", not_started(path), requeues=False)
+        if ranks.leads and (supervisor := job_leader.supervisor_directory()) is not None:
+            job_leader.report_run_path(supervisor, path)  # the hold file is there
+        journal_and_stop(session, "held", "held", format_not_started(path), requeues=False)
 
 
 def _stop_if_relaunched(session: Session) -> None:

@@ -32,7 +32,7 @@ class SubmissionEntry(NamedTuple):
 
 def current_entry() -> SubmissionEntry:
     """Return the entry of this process, which is a batch job's."""
-    here, submitted = job(), job_leader.submission()
+    here, submitted = job(), job_leader.submission_directory()
     by = str(submitted) if submitted is not None else f"job {here.id if here is not None else ''}"
     # an argument that contains the job's own id, such as a log folder, counts as equal; a chain's
     # task has three ids
@@ -89,7 +89,7 @@ def require_same_entry(
         "or go on with this one on purpose: "
         f'Run(..., accept={{"{ARGUMENTS}"}})'
     )
-    job_leader.tell_refused(line)
+    job_leader.report_refusal(line)
     raise UsageError(line)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from .. import journal
 from ..cluster import bad_nodes, job_leader, other, slurm
 from ..cluster.bad_nodes import Death, Exclusion
-from ..cluster.cause import Heard, cause
+from ..cluster.cause import StopNotice, find_cause
 from ..cluster.requeue import Requeue
 from ..errors import ClusterError
 from ..job import Job
@@ -39,7 +39,7 @@ class JobEnding:
 
     def __post_init__(self) -> None:
         if self.job is not None and (
-            job_leader.supervisor() is not None or not job_leader.speaks(self.job)
+            job_leader.supervisor_directory() is not None or not job_leader.is_job_leader(self.job)
         ):
             self.job = None  # another process acts for the job
 
@@ -76,7 +76,11 @@ class JobEnding:
             return False
         self._asked_s = time.monotonic()
         try:
-            why = cause(Heard("SIGTERM", time.time()), self.job.restart_count, slurm.seen(self.job))
+            why = find_cause(
+                StopNotice("SIGTERM", time.time()),
+                self.job.restart_count,
+                slurm.job_status(self.job),
+            )
         except ClusterError:
             return False
         return why != "unclear"
@@ -85,22 +89,22 @@ class JobEnding:
         """Whether starts before this one were lost with this very node,
         and the job can do without it.
         """
-        node, events = bad_nodes.here(self._movable_job), self._journal_events()
-        died = bad_nodes.deaths(events)
-        return node in bad_nodes.excluded(died, time.time()) and self._can_avoid_node(
+        node, events = bad_nodes.node_of_job(self._movable_job), self._journal_events()
+        died = bad_nodes.deaths_in_journal(events)
+        return node in bad_nodes.nodes_to_exclude(died, time.time()) and self._can_avoid_node(
             node, events, died
         )
 
     def find_node_at_fault(self, tail: str) -> tuple[str, int]:
         """Return the node at fault for the death of a start, and `CommandAttempt.node_deaths`."""
         node, events, now_s = (
-            bad_nodes.at_fault(self.job, tail),
+            bad_nodes.find_node_at_fault(self.job, tail),
             self._journal_events(),
             time.time(),
         )
         if not node or self._movable_job is None:
             return node, 0
-        died = [*bad_nodes.deaths(events), Death(node, now_s)]
+        died = [*bad_nodes.deaths_in_journal(events), Death(node, now_s)]
         lately = sum(each.node == node and each.at_s >= now_s - bad_nodes.WITHIN_S for each in died)
         return node, lately if lately == 1 or self._can_avoid_node(node, events, died) else 0
 
@@ -120,7 +124,10 @@ class JobEnding:
         found, why = self._exclusion_after(events, died)
         if found is not None and node not in found.until_s:
             why = "it is required, or too few others are left, or too many seem bad"
-        elif self.job is not None and bad_nodes.ours(events, self.job.id)[node] >= bad_nodes.TRIES:
+        elif (
+            self.job is not None
+            and bad_nodes.count_own_exclusions(events, self.job.id)[node] >= bad_nodes.TRIES
+        ):
             why = "the job came back to it"
         elif self.place.count_events("requeued") >= self.limit:
             why = "it was requeued too often"
@@ -133,10 +140,13 @@ class JobEnding:
     ) -> tuple[Exclusion | None, str]:
         """Return the nodes to exclude in Slurm, if any; or why they are not known."""
         job, now_s = self._movable_job, time.time()
-        if job is None or not (bad_nodes.ours(events, job.id) or bad_nodes.excluded(died, now_s)):
+        if job is None or not (
+            bad_nodes.count_own_exclusions(events, job.id)
+            or bad_nodes.nodes_to_exclude(died, now_s)
+        ):
             return None, ""
         try:
-            return bad_nodes.exclusion(job, events, died, now_s), ""
+            return bad_nodes.plan_exclusion(job, events, died, now_s), ""
         except ClusterError as error:
             return None, str(error)
 
@@ -158,25 +168,29 @@ class JobEnding:
                 self.exit_code = 0
                 return f"job {self.job.id}: the next task of the array goes on"
             again = (
-                f"type: {job_leader.again(self.place.path)}"
+                f"type: {job_leader.resubmit_command(self.place.path)}"
                 if script is not None
                 else "submit it again"
             )
             return f"job {self.job.id}: it was the last task of the array; to go on, {again}"
         if not self.requeue:
-            todo = f". To go on, type: {job_leader.again(self.place.path)}" if script else ""
+            todo = (
+                f". To go on, type: {job_leader.resubmit_command(self.place.path)}"
+                if script
+                else ""
+            )
             return f"job {self.job.id} is not requeued: --no-requeue{todo}"
         signals.close()
         events = self._journal_events()
         carried = Requeue(
             self.job,
-            Heard(what, signals.told_unix_s or time.time()),
+            StopNotice(what, signals.told_unix_s or time.time()),
             self.place.record,
             self.place.count_events("requeued"),
             places,
             self.limit,
             script,
-            self._exclusion_after(events, bad_nodes.deaths(events))[0],
+            self._exclusion_after(events, bad_nodes.deaths_in_journal(events))[0],
         ).continue_job()
         if carried.how == "by its rule":
             self.exit_code = other.exit_code(self.job, what)

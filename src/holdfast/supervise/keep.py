@@ -13,7 +13,7 @@ from pathlib import Path
 from .. import journal, scan
 from ..apps.program import Program
 from ..apps.program import ProgramCheckpoint as Written
-from ..apps.take import FileState, looks, take
+from ..apps.take import FileState, copy_if_unchanged, file_states
 from ..children import processes
 from ..errors import Damaged, DiskError, NotFound, StoreError, UsageError
 from ..rules import Last
@@ -122,7 +122,7 @@ class ProgramStore:
         ):
             self._warn_if_never_settled(found)
             return None
-        if time.monotonic() - self._since_s < HELD_S and processes.writes(pids(), found.files):
+        if time.monotonic() - self._since_s < HELD_S and processes.any_writes(pids(), found.files):
             self._new_s = None
             return None
         return self._commit_if_it_fits(found, now)
@@ -155,7 +155,7 @@ class ProgramStore:
                 "perhaps not all of them: they are not used"
             )
             return None
-        return self._commit(left, looks(left.files), LEFT)
+        return self._commit(left, file_states(left.files), LEFT)
 
     def commit_initial_files(self, found: Written) -> None:
         """Commit the files with which the program would begin by itself, so that a start that fails
@@ -164,7 +164,7 @@ class ProgramStore:
         Raises:
             UsageError: another process is writing them.
         """
-        if self._commit(found, looks(found.files)) is None:
+        if self._commit(found, file_states(found.files)) is None:
             names = ", ".join(sorted(path.name for path in found.files)[:3])
             raise UsageError(
                 f"{names}: another process is writing there; stop it first. Nothing was started"
@@ -187,7 +187,7 @@ class ProgramStore:
         and the state of each; (None, ...) if there are none.
         """
         found = self._program.checkpoint()
-        now = looks(found.files) if found is not None else {}
+        now = file_states(found.files) if found is not None else {}
         return (found, now) if now and now != self._done else (None, {})
 
     def _has_settled(self, found: Written) -> bool:
@@ -236,7 +236,7 @@ class ProgramStore:
                     self.store.directory(step=step, note=note) as path,
                     self.store.claim().acting("keep a checkpoint"),
                 ):
-                    if not take(found, path) or looks(found.files) != now:
+                    if not copy_if_unchanged(found, path) or file_states(found.files) != now:
                         raise _ChangedDuringCopy
             except _ChangedDuringCopy:
                 self._seen = {}

@@ -55,12 +55,12 @@ def _list_ranks(numbers: Sequence[int]) -> str:
 
 def find_blocker(pids: Sequence[int], output: Output) -> str:
     """Return what blocks the command, if the system shows it."""
-    stopped = [pid for pid in pids if processes.stopped(pid)]
+    stopped = [pid for pid in pids if processes.is_stopped(pid)]
     if stopped:
         return f"process {stopped[0]} was stopped by a signal (kill -CONT {stopped[0]})"
     if output.is_reader_blocked:
         return "its output is full: nobody reads what `holdfast run` prints"
-    full = [pid for pid in pids if "pipe_write" in processes.waits_in(pid)]
+    full = [pid for pid in pids if "pipe_write" in processes.kernel_function_of(pid)]
     if full:
         return f"process {full[0]} waits to write into a pipe that nobody reads"
     return ""

@@ -17,7 +17,7 @@ from typing import Any
 
 from .. import disk, journal, modes, owner, scan
 from ..cluster import chain, script
-from ..cluster.chain import Earlier
+from ..cluster.chain import EarlierOwner
 from ..errors import NoSpace, UsageError
 from ..job import Job, job
 from ..journal import CLOSING, Event
@@ -277,7 +277,7 @@ def directory_name_for(command: Sequence[str]) -> str:
     """Return a name for the command. Within a job it contains the job's id, so that jobs do not
     share a directory.
     """
-    here, name = job(), script.name(command).strip(".") or "job"
+    here, name = job(), script.name_for_command(command).strip(".") or "job"
     return f"{name}-{here.id}" if here else name
 
 
@@ -285,9 +285,9 @@ def command_label(command: Sequence[str]) -> str:
     """Return the command's name for messages:
     the script or program as given, without its interpreter.
     """
-    name = script.name(command)
+    name = script.name_for_command(command)
     words = (word for word in command if not word.startswith("-"))
-    return next((word for word in words if script.name([word]) == name), command[0])
+    return next((word for word in words if script.name_for_command([word]) == name), command[0])
 
 
 def _enter_path(path: Path, begin: Event) -> SupervisorDirectory:
@@ -321,10 +321,10 @@ def _is_proven_gone(begin: Event) -> bool:
 def wait_for_earlier_tasks(directory: Path, here: Job | None) -> None:
     """Wait until the supervisors of earlier tasks of this array have ended in `directory`."""
     path = directory / JOURNAL
-    chain.await_turn(
+    chain.wait_for_earlier_tasks(
         directory,
         lambda: [
-            Earlier(begin.get("owner") or {}, partial(_close_journal, path, begin))
+            EarlierOwner(begin.get("owner") or {}, partial(_close_journal, path, begin))
             for begin in supervisors_maybe_alive(path)
         ],
         here,

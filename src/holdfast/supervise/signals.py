@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Self
 
 from ..children.child import SIGNALS
-from ..children.warden import adopt
+from ..children.warden import adopt_orphans
 
 # These mean "stop". SIGHUP (terminal closed) is passed on as SIGTERM, which more programs handle.
 STOPS = {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP}
@@ -41,12 +41,12 @@ class SignalInbox:
                 signal.signal(number, lambda *_: None)
         # ends a wait: what has happened meanwhile is looked at first
         signal.signal(signal.SIGCONT, lambda *_: None)
-        adopt(orphans=True)
+        adopt_orphans(orphans=True)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()  # this process is about to end with a known exit code
-        adopt(orphans=False)
+        adopt_orphans(orphans=False)
         signal.set_wakeup_fd(self._before)
         os.close(self._source)
         os.close(self._sink)

@@ -35,7 +35,7 @@ def observe_ranks(seen: list[SlotView]) -> list[Observation]:
             each.beats,
             steps.PHASES[each.phase],
             [(steps.PHASES[phase], seconds) for phase, seconds in each.ended],
-            excused=each.debugged or processes.traced(each.pid),
+            excused=each.debugged or processes.is_traced(each.pid),
         )
         for each in seen
     ]

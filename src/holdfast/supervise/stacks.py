@@ -20,7 +20,7 @@ from pathlib import Path
 
 from .. import disk, owner
 from ..children import processes, steps
-from ..children.warden import send
+from ..children.warden import send_signal
 from ..provenance import redact
 
 ANSWER_S, QUIET_S = 1.0, 0.05  # for one process's stacks to come, and to be whole
@@ -59,8 +59,8 @@ class StackMemory:
             number = numbers[pid] = signals.get(pid) or numbers.get(owner.parent(pid), 0)
             if (
                 time.monotonic() < until
-                and not processes.stopped(pid)
-                and not processes.traced(pid)
+                and not processes.is_stopped(pid)
+                and not processes.is_traced(pid)
             ):
                 answers = number and self._can_write_stacks(pid, number)
                 text = (
@@ -68,18 +68,22 @@ class StackMemory:
                     if answers
                     else _run_py_spy(pid, until - time.monotonic())
                 )
-            command = " ".join(redact(processes.command(pid)))
-            gpu = ON_GPU if processes.maps(pid, "/dev/nvidia") else ""
-            found[pid] = "\n".join(filter(None, [command, gpu, text.strip(), processes.shown(pid)]))
+            command = " ".join(redact(processes.command_line(pid)))
+            gpu = ON_GPU if processes.has_mapped(pid, "/dev/nvidia") else ""
+            found[pid] = "\n".join(
+                filter(None, [command, gpu, text.strip(), processes.describe_process(pid)])
+            )
         return found
 
     def _can_write_stacks(self, pid: int, number: int) -> bool:
         """Whether the process is a run or a fork of one, and catches the signal."""
-        return processes.maps(pid, steps.MEMORY) and processes.catch([pid], number)
+        return processes.has_mapped(pid, steps.MEMORY) and processes.any_catches_signal(
+            [pid], number
+        )
 
     def _request_stack(self, pid: int, number: int) -> str:
         disk.empty_shared(self._descriptor)
-        send([pid], number)
+        send_signal([pid], number)
         until, size, since = time.monotonic() + ANSWER_S, 0, time.monotonic()
         while time.monotonic() < until and not (size and time.monotonic() > since + QUIET_S):
             time.sleep(0.01)
@@ -94,7 +98,7 @@ def _run_py_spy(pid: int, limit_s: float) -> str:
     "" if there is no py-spy, or it may not look.
     """
     tool = shutil.which("py-spy") or shutil.which("py-spy", path=sysconfig.get_path("scripts"))
-    if tool is None or "python" not in processes.program(pid):
+    if tool is None or "python" not in processes.program_path(pid):
         return ""
     with suppress(OSError, subprocess.TimeoutExpired):
         words = [tool, "dump", "--nonblocking", "--pid", str(pid)]

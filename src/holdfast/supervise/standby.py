@@ -201,7 +201,7 @@ class Standby:
                 f"and waits; it holds {self._size >> 20} MiB"
             )
         child = waiting.ready.child
-        child.look()
+        child.update()
         return child.code is None and not child.gone
 
     def _has_gone_on(self) -> bool:

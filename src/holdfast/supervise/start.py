@@ -101,7 +101,7 @@ class CommandProcess:
             while not (child.gone and not self._has_pending_output(output)):
                 self._wait_for_event(child, output)
                 self._handle_signals(child)
-                child.look()
+                child.update()
                 if child.code is not None and self._ended_s is None:
                     self._ended_s = time.monotonic()
                 self._forward_signals(child)
@@ -224,9 +224,13 @@ class CommandProcess:
 
         For example, torchrun handles no SIGUSR1.
         """
-        group = processes.members(child.pid) if number in {signal.SIGUSR1, signal.SIGUSR2} else []
+        group = (
+            processes.group_members(child.pid) if number in {signal.SIGUSR1, signal.SIGUSR2} else []
+        )
         instead = (
-            group and not processes.catch(group, number) and processes.catch(group, signal.SIGTERM)
+            group
+            and not processes.any_catches_signal(group, number)
+            and processes.any_catches_signal(group, signal.SIGTERM)
         )
         return signal.SIGTERM if instead else number
 
@@ -237,8 +241,10 @@ class CommandProcess:
         young = time.monotonic() < child.began_s + min(self.listens_s, self.time.grace_s(came) / 3)
         if not young or number == signal.SIGINT:
             return False
-        group = processes.members(child.pid)
-        return not any(processes.catch(group, each) for each in {number, signal.SIGTERM})
+        group = processes.group_members(child.pid)
+        return not any(
+            processes.any_catches_signal(group, each) for each in {number, signal.SIGTERM}
+        )
 
     def _run_stop_command(self, child: Child, command: Sequence[str]) -> None:
         """Run, once, the command that the program's adapter returns for stopping it."""
@@ -287,7 +293,8 @@ class CommandProcess:
         """
         fell = self._handed and (child.code or 0) < 0
         if fell and any(
-            processes.handle_signal(processes.members(child.pid), number) for number in self._handed
+            processes.any_handles_signal(processes.group_members(child.pid), number)
+            for number in self._handed
         ):
             return
         if self._nudged_s is None:
@@ -309,14 +316,14 @@ class CommandProcess:
         """
         say("the command is told to save and end, if it still can")
         self._waiting.append(signal.SIGTERM)
-        warden.send(child.processes(), signal.SIGCONT)
+        warden.send_signal(child.processes(), signal.SIGCONT)
 
     @property
     def _is_hung(self) -> bool:
         return self.hangs is not None and bool(self.hangs.hung)
 
     def _check_command(self, child: Child, output: Output) -> None:
-        self.time.watch.look()
+        self.time.watch.poll_answers()
         # a stop has a limit of its own: the grace time
         watched = child.code is None and self.signals.told is None
         if watched and self.hangs is not None and self.hangs.check_hang(child.processes, output):

@@ -97,7 +97,7 @@ def read_queue() -> tuple[list[Queued] | None, str]:
     None if they are not known, and why if Slurm does not answer.
     """
     try:
-        return slurm.queue(), ""
+        return slurm.read_queue(), ""
     except Absent:
         return None, ""
     except ClusterError as error:
@@ -141,7 +141,7 @@ def run_status(place: RunDirectories, queued: Sequence[Queued] | None) -> Status
         output,
         _next_command(place, state, events, output, logs),
         mirrors.at_risk(mirrors.of_run(logs), saved.get("checkpoint")),
-        bad_nodes.told(events, time.time()),
+        bad_nodes.exclusions_in_force(events, time.time()),
         unsound.describe_newest(CheckpointIndex(place.run)) if place.run is not None else "",
     )
 
@@ -158,18 +158,21 @@ def _find_runs_at(path: Path, name: str, deep: int) -> Iterator[RunDirectories]:
             yield RunDirectories(
                 f"{name}/{directory.name}",
                 directory,
-                job_leader.run_of(directory),
+                job_leader.reported_run_path(directory),
                 submitted,
                 number,
             )
     elif sweep is not None:
         task = int(path.absolute().name.removeprefix(job_leader.TASK_DIRECTORY))
         yield RunDirectories(
-            name, path, job_leader.run_of(path), submission.submitted_jobs(sweep), task
+            name, path, job_leader.reported_run_path(path), submission.submitted_jobs(sweep), task
         )
     elif ours or scan.is_file(path / JOURNAL):
         yield RunDirectories(
-            name, path, job_leader.run_of(path) or _run_path(path), submission.submitted_jobs(path)
+            name,
+            path,
+            job_leader.reported_run_path(path) or _run_path(path),
+            submission.submitted_jobs(path),
         )
     elif (run := _run_path(path)) is not None:
         yield RunDirectories(name, None, run)
@@ -359,7 +362,7 @@ def _continue_command(place: RunDirectories, events: Sequence[Event]) -> str:
     if place.directory is None:
         return AS_BEFORE
     if job_leader.script_of(place.directory) is not None:
-        return job_leader.again(place.directory)
+        return job_leader.resubmit_command(place.directory)
     begin = next((event for event in reversed(events) if event["event"] == "begin"), {})
     # an older supervisor kept no options
     words, options = begin.get("command"), begin.get("options", [])

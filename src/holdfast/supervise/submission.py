@@ -162,7 +162,7 @@ def script_path(directory: Path) -> str:
 
 def output_path(text: str, job: str, task: str) -> str:
     """Return the path of the output of a script's job, as it is typed in this folder."""
-    named = {option.name: option.value or "" for option in sbatch.directives(text).options}
+    named = {option.name: option.value or "" for option in sbatch.parse_directives(text).options}
     path = os.path.join(named.get("chdir", ""), named.get("output", "slurm-%j.out"))
     path = path.replace("%a", task).replace("%x", named.get("job-name", ""))
     path = path.replace("%j", job).replace("%A", job.partition("_")[0])
@@ -177,7 +177,7 @@ def require_unfinished(directory: Path) -> None:
         UsageError: a job of this submission is in the queue, or its work is done.
         ClusterError: Slurm does not answer.
     """
-    there = next(filter(submitted_jobs(directory).includes, slurm.queue()), None)
+    there = next(filter(submitted_jobs(directory).includes, slurm.read_queue()), None)
     if there is not None:
         raise UsageError(
             f"{directory}: its job {there.job} is {there.state}, "
@@ -189,13 +189,17 @@ def require_unfinished(directory: Path) -> None:
         raise UsageError(f"{directory}: it is done; to run the command again all the same: {again}")
 
 
-def tasks_of(text: str) -> sweep.Tasks | None:
+def tasks_of(text: str) -> sweep.ArrayTasks | None:
     """Return the tasks of a sweep's script; None: it is no sweep."""
-    array = sbatch.last(sbatch.directives(text).options, "array")
-    return sweep.tasks(array.value or "") if array is not None and sweep.VARIABLE in text else None
+    array = sbatch.last_option(sbatch.parse_directives(text).options, "array")
+    return (
+        sweep.parse_tasks(array.value or "")
+        if array is not None and sweep.VARIABLE in text
+        else None
+    )
 
 
-def sweep_progress(directory: Path, tasks: sweep.Tasks) -> SweepProgress:
+def sweep_progress(directory: Path, tasks: sweep.ArrayTasks) -> SweepProgress:
     """Return which tasks of a sweep are done, which are in the queue, and which are neither.
 
     Raises:
@@ -203,7 +207,9 @@ def sweep_progress(directory: Path, tasks: sweep.Tasks) -> SweepProgress:
     """
     ours = submitted_jobs(directory)
     queued = {
-        int(each.task) for each in slurm.queue() if ours.includes(each) and each.task is not None
+        int(each.task)
+        for each in slurm.read_queue()
+        if ours.includes(each) and each.task is not None
     }
     done = {number for number in tasks.numbers if is_done(directory / f"{TASK_DIRECTORY}{number}")}
     waiting = [number for number in tasks.numbers if number in queued]

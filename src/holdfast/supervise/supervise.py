@@ -17,7 +17,7 @@ from .. import scan
 from ..apps.command import RUN_ME_AGAIN
 from ..apps.file import AppFile
 from ..apps.program import Program, ProgramExit
-from ..apps.take import looks
+from ..apps.take import file_states
 from ..cluster import bad_nodes, hold, job_leader, requeue
 from ..cluster.cause import BAD_NODE
 from ..cluster.notices import Notices, cloud
@@ -118,8 +118,8 @@ def supervise(
         **words,
         "cwd": str(working_directory()),
         "job": here._asdict() if here else None,
-        "node": bad_nodes.here(here) or None,
-        "hears": bad_nodes.hears(here) or None,
+        "node": bad_nodes.node_of_job(here) or None,
+        "hears": bad_nodes.receives_slurm_signals(here) or None,
     }
     open_closed_descriptors()
     with SignalInbox() as signals:
@@ -164,14 +164,18 @@ class _Supervisor:
                 if held is not None and self.job is not None:
                     self.place.close("stop", reason=judge.HELD, exit_code=RUN_ME_AGAIN)
                     ours = job_leader.script_of(self.place.path) is not None
-                    say(hold.not_started(held, job_leader.again(self.place.path) if ours else ""))
+                    say(
+                        hold.format_not_started(
+                            held, job_leader.resubmit_command(self.place.path) if ours else ""
+                        )
+                    )
                     return SupervisionOutcome(
                         RUN_ME_AGAIN, 0, "stop", judge.HELD, None, self.place.path
                     )
                 self.hangs = HangWatch(self.options.hangs, self.place.path, self.place.record)
                 around.callback(self.hangs.close)
                 if _is_held(self.place.path):  # a run prints this itself
-                    say(hold.on_hold(self.place.path))
+                    say(hold.format_hold_message(self.place.path))
                 chosen = self.options
                 self.job_end = JobEnding(
                     self.job, self.place, chosen.requeue, chosen.max_requeues, chosen.chain
@@ -195,7 +199,7 @@ class _Supervisor:
                 self.environment = {
                     **TORCHRUN,
                     **os.environ,
-                    **around.enter_context(job_leader.announced(self.place.path)),
+                    **around.enter_context(job_leader.announcing_supervisor(self.place.path)),
                 }
                 if self.options.standby:
                     self.standby = Standby(self.place.path, self._name, self.place.record)
@@ -248,7 +252,7 @@ class _Supervisor:
         settle_s = left.settle_s or 0.0
         quiet_s = (
             time.time()
-            - max((seen.mtime_ns for seen in looks(left.files).values()), default=0) / 1e9
+            - max((seen.mtime_ns for seen in file_states(left.files).values()), default=0) / 1e9
         )
         self._wait(min(settle_s - quiet_s, settle_s))
         self.kept.commit_left_file(left)

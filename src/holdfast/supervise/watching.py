@@ -98,8 +98,8 @@ class HangWatch:
         self._print_waiting_lines(output)
         seen = [
             each
-            for each in (self._memory.look() if self._memory is not None else [])
-            if processes.runs(each.pid)
+            for each in (self._memory.read_slots() if self._memory is not None else [])
+            if processes.is_running(each.pid)
         ]
         looks = self._observe_places(seen, pids, output)
         self._note_alive(looks, now)
@@ -128,7 +128,7 @@ class HangWatch:
         volume = output.bytes_written - self._own
         # to look at all processes costs a look at all of the machine
         silent = volume == self._counts.get(signs.OUTPUT)
-        return signs.observe_output(volume, traced=silent and any(map(processes.traced, pids())))
+        return signs.observe_output(volume, traced=silent and any(map(processes.is_traced, pids())))
 
     def _note_alive(self, looks: list[Observation], now: float) -> None:
         counts = {look.place: look.beats for look in looks}

@@ -48,7 +48,7 @@ class RunJournalReader:
     @property
     def run(self) -> Path | None:
         """The run's directory, as the run has reported it; None before that."""
-        return job_leader.run_of(self._place)
+        return job_leader.reported_run_path(self._place)
 
     def note_state_before(self) -> None:
         """Note the run's state before a start."""
@@ -65,7 +65,7 @@ class RunJournalReader:
 
     def read_outcome(self, began_unix_s: float) -> RunOutcome:
         """Return the results, in the run, of the start that began at `began_unix_s`."""
-        if refused := job_leader.take_refused(self._place):
+        if refused := job_leader.take_refusal(self._place):
             return RunOutcome(refused=refused)
         if (run := self.run) is None:
             return RunOutcome()
