@@ -132,9 +132,10 @@ bench-lock:
 docs-lock:
 	$(call pin,docs/requirements.lock,hatchling mkdocs-material 'mkdocstrings[python]' mkdocs-click ruff --editable .)
 
-# A broken link or an undocumented public name fails the build.
+# A broken link, an undocumented public name, or a question that the search does not answer fails the build.
 docs: $(DOCS)/.ready  ## the documentation as a site, in site/
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --site-dir site  # with --quiet it counts no warning
+	if command -v node >/dev/null; then node docs/finds.js site; else echo "not asked, since node is not here: the site's search"; fi
 
 $(DOCS)/.ready: docs/requirements.lock pyproject.toml
 	$(call build,$(DOCS),docs/requirements.lock)

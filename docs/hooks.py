@@ -1,8 +1,10 @@
-"""Hooks of mkdocs: check links out of docs/ and write them as paths; see that the API page has every public name."""
+"""Hooks of mkdocs: check links out of docs/, require every public name on the API pages, list the messages."""
 
+import ast
 import importlib
 import logging
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         name = path.relative_to(ROOT)
         return f"`{name}`" if text.strip("`") == str(name) else f"{text} (`{name}` in the repository)"
 
+    if page.file.src_uri.startswith("adr/0"):
+        page.meta["search"] = {"exclude": True}  # decisions are for those who change the code
+    if page.file.src_uri == "messages.md":
+        markdown += messages()
     if page.file.src_uri == "adr/README.md":
         markdown += "\n\n" + "\n".join(f"* [{titled(each)}]({each.name})" for each in sorted(here.glob("0*.md")))
     return OUTWARD.sub(spelled, MARKED.sub("```python", markdown))
@@ -41,19 +47,74 @@ def on_page_content(html: str, page: Any, **_: Any) -> str:
     return html
 
 
+MEANINGS = {
+    "UsageError": "An option, an argument or the script cannot be meant so. Nothing was changed.",
+    "NotFound": "There is no such checkpoint, run or file.",
+    "Damaged": "Bytes on the disk differ from what was committed. An older checkpoint is taken.",
+    "Untrusted": "The bytes are whole, and not signed by the key that was asked for, or of another run.",
+    "Mismatch": "The checkpoint and the live objects do not fit. Nothing was changed; the old code goes on.",
+    "StoreError": "A save, a copy or a removal failed. What was committed before is there.",
+    "DiskError": "The operating system refused. What was committed before is there.",
+    "Unreadable": "A file cannot be read now; nothing says that it is damaged. Try again, or on another node.",
+    "NoSpace": "Space, or a quota, is used up. The store is as it was before.",
+    "Superseded": "A later attempt owns the run. This process writes nothing more.",
+    "ClusterError": "The scheduler refused, or did not answer.",
+    "RanksError": "The processes of one run disagree, or one did not come in time.",
+    "NotFinite": "Weights are infinite or NaN, and `stop_on_nan` was asked for.",
+    "ChildError": "The drilled or supervised program failed for good.",
+}
+
+
+def messages() -> str:
+    """A section for each kind of error, with its exit code, and the messages that the source raises."""
+    errors = importlib.import_module("holdfast.errors")
+    found: dict[str, set[str]] = {kind: set() for kind in MEANINGS}
+    for path in sorted((ROOT / "src/holdfast").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and node.args:
+                kind = getattr(node.func, "id", getattr(node.func, "attr", ""))
+                text = re.sub(r"[… ]*…[… ]*…", "…", " ".join("".join(_text(node.args[0])).split()))
+                if kind in found and len(re.findall(r"\w{3,}", text)) > 0:
+                    found[kind].add(text.replace("`", "'"))
+    sections = [
+        f"## {kind} (exit code {getattr(errors, kind).exit_code}) {{ #{kind.lower()} }}\n\n{meaning}\n\n"
+        + "\n".join(f"* `{text}`" for text in sorted(found[kind], key=lambda text: text.lstrip("…: ").lower()))
+        for kind, meaning in MEANINGS.items()
+        if found[kind] or LOG.warning("messages.md: no message of %s was found", kind)
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _text(node: ast.expr) -> Iterator[str]:
+    """The constant parts of a string, with … for each of the others."""
+    if isinstance(node, ast.Constant):
+        yield str(node.value)
+    elif isinstance(node, ast.JoinedStr):
+        for each in node.values:
+            yield from _text(each)
+    elif isinstance(node, ast.BinOp):
+        yield from _text(node.left)
+        yield from _text(node.right)
+    elif isinstance(node, ast.IfExp):
+        yield from _text(node.body)
+    else:
+        yield "…"
+
+
 def titled(page: Path) -> str:
     """The first heading of `page`."""
     return page.read_text().partition("\n")[0].removeprefix("# ")
 
 
 def on_pre_build(**_: Any) -> None:
-    """Warn of each public name that the API page lacks, and of each that has no docstring."""
-    directives = re.findall(r"^::: (\S+)\n((?: {4}.*\n)*)", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
+    """Warn of each public name that the API pages lack, and of each that has no docstring."""
+    pages = "".join(page.read_text() for page in sorted((ROOT / "docs/api").glob("*.md")))
+    directives = re.findall(r"^::: (\S+)\n((?: {4}.*\n)*)", pages, re.MULTILINE)
     listed = {place.rpartition(".")[2] for place, _ in directives}
     for module in PUBLIC:
         for name in importlib.import_module(module).__all__:
             if name not in listed:
-                LOG.warning("%s.%s is public, and docs/api.md does not have it", module, name)
+                LOG.warning("%s.%s is public, and docs/api does not have it", module, name)
     source = griffe.GriffeLoader(search_paths=[ROOT / "src"])
     package = source.load("holdfast")
     source.resolve_aliases(external=False)

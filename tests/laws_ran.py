@@ -1,4 +1,4 @@
-"""A pytest plugin: a run of a whole folder of tests fails when a law of docs/guarantees.md that lies there did not run.
+"""A pytest plugin: a run of a whole folder of tests fails when a law of docs/evidence.md that lies there did not run.
 
 A law is named as `test_file.py::test_name`. It counts as proved when it passed for every parameter. One that was
 skipped is printed; where `CI` is set, or with `--every-law`, it fails the run, unless it needs a GPU, DMTCP or CRIU.
@@ -18,6 +18,7 @@ from sample import is_asked
 
 FOLDERS = ("fast", "slow", "prove", "frameworks")
 LAW = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
+HEADS = {"proved by", "---"}
 ROW = re.compile(r"^\|(?P<cells>.*)\|\s*$", re.MULTILINE)
 INSIDE: dict[type, str] = {ast.ClassDef: "body", ast.ImportFrom: "names"}
 ENDED = 0, 1, 5  # exit statuses of a run that came to its end: all passed, some failed, nothing collected
@@ -32,10 +33,10 @@ class Law(NamedTuple):
 
 
 def rows(text: str) -> dict[str, list[Law]]:
-    """Each row of the page's first table, by its first cell, with the laws that its last cell names."""
-    table, _, _ = text.partition("\n## ")
-    cells = [[cell.strip() for cell in row["cells"].split("|")] for row in ROW.finditer(table)]
-    return {first: [Law(*each) for each in LAW.findall(last)] for first, *_, last in cells[2:]}
+    """Each row of the page's tables of laws, by its first cell, with the laws that its last cell names."""
+    tables, _, _ = text.partition("\n## What was counted")
+    cells = [[cell.strip() for cell in row["cells"].split("|")] for row in ROW.finditer(tables)]
+    return {first: [Law(*each) for each in LAW.findall(last)] for first, *_, last in cells if last not in HEADS}
 
 
 @cache
@@ -57,7 +58,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput") or config.option.collectonly:
         return  # a worker of pytest-xdist: its reports come to the process that started it
-    page = config.rootpath / "docs" / "guarantees.md"
+    page = config.rootpath / "docs" / "evidence.md"
     laws = set().union(*rows(page.read_text(encoding="utf-8")).values()) if page.exists() else set()
     word = config.getoption("sample", None)
     found = {law: folder for folder in _whole(config) for law in laws & defined(folder)}
@@ -132,7 +133,7 @@ class _Ran:
         if exitstatus not in ENDED:
             return
         unproved = self.unproved()
-        count = f"{len(self.wanted) - len(unproved)} of {len(self.wanted)} laws of docs/guarantees.md ran and passed"
+        count = f"{len(self.wanted) - len(unproved)} of {len(self.wanted)} laws of docs/evidence.md ran and passed"
         terminalreporter.section(count)
         for law, why in sorted(unproved.items()):
             terminalreporter.write_line(f"NOT PROVED {law}: {why}")

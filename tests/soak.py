@@ -166,7 +166,7 @@ def soaked(seed: int, hours: float, count: int | None, only: str = "") -> Iterat
 
 
 def line(found: dict[str, Any]) -> str:
-    """The result in a sentence, as docs/guarantees.md has it."""
+    """The result in a sentence, as docs/evidence.md has it."""
     told = found["kinds"]
     tests = sum(kind["cases"] for name, kind in told.items() if name not in SERIES)
     series = "".join(f", {told[name]['cases']:,} {name}{_spread(told[name])}" for name in SERIES if name in told)
@@ -197,7 +197,7 @@ def main() -> None:
     chosen = parser.parse_args()
     if not any(chosen.only in name for name in kinds(0)):
         parser.error(f"--only {chosen.only}: no kind has that in its name; they are {', '.join(kinds(0))}")
-    page = ROOT / "docs" / "guarantees.md"
+    page = ROOT / "docs" / "evidence.md"
     found: dict[str, Any] = {}
     for found in soaked(chosen.seed, chosen.hours, chosen.count, chosen.only):
         chosen.out.write_text(json.dumps(found, indent=2) + "\n")

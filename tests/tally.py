@@ -2,7 +2,7 @@
 
 A test asks for the fixture `tally` and calls it once it knows: `tally("The disk is full", tried=90, observed=84)`. The
 counts are printed as a table. With `--tally=FILE` they are kept there for each test, with the commit and the date, and
-docs/guarantees.md gets the sums; a test that did not pass is kept as failed. `make prove` begins the file anew.
+docs/evidence.md gets the sums; a test that did not pass is kept as failed. `make prove` begins the file anew.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PROVED, SOAKED, PAGE = (ROOT / "docs" / name for name in ("proved.json", "soak.json", "guarantees.md"))
+PROVED, SOAKED, PAGE = (ROOT / "docs" / name for name in ("proved.json", "soak.json", "evidence.md"))
 BEGIN, END = "<!-- counted -->\n", "<!-- /counted -->\n"
 HEAD = "| fault | tried | happened | survived | |\n|---|---:|---:|---:|---|\n"
 
@@ -61,7 +61,7 @@ def sums(proved: dict[str, Any], soaked: dict[str, Any]) -> dict[str, Count]:
 
 
 def table(proved: dict[str, Any], soaked: dict[str, Any]) -> str:
-    """The sums as docs/guarantees.md has them, and when they were counted."""
+    """The sums as docs/evidence.md has them, and when they were counted."""
     rows = [
         f"| {fault} | " + "".join(f"{each:,} | " for each in count) + ("|" if count.holds else "**not all** |")
         for fault, count in sorted(sums(proved, soaked).items())
@@ -73,7 +73,7 @@ def table(proved: dict[str, Any], soaked: dict[str, Any]) -> str:
 
 
 def write_page() -> None:
-    """Renew the table in docs/guarantees.md from the two files of results."""
+    """Renew the table in docs/evidence.md from the two files of results."""
     before, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     PAGE.write_text(before + begin + table(read(PROVED), read(SOAKED)) + end + after, encoding="utf-8")

@@ -111,6 +111,21 @@ class AnyOf(_Joins, frozen=True):
 Rule = Last | Best | Every | Within | AnyOf
 
 
+def spelled(rule: Rule) -> str:
+    """Return the rule as a user writes it in Python: `Last(3) | Best('val_acc', max)`."""
+    return " | ".join(map(_spelled, parts(rule)))
+
+
+def _spelled(rule: Rule) -> str:
+    match rule:
+        case Best(metric, direction, n):
+            return f"Best({metric!r}, {direction.__name__}, {n})"
+        case Last(value) | Within(value):
+            return f"{type(rule).__name__}({value!r})"
+    given = {name: value for name, value in msgspec.structs.asdict(rule).items() if value}
+    return f"{type(rule).__name__}({', '.join(f'{name}={given[name]!r}' for name in given)})"
+
+
 class Whole(msgspec.Struct, frozen=True):
     """How often unchanged bytes are written anew:
     at most so many checkpoints share one file, and damage to it.

@@ -1,27 +1,51 @@
-"""The terminal: lines that report what Holdfast did,
-and a progress line. Nothing here raises into a training loop.
+"""The terminal: lines that report what Holdfast did, through the logger "holdfast", and a progress
+line. Nothing here raises into a training loop.
+
+    logging.getLogger("holdfast").setLevel(logging.ERROR)  # silence
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
+import warnings
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any, Self, TextIO
 
-from .legible import printable
+from .legible import duration, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 REFRESH_S = 0.2
+LOG_S = 600.0  # between two lines of progress where no terminal is
 ERASE = "\r\x1b[2K"
-BAR_COLUMNS = 24
+BAR_COLUMNS = 10
+PACE_DRAWN = 50  # how many draws the pace is measured over
 
-
+LOGGER = logging.getLogger("holdfast")
 _rank = 0
+
+
+class _ToStderr(logging.Handler):
+    """Writes a record to what sys.stderr is now, as one line that begins with our name."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        rank, warning = getattr(record, "rank", 0), record.levelno >= logging.WARNING
+        where = f"rank {rank}: " if rank else ""
+        line = f"{where}{'warning: ' if warning else ''}{record.getMessage()}"
+        _write(sys.stderr, f"holdfast: {line}\n")
+
+
+if not LOGGER.handlers:  # else whoever imports Holdfast has decided
+    LOGGER.addHandler(_ToStderr())
+    LOGGER.propagate = False
+if LOGGER.level == logging.NOTSET:
+    LOGGER.setLevel(logging.WARNING if os.environ.get("HOLDFAST_QUIET") else logging.INFO)
 
 
 def set_rank(rank: int) -> None:
@@ -31,17 +55,35 @@ def set_rank(rank: int) -> None:
 
 
 def say(line: str) -> None:
-    """Write `holdfast: <line>` to stderr.
-    Does nothing when stderr is closed, and on ranks above 0.
-    """
+    """Log `line`, by default as `holdfast: <line>` to stderr. Does nothing on ranks above 0."""
     if _rank == 0:
-        _write(sys.stderr, f"holdfast: {printable(line)}\n")
+        LOGGER.info("%s", printable(line))
 
 
 def warn(line: str) -> None:
-    """Write `line` as a warning."""
-    where = f"rank {_rank}: " if _rank else ""
-    _write(sys.stderr, f"holdfast: {where}warning: {printable(line)}\n")
+    """Log `line` as a warning, with the rank's number."""
+    LOGGER.warning("%s", printable(line), extra={"rank": _rank})
+
+
+def answer(line: str) -> None:
+    """Write `holdfast: <line>` to stderr past all buffers: for a signal handler, which may have
+    interrupted a write to the same stream. Does nothing on ranks above 0.
+    """
+    if _rank or not LOGGER.isEnabledFor(logging.INFO):
+        return
+    if type(sys.stderr).__module__.startswith("ipykernel"):
+        say(line)  # its descriptor 2 is the server's terminal
+    else:
+        with suppress(OSError, ValueError, AttributeError):
+            number = sys.stderr.fileno()
+            begin = ERASE if os.isatty(number) else ""
+            os.write(number, f"{begin}holdfast: {printable(line)}\n".encode())
+
+
+def log_line(line: str) -> None:
+    """Log `line` where no progress line shows the same."""
+    if not isinstance(sys.stderr, _Wiping):
+        say(line)
 
 
 def tell(line: str) -> None:
@@ -82,8 +124,8 @@ def relay(number: int, data: bytes) -> bool:
 
 
 class ProgressLine:
-    """A progress line at the bottom of the terminal; silent when stderr is not one, in CI, and in a
-    notebook.
+    """A progress line at the bottom of the terminal, or under a notebook's cell. Where neither is,
+    one line every ten minutes.
 
     The line has no thread and hides no cursor: a process killed at any instant leaves the terminal
     usable, and a worker forked at any instant inherits no lock. It is wiped before anything is
@@ -93,8 +135,11 @@ class ProgressLine:
 
     def __init__(self) -> None:
         self._console: Console | None = None
+        self._cell: Any = None  # IPython's handle of the line under a cell
         self._facts: dict[str, Any] = {"metrics": {}}
         self._drawn_at = -REFRESH_S
+        self._logged_at = time.monotonic()
+        self._passed: deque[tuple[float, int]] = deque(maxlen=PACE_DRAWN)  # when, how many passes
         self._drawn = False
         self._unfinished = False  # the program's own last write ended without a newline
         self._wiping: dict[str, _Wiping] = {}  # replacements of sys.stdout and sys.stderr
@@ -111,27 +156,36 @@ class ProgressLine:
             }
             self._wiping = {name: _Wiping(stream, self) for name, stream in terminals.items()}
             vars(sys).update(self._wiping)
+        else:
+            self._cell = _cell()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def update(self, *, metrics: Mapping[str, float] | None = None, **position: int | None) -> None:
+    def update(self, *, metrics: Mapping[str, float] | None = None, **facts: float | None) -> None:
         """Note the given values and draw them, at most five times a second.
 
-        Names: step, total, epoch (from 0), epochs.
+        Names: step, total, epoch (from 0), epochs; batch, batches (of this epoch); saved_s (when
+        the last save was durable, by the monotonic clock).
         """
-        if self._console is None:
-            return
-        self._facts.update({name: value for name, value in position.items() if value is not None})
+        self._facts.update({name: value for name, value in facts.items() if value is not None})
         self._facts["metrics"].update(metrics or {})
         now = time.monotonic()
-        if now - self._drawn_at >= REFRESH_S:
-            self._drawn_at = now
-            line = _line(self._console, self._facts)
+        if now - self._drawn_at < REFRESH_S:
+            return
+        self._drawn_at = now
+        self._passed.append((now, _passes(self._facts)[0]))
+        if self._console is not None:
+            line = _coloured(self._console, _cells(self._facts, self._passed))
             if not self._unfinished:
                 _write(self._console.file, f"{ERASE}{line}\r")
                 self._drawn = True
+        elif self._cell is not None:
+            self._cell.update({"text/plain": _plain(self._facts, self._passed)}, raw=True)
+        elif now - self._logged_at >= LOG_S:
+            self._logged_at = now
+            say(_plain(self._facts, self._passed))
 
     def wipe_before(self, text: str) -> None:
         """Wipe the line, since the program is about to write `text`."""
@@ -191,26 +245,68 @@ def _write(stream: IO[str] | None, text: str) -> None:
             stream.flush()
 
 
-def _line(console: Console, facts: Mapping[str, Any]) -> str:
-    """Return `facts` as one line, cut to the terminal's width, with colours where it has them."""
+def _cell() -> Any:
+    """Begin a line under the notebook's cell that runs; None where no notebook is."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if getattr(shell, "kernel", None) is None:
+        return None
+    from IPython import display
+
+    # a stop is a SystemExit: in a notebook it ends the cell, and nobody has to exit
+    warnings.filterwarnings("ignore", message="To exit: use")
+    begin: Any = display.display
+    return begin({"text/plain": ""}, raw=True, display_id=True)
+
+
+def _passes(facts: Mapping[str, Any]) -> tuple[int, int | None]:
+    """How many passes of the loop's body are done, and how many it has in all, if that is known."""
+    epoch, batches = facts.get("epoch", 0), facts.get("batches")
+    if batches and "batch" in facts:
+        epochs = facts.get("epochs")
+        return epoch * batches + facts["batch"], epochs and epochs * batches
+    return facts.get("step", 0), facts.get("total")
+
+
+def _cells(facts: Mapping[str, Any], passed: deque[tuple[float, int]]) -> list[tuple[str, str]]:
+    """The cells of the line, each with its style. The last ones are the first to be cut."""
+    cells = []
+    if "epoch" in facts:
+        of = f"/{facts['epochs']}" if "epochs" in facts else ""
+        cells.append((f"epoch {facts['epoch'] + 1}{of}", ""))
+    word, done, total = "step ", facts.get("step"), facts.get("total")
+    if facts.get("batches") and "batch" in facts:
+        word, done, total = "", facts["batch"], facts["batches"]
+    if total and done is not None:
+        full, half = divmod(min(2 * BAR_COLUMNS, 2 * BAR_COLUMNS * done // total), 2)
+        cells += [("━" * full + "╸" * half, "green"), ("─" * (BAR_COLUMNS - full - half), "dim")]
+    if done is not None:
+        cells.append((f"{word}{done}" + (f"/{total}" if total else ""), ""))
+    (first_s, first), (last_s, last) = passed[0], passed[-1]
+    if last > first and last_s - first_s >= 1:
+        pass_s = (last_s - first_s) / (last - first)
+        cells.append((f"{1 / pass_s:.3g}/s" if pass_s < 1 else f"{pass_s:.3g} s each", ""))
+        if (whole := _passes(facts)[1]) is not None:
+            left_s = max(0, whole - last) * pass_s
+            form = "%H:%M" if left_s < 20 * 3600 else "%a %H:%M" if left_s < 6 * 86400 else "%F"
+            cells.append((f"ends {time.strftime(form, time.localtime(time.time() + left_s))}", ""))
+    cells += [(f"{printable(name)} {value:.4g}", "") for name, value in facts["metrics"].items()]
+    if facts.get("saved_s"):
+        cells.append((f"saved {duration(round(time.monotonic() - facts['saved_s']))} ago", ""))
+    return cells
+
+
+def _plain(facts: Mapping[str, Any], passed: deque[tuple[float, int]]) -> str:
+    cells = [text for text, _ in _cells(facts, passed) if text and text[0] not in "━╸─"]
+    return "  ".join(cells)
+
+
+def _coloured(console: Console, cells: list[tuple[str, str]]) -> str:
+    """Return the cells as one line, cut to the terminal's width, with colours where it has them."""
     from rich.text import Text
 
-    cells = [Text(f"{printable(name)} {value:.4g}") for name, value in facts["metrics"].items()]
-    if facts.get("total") and "step" in facts:
-        done = min(BAR_COLUMNS, BAR_COLUMNS * facts["step"] // facts["total"])
-        cells.insert(0, Text.assemble(("━" * done, "green"), ("━" * (BAR_COLUMNS - done), "dim")))
-    if "step" in facts:
-        cells.insert(
-            0, Text(f"step {facts['step']}" + (f"/{facts['total']}" if "total" in facts else ""))
-        )
-    if "epoch" in facts:
-        cells.insert(
-            0,
-            Text(
-                f"epoch {facts['epoch'] + 1}" + (f"/{facts['epochs']}" if "epochs" in facts else "")
-            ),
-        )
-    line = Text("  ").join(cells)
+    line = Text()
+    for text, style in cells:
+        line.append("" if not line or style == "dim" else "  ").append(text, style)
     line.truncate(max(console.width - 1, 1), overflow="ellipsis")  # the last column would wrap
     with console.capture() as captured:
         console.print(line, end="")

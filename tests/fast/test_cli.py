@@ -26,7 +26,8 @@ import torch
 from command_runs import finished, flip, save, state
 from holdfast.cli import COMMANDS, EXAMPLES, GROUPS, commands
 from holdfast.cli.verify import verify_checkpoint
-from holdfast.rules import Last
+from holdfast.rules import Best, Every, Last
+from holdfast.run.run import Run
 from holdfast.store import format
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.locate import again, fault
@@ -417,6 +418,26 @@ def test_prune_removes_what_the_rule_does_not_keep_and_gives_the_run_back(run):
     save(store := Store(run), 40)
     store.close()
     assert [1, 1] == [asked("prune", run, "--keep", "Last(2)")["checkpoints"][0]["goes"], len(store.checkpoints()) - 1]
+
+
+def test_prune_takes_the_runs_own_rule_and_empties_the_quarantine(tmp_path):
+    """The rule of the newest start. With --quarantine alone nothing else goes; what goes has its size."""
+    root = tmp_path / "run"
+    for end, rule in ((2, Last(3)), (4, Last(2) | Best("loss", min))):
+        with Run(root, {"x": np.zeros(100)}, keep=rule, every=Every(steps=1)) as run:
+            for step in run.steps(end):
+                run.log(loss=float(step))
+    with closing(store := Store(root)):
+        store.save({"x": np.zeros(100)}, step=5)
+        store.quarantine(store.latest(), "damaged")
+    before = [each["name"] for each in asked("ls", root)["checkpoints"]]
+    facts = asked("prune", root, "--quarantine", "--dry-run")
+    assert (None, [], 1) == (facts["rule"], facts["checkpoints"], len(facts["quarantine"]))
+    assert facts["freed_bytes"] == facts["quarantine"][0]["size_bytes"] > 800
+    assert "1 in quarantine removed" in done("prune", root, "--quarantine")
+    assert [] == [*(root / "quarantine").iterdir()]
+    assert before == [each["name"] for each in asked("ls", root)["checkpoints"]]
+    assert "Last(2) | Best('loss', min, 1)" == asked("prune", root)["rule"]
 
 
 def test_bytes_on_disk_are_those_of_the_files_that_are_there(tmp_path):

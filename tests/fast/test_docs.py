@@ -76,8 +76,15 @@ def test_the_page_of_the_frameworks_has_the_lowest_and_the_highest_versions_that
 
 
 def test_the_page_says_what_the_last_soak_has_found():
-    """The line of docs/guarantees.md is made from docs/soak.json, whose every kind has an answer."""
+    """The line of docs/evidence.md is made from docs/soak.json, whose every kind has an answer."""
     found = json.loads((ROOT / "docs/soak.json").read_text())
     assert found["kinds"]
     assert all(kind["cases"] or kind["untried"] or kind["failed"] for kind in found["kinds"].values())
-    assert f"<!-- soak -->\n{soak.line(found)}\n" in (ROOT / "docs/guarantees.md").read_text()
+    assert f"<!-- soak -->\n{soak.line(found)}\n" in (ROOT / "docs/evidence.md").read_text()
+
+
+def test_every_variable_of_the_environment_stands_on_its_page():
+    """Each HOLDFAST_ variable that the source names, and no other."""
+    text = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    page = (ROOT / "docs/environment.md").read_text()
+    assert {*re.findall(r"_?HOLDFAST_[A-Z_]+[A-Z]", text)} == {*re.findall(r"_?HOLDFAST_[A-Z_]+[A-Z]", page)}

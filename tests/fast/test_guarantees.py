@@ -1,4 +1,4 @@
-"""docs/guarantees.md names the laws that prove each row: each of them exists."""
+"""docs/evidence.md names the laws that prove each row: each of them exists."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import tally
 from laws_ran import FOLDERS, Law, defined, rows
 
 ROOT = Path(__file__).parents[2]
-ROWS = rows((ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8"))
+ROWS = rows((ROOT / "docs" / "evidence.md").read_text(encoding="utf-8"))
 
 
 def test_every_row_names_laws_and_each_is_a_test():
@@ -48,3 +48,17 @@ PAGE = """
 def test_rows_are_read_as_they_stand():
     """By their first cell, and a row may name no law."""
     assert rows(PAGE) == {"a": [Law("test_one.py", "test_law")], "c": []}
+
+
+def test_each_guarantee_leads_to_the_laws_that_prove_it():
+    """Each row of docs/guarantees.md links to a section of the evidence; each section but the last has such a row."""
+    evidence = (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
+    tables, _, _ = evidence.partition("\n## What was counted")
+    sections = {
+        heading: rows(text) for heading, _, text in (each.partition("\n") for each in tables.split("\n## ")[1:])
+    }
+    linked = re.findall(
+        r"^\| \[([^]]+)\]\(evidence\.md#", (ROOT / "docs" / "guarantees.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert linked == list(sections)[:-1]
+    assert [heading for heading in sections if not any(sections[heading].values())] == []

@@ -45,7 +45,7 @@ def asked(*words):
 
 
 def told(*words):
-    return {each["name"]: each for each in json.loads(asked(*words, "--json"))}
+    return {each["name"]: each for each in json.loads(asked(*words, "--json"))["runs"]}
 
 
 def job(number, restart=0, task=None):

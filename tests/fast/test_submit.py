@@ -96,6 +96,7 @@ def test_the_answer_can_be_read_by_programs(place):
     """--json."""
     result = submit("--chain", 3, "--json", "--run", "runs/x", "-t", "60", "--", "python", "train.py")
     assert {
+        "version": 1,
         "job": "4711",
         "script": "runs/x/job.sh",
         "output": "runs/x/slurm-4711.out",

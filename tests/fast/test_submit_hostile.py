@@ -107,7 +107,7 @@ def test_an_sbatch_that_did_not_answer_may_have_submitted(place):
     )
     is_refused(place, ["--continue", ".holdfast/train-1"], "its job 4712 is PENDING")
     told = invoke("status", ".holdfast/train-1", "--json")
-    assert ("queued", "4712") == tuple(json.loads(told.stdout)[0][name] for name in ("state", "job"))
+    assert ("queued", "4712") == tuple(json.loads(told.stdout)["runs"][0][name] for name in ("state", "job"))
 
 
 def test_a_job_of_another_cluster_is_refused(place, monkeypatch):

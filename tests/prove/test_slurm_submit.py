@@ -298,7 +298,9 @@ def test_a_sweep_runs_each_task_in_a_run_of_its_own_and_requeues_it_alone(slurm,
     job, _ = submit(slurm, place, "--lead", 8, "--array", "0-4:2%2", "--", "python", "train.py", STEPS, "{task}")
     outputs = {task: place / f".holdfast/train-1/slurm-{job}_{task}.out" for task in (0, 2, 4)}
     until_resumed(slurm, outputs[0], 1)
-    told = {each["name"]: each for each in json.loads(call(slurm, place, "status", "--json", ".holdfast").stdout)}
+    told = {
+        each["name"]: each for each in json.loads(call(slurm, place, "status", "--json", ".holdfast").stdout)["runs"]
+    }
     assert "running" == told["train-1/task-0"]["state"]
     assert ("queued", "JobArrayTaskLimit") == (told["train-1/task-4"]["state"], told["train-1/task-4"]["why"])
     end_in(slurm, f"{job}_0", 5)
@@ -310,7 +312,7 @@ def test_a_sweep_runs_each_task_in_a_run_of_its_own_and_requeues_it_alone(slurm,
     slurm.until(lambda: "exit 3" in text(outputs[4]))
     gone(slurm, job)
     assert 1 == text(outputs[2]).count("(attempt ")
-    told = {each["name"]: each for each in json.loads(call(slurm, place, "status", "--json").stdout)}
+    told = {each["name"]: each for each in json.loads(call(slurm, place, "status", "--json").stdout)["runs"]}
     assert ["done", "done", "failed"] == [told[f"train-1/task-{task}"]["state"] for task in (0, 2, 4)]
     assert ["time limit", "done"] == [start["cause"] for start in told["train-1/task-0"]["starts"]]
     (place / "fails-4").unlink()
@@ -338,7 +340,7 @@ def test_a_sweep_over_a_file_of_commands(slurm, place):
         slurm.until(lambda task=task, steps=steps: f"{task} {final(steps)}" in text(outputs[task]), 300)
     gone(slurm, job)
     assert [1, 0] == [text(outputs[task]).count("resumes at") for task in (1, 2)]
-    told = {each["name"]: each for each in json.loads(call(slurm, place, "status", "--json").stdout)}
+    told = {each["name"]: each for each in json.loads(call(slurm, place, "status", "--json").stdout)["runs"]}
     assert [["requeued", "done"], ["done"]] == [
         [start["cause"] for start in told[f"runs-1/task-{task}"]["starts"]] for task in (1, 2)
     ]

@@ -70,3 +70,13 @@ def test_code_in_the_documents_runs(tmp_path):
         timeout=240,
     )
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+
+
+def test_what_is_missing_in_a_checkpoint_by_hand_is_as_the_page_says(tmp_path):
+    """docs/why.md: only the last of its five checkpoints resumes exactly."""
+    page = (ROOT / "docs/why.md").read_text()
+    [(program, printed)] = re.findall(
+        r"^```python program\n(.*?)^```\n\n```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE
+    )
+    run = subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path, capture_output=True, text=True)
+    assert printed == run.stdout

@@ -32,7 +32,7 @@ def answer(place: Path, text: str, *options: str) -> tuple[int, str]:
     (place / "docs").mkdir(exist_ok=True)
     (place / "tests" / "fast").mkdir(parents=True, exist_ok=True)
     (place / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '-p no:cacheprovider'\n")
-    (place / "docs" / "guarantees.md").write_text(PAGE)
+    (place / "docs" / "evidence.md").write_text(PAGE)
     (place / "tests" / "conftest.py").write_text(
         f"import sys\nsys.path.append({str(ROOT / 'tests')!r})\npytest_plugins = ['sample', 'laws_ran']\n"
     )
@@ -45,7 +45,7 @@ def answer(place: Path, text: str, *options: str) -> tuple[int, str]:
 def says(place, text, *options):
     """The exit status, and of which laws it says that they were not proved."""
     code, output = answer(place, text, *options)
-    assert ("laws of docs/guarantees.md ran and passed" in output) == ("-k" not in options)
+    assert ("laws of docs/evidence.md ran and passed" in output) == ("-k" not in options)
     return code, [law for law in (LAW, INSIDE) if law in output]
 
 

@@ -64,6 +64,28 @@ def test_a_second_interrupt_leaves_at_once(tmp_path):
     assert [] == names(tmp_path / "run")
 
 
+def test_ctrl_c_is_answered_at_once(tmp_path):
+    """It says which step is finished, how long that takes, and what a second one costs, before the step is over."""
+    train = script(
+        tmp_path,
+        """
+        import time
+        with new_run(RUN, toy, every=None) as run:
+            for step in run.steps(4):
+                if step == 1:
+                    run.save()
+                time.sleep(2.2 if step < 3 else 0)
+                if step == 3:
+                    send("INT")
+                    print("after the signal", file=sys.stderr, flush=True)
+        """,
+    )
+    ended = launch(train)
+    told = "holdfast: SIGINT: finishing step 4 (about 2 s), then saving. Ctrl-C again: stop now and lose "
+    assert 75 == ended.code, ended
+    assert [told + "1 step and this one", "after the signal"] == ended.err.splitlines()[2:4]
+
+
 def test_timeout_that_signals_child_and_group_costs_no_save(tmp_path):
     """It ends with what `timeout` says of a program that it stopped, and everything is saved."""
     train = script(
@@ -235,7 +257,7 @@ def test_a_terminal_shows_progress(tmp_path):
     """Epoch, step and the last metrics; wiped at the end."""
     written = on_a_terminal(script(tmp_path, SLOW))
     assert "epoch 1/2" in written
-    assert "step " in written
+    assert "1/3" in written
     assert "loss 0.125" in written
     assert written.rstrip().endswith("done")
 

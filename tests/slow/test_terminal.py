@@ -188,3 +188,72 @@ with ProgressLine() as progress:
 assert sys.stdout is mine and sys.stderr is err
 """
     on_a_terminal(script)
+
+
+AT_A_PACE = """
+import time
+from holdfast import terminal
+began = time.monotonic()
+with terminal.ProgressLine() as progress:
+    for batch in range(1, 31):
+        progress.update(batch=batch, batches=44, epoch=1, epochs=4, saved_s=began, metrics={"loss": 2.05})
+        time.sleep(0.05)
+"""
+
+
+def test_progress_tells_the_place_in_the_epoch_the_pace_the_end_and_the_last_save():
+    """The length of the loader is known, so that the line says when the run will end."""
+    seen = ESCAPES.sub("", on_a_terminal(AT_A_PACE, columns=120)).split("\r")
+    form = r"epoch 2/4  [━╸]+─+  \d+/44  (\d+(\.\d+)?)/s  ends \d\d:\d\d  loss 2.05  saved 1 s ago"
+    found = [match for line in seen if (match := re.fullmatch(form, line))]
+    assert found
+    assert all(10 < float(match[1]) < 21 for match in found)
+
+
+def test_without_a_terminal_a_line_comes_every_ten_minutes():
+    """Here every 0.3 s: without colours and bar, through the logger."""
+    script = AT_A_PACE.replace("began =", "terminal.LOG_S = 0.3\nbegan =")
+    found = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=DEADLINE_S
+    )
+    lines = found.stderr.splitlines()
+    assert 3 <= len(lines) <= 6
+    assert all(re.fullmatch(r"holdfast: epoch 2/4  \d+/44.*  loss 2.05  saved \d s ago", line) for line in lines)
+
+
+ROUTED = """
+import logging
+BEFORE
+from holdfast import terminal
+AFTER
+terminal.say("starts")
+terminal.warn("slow")
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "environment", "expected"),
+    [
+        ("", "", {}, "holdfast: starts\nholdfast: warning: slow\n"),
+        ("", "", {"HOLDFAST_QUIET": "1"}, "holdfast: warning: slow\n"),
+        ("", "logging.getLogger('holdfast').setLevel('ERROR')", {}, ""),
+        ("logging.getLogger('holdfast').addHandler(logging.NullHandler())", "", {}, ""),
+        (
+            "",
+            (
+                "logging.basicConfig(level=0, format='%(name)s %(levelname)s %(message)s')\n"
+                "logging.getLogger('holdfast').handlers.clear(); logging.getLogger('holdfast').propagate = True"
+            ),
+            {},
+            "holdfast INFO starts\nholdfast WARNING slow\n",
+        ),
+    ],
+)
+def test_lines_go_through_a_logger_that_a_service_can_route_or_silence(before, after, environment, expected):
+    """Its name is "holdfast"; by default its lines look as ever, and stand once, also beside a root logger."""
+    script = ROUTED.replace("BEFORE", before).replace("AFTER", after)
+    env = {**os.environ, **environment}
+    found = subprocess.run(
+        [sys.executable, "-c", script], check=True, env=env, capture_output=True, text=True, timeout=60
+    )
+    assert expected == found.stderr

@@ -12,6 +12,7 @@ import io
 import os
 import re
 import sys
+from itertools import takewhile
 from typing import Any, NoReturn
 
 import click
@@ -143,21 +144,22 @@ class Commands(click.Group):
         sys.exit(self._code(args, prog_name or "holdfast", extra | {"standalone_mode": False}))
 
     def _code(self, args: Any, prog_name: str, extra: dict[str, Any]) -> int:
+        words = takewhile(lambda word: word != "--", sys.argv[1:] if args is None else args)
+        as_json = "--json" in words
         try:
             return int(super().main(args, prog_name, **extra) or 0)
         except click.UsageError as error:
             program = error.ctx.command_path if error.ctx else prog_name
-            return print_error(
-                f"{error.format_message().rstrip('.')}; see {program} --help", error.exit_code
-            )
+            line = f"{error.format_message().rstrip('.')}; see {program} --help"
+            return print_error(line, error.exit_code, as_json and "UsageError")
         except click.ClickException as error:
-            return print_error(error.format_message(), error.exit_code)
+            return print_error(error.format_message(), error.exit_code, as_json and "UsageError")
         except click.Abort:
             return print_error("interrupted", INTERRUPTED)
         except HoldfastError as error:
-            return print_error(str(error), error.exit_code)
+            return print_error(str(error), error.exit_code, as_json and type(error).__name__)
         except OSError as error:
-            return print_error(system_error_text(error), 1)
+            return print_error(system_error_text(error), 1, as_json and "OSError")
         except MemoryError:
             return print_error(
                 "this needs more memory than there is; "
@@ -166,11 +168,17 @@ class Commands(click.Group):
             )
 
 
-def print_error(line: str, code: int) -> int:
-    """Print the message on stderr, without passwords in addresses; return the exit code."""
-    from .formatting import escape_text, without_passwords  # imported late: help does not need it
+def print_error(line: str, code: int, kind: str | bool = False) -> int:
+    """Print the message on stderr, without passwords in addresses; return the exit code. With the
+    error's `kind`, print JSON as well.
+    """
+    # imported late: help does not need it
+    from .formatting import echo_json, escape_text, without_passwords
 
-    click.echo(f"holdfast: {escape_text(without_passwords(line))}", err=True)
+    message = without_passwords(line)
+    click.echo(f"holdfast: {escape_text(message)}", err=True)
+    if kind:
+        echo_json({"error": {"kind": kind, "exit_code": code, "message": message}})
     return code
 
 

@@ -13,7 +13,7 @@ from .. import drill, terminal
 from ..drill.plan import SIGNALS
 from ..drill.table import COLUMNS, attempt_cells, report_lines
 from ..errors import ChildError, UsageError
-from . import options
+from . import options, print_error
 from .formatting import echo, echo_json, escape_text, print_table
 from .init import repair_and_report
 
@@ -131,7 +131,7 @@ def run_drill(
     """Drill the command, show its progress, and return the findings.
 
     Raises:
-        ChildError: the command failed by itself; what it printed was shown.
+        Exit: the command failed by itself; that, and what it printed, was shown.
     """
     try:
         with terminal.ProgressLine() as progress:
@@ -147,4 +147,4 @@ def run_drill(
         head, *output = str(error).splitlines()
         for line in output:
             click.echo(escape_text(line), err=True)
-        raise ChildError(head) from error
+        raise click.exceptions.Exit(print_error(head, error.exit_code)) from error

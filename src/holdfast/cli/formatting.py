@@ -23,6 +23,7 @@ from ..provenance import REDACTED, USER_INFO
 from ..store.format import seconds
 
 MOST_LETTERS = 10_000  # of a line
+JSON_VERSION = 1  # a field keeps its name and meaning; new ones may come without a new version
 _BETWEEN = "  "  # columns
 # a path of this process's own -> the address of what was brought there
 _ADDRESSES: dict[str, str] = {}
@@ -86,9 +87,14 @@ def echo(text: object = "", *, err: bool = False, most: int | None = MOST_LETTER
 
 def echo_json(value: Any) -> None:
     """Print `value` as JSON, in ASCII: numbers that JSON lacks become strings, text is passed
-    through `legible`.
+    through `legible`. A command prints one such object, with the version of its fields.
     """
-    click.echo(_escaped(msgspec.json.format(_encode_json(value), indent=1)))
+    click.echo(_escaped(msgspec.json.format(_encode_json(versioned(value)), indent=1)))
+
+
+def versioned(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `facts` with the version of the fields: docs/json.md has them."""
+    return {"version": JSON_VERSION, **facts}
 
 
 def print_report(

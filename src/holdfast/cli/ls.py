@@ -143,7 +143,7 @@ def _on_disk(checkpoint: Checkpoint, held: dict[tuple[int, int], str]) -> dict[s
     file to its first holder.
     """
     own, shared = 0, set()
-    for facts in existing_files(checkpoint).values():
+    for facts in existing_files(checkpoint.path).values():
         first = held.setdefault((facts.st_dev, facts.st_ino), checkpoint.path.name)
         if first != checkpoint.path.name:
             shared.add(first)
@@ -152,10 +152,10 @@ def _on_disk(checkpoint: Checkpoint, held: dict[tuple[int, int], str]) -> dict[s
     return {"disk_bytes": own, "shares_with": sorted(shared)}
 
 
-def existing_files(checkpoint: Checkpoint) -> dict[Path, os.stat_result]:
+def existing_files(place: Path) -> dict[Path, os.stat_result]:
     """Return the files in its directory that exist: its run may remove them in the meantime."""
     found = {}
-    for folder, _, names in scan.walk(checkpoint.path):
+    for folder, _, names in scan.walk(place):
         for name in names:
             with suppress(OSError):
                 found[Path(folder, name)] = os.lstat(os.path.join(folder, name))

@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 
 from .. import scan
 from ..cluster import job_leader
-from ..errors import NotFound, UsageError
+from ..errors import HoldfastError, NotFound, UsageError
 from ..store.checkpoint import Checkpoint
 from ..store.locate import Location, Step, locate, parse_step
 
@@ -24,6 +24,32 @@ def complete_directories(
     """
     del ctx, param
     return [CompletionItem(incomplete, type="dir")]
+
+
+def _steps(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return completions for a step: those of the run before it."""
+    del param
+    words = [word for word in ctx.args if not word.startswith("-")]  # click has not parsed them
+    run = ctx.params.get("run") or next(iter(words), None)
+    return [CompletionItem(each) for each in _names(run, incomplete)]
+
+
+def _runs_and_steps(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return completions for RUN@STEP: a directory, and behind the @ the run's steps."""
+    run, at, begin = incomplete.rpartition("@")
+    if not at:
+        return complete_directories(ctx, param, incomplete)
+    return [CompletionItem(f"{run}@{each}") for each in _names(run, begin)]
+
+
+def _names(run: str | None, begin: str) -> list[str]:
+    try:
+        names = [each.name for each in locate(run).checkpoints()] if run else []
+    except (HoldfastError, OSError):
+        names = []
+    return [each for each in ["best", "latest", *reversed(names)] if each.startswith(begin)]
 
 
 def typed_options(ctx: click.Context, *without: str) -> list[str]:
@@ -97,9 +123,9 @@ def _step(ctx: click.Context, param: click.Parameter, value: str | None) -> int 
         raise click.BadParameter(str(error), ctx, param) from error
 
 
-def _needed_step(ctx: click.Context, param: click.Parameter, value: str | None) -> int | str:
+def _needed_step(ctx: click.Context, param: click.Parameter, value: str | None) -> int | str | None:
     step = _step(ctx, param, value)
-    if step is None:
+    if step is None and not ctx.resilient_parsing:  # else the shell asks for completions
         raise click.UsageError("which checkpoint? Write RUN@STEP, or --step N", ctx)
     return step
 
@@ -108,17 +134,14 @@ _STEP = "The step: a number, best, or a checkpoint's name."
 
 option = functools.partial(click.option, show_default=True)
 run = click.argument("run", metavar="RUN", shell_complete=complete_directories)
-_at = functools.partial(
-    click.argument, "run", metavar="RUN[@STEP]", shell_complete=complete_directories
-)
+_at = functools.partial(click.argument, "run", metavar="RUN[@STEP]", shell_complete=_runs_and_steps)
 run_at, run_here_at = _at(callback=_run_at), _at(callback=_run_here_at)
 run_here = click.argument(
     "run", metavar="RUN", callback=require_local_path, shell_complete=complete_directories
 )
-step = click.option("--step", metavar="N", callback=_step, help=f"{_STEP} Default: the newest.")
-needed_step = click.option(
-    "--step", metavar="N", callback=_needed_step, help=f"{_STEP} Or write RUN@STEP."
-)
+_step_option = functools.partial(click.option, "--step", metavar="N", shell_complete=_steps)
+step = _step_option(callback=_step, help=f"{_STEP} Default: the newest.")
+needed_step = _step_option(callback=_needed_step, help=f"{_STEP} Or write RUN@STEP.")
 rank = click.option(
     "--rank",
     metavar="R",

@@ -5,61 +5,90 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import click
 
+from .. import journal
 from ..errors import UsageError
 from ..legible import size
-from ..rules import Best, Rule, parts
+from ..rules import Best, Rule, parts, spelled
 from ..store.checkpoint import Checkpoint
 from ..store.locate import fault, run_of
 from ..store.store import Store
-from . import options
+from . import ls, options
 from .formatting import echo, echo_json, print_table
 from .keep import GRAMMAR, parse_keep
-from .ls import existing_files
 
 
 @click.command()
 @options.run_here
-@click.option("--keep", metavar="RULE", required=True, help=f"What stays: {GRAMMAR}.")
+@click.option("--keep", metavar="RULE", help=f"What stays: {GRAMMAR}. Default: the run's own rule.")
+@click.option(
+    "--quarantine", is_flag=True, help="Remove what was set aside as damaged; with --keep both."
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would go; nothing is written.")
 @options.as_json
-def command(run: str, keep: str, dry_run: bool, as_json: bool) -> None:
+def command(run: str, keep: str | None, quarantine: bool, dry_run: bool, as_json: bool) -> None:
     """Remove the checkpoints of RUN that the rule does not keep. The newest, pinned and damaged
     ones always stay.
 
     Refused while the run may be going on: it prunes for itself.
     """
-    rule = parse_keep(keep)
     place = options.locate_run(run)
     if place.single:
         raise UsageError(f"{run} is one checkpoint; prune takes a run's directory")
-    store = Store(run_of(place))
-    _require_measured(rule, store)
-    found = {c.path.name: (_row(c), existing_files(c).values()) for c in store.checkpoints()}
-    if dry_run:
-        doomed = store.prunable(rule)
-    else:
-        try:
-            doomed = store.prune(rule)
-        finally:
-            store.close()
-    gone = {c.path.name for c in doomed}
+    root = run_of(place)
+    rule = None if quarantine and keep is None else parse_keep(keep or _own_rule(root))
+    store = Store(root)
+    found = {}
+    if rule is not None:
+        _require_measured(rule, store)
+        found = {
+            c.path.name: (_row(c), ls.existing_files(c.path).values()) for c in store.checkpoints()
+        }
+    aside = ls.quarantined_checkpoints(root, journal.logs(root)) if quarantine else []
+    held = [ls.existing_files(Path(each["path"])).values() for each in aside]
+    try:
+        take = store.prunable if dry_run else store.prune
+        gone = {c.path.name for c in ([] if rule is None else take(rule))}
+        if aside and not dry_run:
+            store.empty_quarantine()
+    finally:
+        store.close()
     rows = [
         row | {"goes": name in gone} for name, (row, _) in found.items() if row["damaged"] != "gone"
     ]
+    held += [held for name, (_, held) in found.items() if name in gone]
     facts = {
         "run": run,
         "dry_run": dry_run,
+        "rule": rule and spelled(rule),
         "checkpoints": rows,
-        "freed_bytes": _freed_bytes(held for name, (_, held) in found.items() if name in gone),
+        "quarantine": [
+            {"name": each["name"], "why": each["why"], "size_bytes": _freed_bytes([kept])}
+            for each, kept in zip(aside, held, strict=False)
+        ],
+        "freed_bytes": _freed_bytes(held),
     }
     if as_json:
         echo_json(facts)
     else:
         _print(facts)
+
+
+def _own_rule(root: Path) -> str:
+    """Return the rule of the run's newest start.
+
+    Raises:
+        UsageError: no journal has it.
+    """
+    for log in reversed(journal.logs(root)):
+        for event in log.newest("restored"):
+            if isinstance(event.get("keep"), str):
+                return str(event["keep"])
+    raise UsageError(f"{root}: its journals have no rule; say what stays: --keep last=3")
 
 
 def _require_measured(rule: Rule, store: Store) -> None:
@@ -106,5 +135,11 @@ def _print(facts: dict[str, Any]) -> None:
         )
     if rows:
         print_table(("", "NAME", "SIZE", "DAMAGE"), rows, right=("SIZE",))
-    count = sum(row["goes"] for row in facts["checkpoints"])
-    echo(f"{count} of {len(rows)} {removed}, {size(facts['freed_bytes'])} freed")
+    aside = facts["quarantine"]
+    if aside:
+        cells = [[goes, each["name"], size(each["size_bytes"]), each["why"]] for each in aside]
+        print_table(("", "IN QUARANTINE", "SIZE", "DAMAGE"), cells, right=("SIZE",))
+    count, rule = sum(row["goes"] for row in facts["checkpoints"]), facts["rule"]
+    told = [f"{count} of {len(rows)} checkpoints {removed} by {rule}"] if rule else []
+    told += [f"{len(aside)} in quarantine {removed}"] if aside or not rule else []
+    echo(f"{', '.join(told)}, {size(facts['freed_bytes'])} freed")

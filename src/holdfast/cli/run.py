@@ -23,7 +23,7 @@ from ..supervise.supervise import SupervisorOptions, supervise
 from ..supervise.watching import HangOptions, require_parent_directory
 from ..terminal import say, warn
 from . import options
-from .formatting import escape_text, json_line
+from .formatting import escape_text, json_line, versioned
 
 NO_DRILL = (
     "a drill compares the states of a Run, and a program under "
@@ -166,7 +166,7 @@ def command(
                 "the tasks that wait are cancelled on purpose"
             )
     if as_json:
-        click.echo(json_line(outcome._asdict() | {"directory": str(outcome.directory)}))
+        click.echo(json_line(versioned(outcome._asdict() | {"directory": str(outcome.directory)})))
     if outcome.exit_code:
         raise click.exceptions.Exit(outcome.exit_code)
 
@@ -202,7 +202,7 @@ def _print_failed(error: ChildError, *, as_json: bool) -> None:
             "reason": error.reason,
             "tail": error.tail,
         }
-        click.echo(json_line(facts))
+        click.echo(json_line(versioned(facts)))
 
 
 def _program(app: str | None, place: Path) -> Program:

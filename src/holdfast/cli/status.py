@@ -50,17 +50,16 @@ def command(path: str, watch: bool, as_json: bool) -> None:
         if silent and any(map(_has_job, found)):
             warn(f"{silent}; what waits in the queue is not known")
         if as_json:
-            echo_json(
-                [
-                    {
-                        **each._asdict(),
-                        "starts": [
-                            start._asdict() | {"spent": dict(start.spent)} for start in each.starts
-                        ],
-                    }
-                    for each in found
-                ]
-            )
+            runs = [
+                {
+                    **each._asdict(),
+                    "starts": [
+                        start._asdict() | {"spent": dict(start.spent)} for start in each.starts
+                    ],
+                }
+                for each in found
+            ]
+            echo_json({"runs": runs})
         elif len(found) == 1:
             _print_run(found[0])
         else:

@@ -19,6 +19,7 @@ from ..errors import Mismatch, Unreadable, UsageError
 from ..job import job
 from ..legible import is_text
 from ..provenance import document
+from ..rules import spelled
 from ..state import rng
 from ..store import format
 from ..store.checkpoint import Checkpoint
@@ -342,7 +343,8 @@ def _report_resume(session: Session, checkpoint: Checkpoint) -> None:
 def _report_begin(session: Session, name: str | None, line: str) -> None:
     """Journal and print the beginning, and which newer checkpoints were rejected."""
     rejected = session.origin.rejected
-    session.reporter.record("restored", checkpoint=name, rejected=rejected)
+    keep = spelled(session.options.keep)
+    session.reporter.record("restored", checkpoint=name, rejected=rejected, keep=keep)
     lines = [f"{name} ({why})" for name, why in rejected]
     say(
         f"{session.path}: {line}"

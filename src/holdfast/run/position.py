@@ -218,6 +218,11 @@ class LoaderPosition(msgspec.Struct):
             return None
         return -1 if self._length <= self._group else self._length - self.consumed
 
+    @property
+    def length(self) -> int | None:
+        """Number of batches of an epoch; None if it is not known."""
+        return self._length if self._length is not None and self._length > 0 else None
+
     def note_fetched(self, *, end: bool) -> None:
         """Note that one more batch is fetched, or that none is left."""
         if end:
@@ -262,6 +267,7 @@ class RunProgress:
         self.sources: dict[str, NamedLoader] = {}
         self.steps_here = 0  # safe points that this attempt has passed
         self.step_s = 0.0  # the longest step so far
+        self.last_step_s = 0.0
         self.last_point_s = time.monotonic()
         self.epoch_rng: Any = None  # random numbers when the body of the present epoch began
         self.epoch_generators: dict[str, Any] = {}  # the tracked ones then, by their paths
@@ -269,6 +275,14 @@ class RunProgress:
         self.unproven: dict[str | None, Unproven | None] = {}  # by loader; None: the framework
         self._epochs_in_steps = 0
         self._cursor: LoaderPosition | None = None  # the loader in progress
+
+    @property
+    def batches(self) -> tuple[int | None, int | None]:
+        """How many batches of the loader in progress are done, and how many there are; None:
+        unknown.
+        """
+        cursor = self._cursor
+        return (None, None) if cursor is None else (cursor.consumed, cursor.length)
 
     @property
     def batches_left(self) -> int | None:
@@ -353,7 +367,8 @@ class RunProgress:
         self.last_point_s = time.monotonic()
 
     def measure_step(self) -> None:
-        self.step_s = max(self.step_s, time.monotonic() - self.last_point_s)
+        self.last_step_s = time.monotonic() - self.last_point_s
+        self.step_s = max(self.step_s, self.last_step_s)
 
     def interval_mark(self, epoch: int | None = None) -> Mark:
         """Return this moment, for the interval between saves.

@@ -16,7 +16,7 @@ from .. import journal
 from ..errors import HoldfastError, StoreError, UsageError
 from ..legible import legible
 from ..rules import Auto, Every, Last, Rule, Whole
-from ..store import format
+from ..store import format, html
 from ..store.signing import Signer
 from ..store.store import Store
 from ..terminal import warn
@@ -256,6 +256,13 @@ class Run(AbstractContextManager["Run"]):
             raise UsageError("this Run is entered already")
         self._begin(blockless=True)
         return self
+
+    def __repr__(self) -> str:
+        step = f", step {self._last.position.step}" if self._last is not None else ""
+        return f"<Run {os.fspath(self.path)!r}{step}>"
+
+    def _repr_html_(self) -> str:
+        return html.table(str(self), self.store().checkpoints())
 
     @property
     def path(self) -> os.PathLike[str]:

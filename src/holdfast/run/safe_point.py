@@ -58,7 +58,14 @@ def safe_point(
             wanted = None
     first = last.stop if last.saves_first and not progress.unproven_here else None
     reason = wanted or first or saves.reason_to_save(metrics, order, epoch, final=final)
-    session.display.update(step=session.position.step, metrics=metrics)
+    batch, batches = progress.batches
+    session.display.update(
+        step=session.position.step,
+        batch=batch,
+        batches=batches,
+        saved_s=saves.durable_s or None,
+        metrics=metrics,
+    )
     unsaved = bool(wanted) and wanted != drill.step_limit_reason and drill.current_target is None
     unsaved = unsaved and session.waiting.should_stop_unsaved(saves.saved, saves.count)
     if reason and not unsaved and saves.saved != session.position.checkpoint_name:

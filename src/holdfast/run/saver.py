@@ -28,7 +28,7 @@ from ..store import format
 from ..store.checkpoint import Checkpoint
 from ..store.shards import Abandoned, Staged
 from ..store.store import Facts, Store
-from ..terminal import warn
+from ..terminal import log_line, warn
 from ..threads import Latch
 from . import settings, unsound
 from .capture import StateCapture
@@ -116,7 +116,7 @@ class Saver(msgspec.Struct):
     arena: Arena = msgspec.field(default_factory=Arena)
     _room: DiskSpaceCheck | None = None
     _epochs_end: format.Name | None = None  # the newest save at one
-    _durable_s: float = 0.0  # when the save in flight was durable
+    durable_s: float = 0.0  # when the newest save was durable; 0.0: none was
     _point: int = 0  # the safe point of the last save, as counted by windows
     # why to save at the next safe point: run.save(), or to make up for a save
     _wanted: str | None = None
@@ -419,8 +419,8 @@ class Saver(msgspec.Struct):
             before_last=self.writer.release_state,
             leave=lambda: LEFT if self.is_stopping else 0,
         )
-        self._durable_s = time.monotonic()
-        save_s = self._durable_s - flight.began_s
+        self.durable_s = time.monotonic()
+        save_s = self.durable_s - flight.began_s
         self.save_s = max(self.save_s, save_s)
         if self._ranks.leads:
             self._journal_save(flight, checkpoint, save_s)
@@ -435,6 +435,8 @@ class Saver(msgspec.Struct):
     def _journal_save(self, flight: PendingSave, checkpoint: Checkpoint, save_s: float) -> None:
         """Journal a committed save."""
         attempt, snapshot, size_bytes = self._reporter.attempt, flight.snapshot, 0
+        if flight.reason == "asked":
+            log_line(f"{self._store.root}: saved {flight.name}, as asked")
         # a later attempt may have pruned it already
         with suppress(DiskError, NotFound), attempt.acting("save"):
             size_bytes = checkpoint.size_bytes
@@ -491,11 +493,9 @@ class Saver(msgspec.Struct):
             else:
                 if self.pace is not None:
                     freed_s = (
-                        self._durable_s if flight.snapshot is None else flight.snapshot.copied_s
+                        self.durable_s if flight.snapshot is None else flight.snapshot.copied_s
                     )
-                    self.pace.note_save_done(
-                        flight.reason, flight.began_s, freed_s, self._durable_s
-                    )
+                    self.pace.note_save_done(flight.reason, flight.began_s, freed_s, self.durable_s)
                 self.failures.record_success(flight.name)
         except BaseException as error:
             if self.writer.in_flight:  # a second Ctrl-C ended only the waiting

@@ -7,6 +7,7 @@ with their `loader_cursor`, `safe_point`, `finish` and `blockless`. Each part ta
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from ..errors import UsageError
 from ..job import job
 from ..rules import Auto, Best, parts
 from ..terminal import ProgressLine as Display
-from ..terminal import set_rank
+from ..terminal import answer, set_rank
 from . import settings
 from .alive import Heartbeat
 from .capture import StateCapture
@@ -113,8 +114,24 @@ class Session:
             self.saves,
             options.stop_on_nan,
         )
+        self.stop.answer_with(self._answer)
         self.around = ExitStack()  # contexts that stay open while the attempt is alive
         self.lifetime = Lifetime(self.attempt)
+
+    def _answer(self, signal: str) -> None:
+        """Tell at once what becomes of a request to stop: called by the signal handler."""
+        progress, saved = self.progress, self.saves.saved
+        if not self.walks.open:
+            answer(f"{signal}: stops at the next safe point")
+            return
+        left_s = progress.last_step_s - (time.monotonic() - progress.last_point_s)
+        lost = self.position.step - (saved.step if saved else 0)
+        answer(
+            f"{signal}: finishing step {self.position.step + 1}"
+            + (f" (about {left_s:.0f} s)" if left_s >= 1 else "")
+            + ", then saving. Ctrl-C again: stop now and lose "
+            + (f"{lost} step{'s' if lost > 1 else ''} and this one" if lost else "this step")
+        )
 
     def _agree_on_facts(self) -> None:
         """Determine the facts on which the attempt depends,

@@ -46,6 +46,7 @@ class StopRequest(AbstractContextManager["StopRequest"]):
     def __init__(self, deadline: Deadline | None = None) -> None:
         self.reason: str | None = None
         self.at_s = 0.0  # when the request came, in Unix seconds
+        self._answer: Callable[[str], None] = lambda _: None  # tells at once what a SIGINT does
         # how long each signal may wait, so that jobs do not all save at once
         self.spare_s: Mapping[str, float] = {}
         self.deaf = False  # when left: ignore the signals that would end this process by default
@@ -60,6 +61,7 @@ class StopRequest(AbstractContextManager["StopRequest"]):
                 "a run that began now would stop at its first step"
             )
         self._previous: dict[int, Callable[..., Any] | int | None] = {}
+        self._pid = os.getpid()  # a forked child has these handlers, too
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -91,6 +93,8 @@ class StopRequest(AbstractContextManager["StopRequest"]):
             ):
                 signal.default_int_handler(number, frame)
             self._interrupts, self._interrupted_s = self._interrupts + 1, time.monotonic()
+            if self._interrupts == 1 and os.getpid() == self._pid:
+                self._answer("SIGINT")
         if number == signal.SIGHUP:
             _silence_streams(self._terminals)
         if self.reason is None:
@@ -100,6 +104,10 @@ class StopRequest(AbstractContextManager["StopRequest"]):
         self.reason = (
             "SIGINT" if number == signal.SIGINT else self.reason or signal.Signals(number).name
         )
+
+    def answer_with(self, answer: Callable[[str], None]) -> None:
+        """Let the first SIGINT call `answer` at once, with its name."""
+        self._answer = answer
 
     def receive_from_rank(self, reason: str) -> None:
         """Act on a signal that another rank received as if it came here."""

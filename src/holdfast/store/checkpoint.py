@@ -13,7 +13,7 @@ from ..retention import CheckpointFacts
 from ..state import codec, tree
 from ..state.nodes import leaf_keys
 from ..threads import Hook, nothing
-from . import divided, format, problems, reading, source
+from . import divided, format, html, problems, reading, source
 from .format import MANIFEST, File, Head, Manifest
 from .parts import Parts, check_bytes, top
 from .problems import Listed, Problem
@@ -48,6 +48,9 @@ class Checkpoint:
 
     def __repr__(self) -> str:
         return f"Checkpoint({str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        return html.table(str(self), [self])
 
     @property
     def manifest(self) -> Manifest:

@@ -353,6 +353,14 @@ class Committing:
             self.point()
         return path
 
+    def empty_quarantine(self) -> None:
+        """Remove for good what was set aside as damaged."""
+        attempt = self.claim()
+        with self.acting(attempt, "empty the quarantine"):
+            for path in scan.glob(attempt.root, "quarantine/*"):
+                attempts.discard(attempt, path)
+            attempts.clean_up_room(attempt)
+
     def point(self) -> None:
         """Renew the links for users. Nothing depends on them, so errors are ignored."""
         for link, find in (("latest", self.index.latest), ("best", self.best)):

@@ -18,7 +18,7 @@ from ..state import tree
 from ..state.codec import uncollected
 from ..state.snapshot import Arena
 from ..threads import Hook, nothing
-from . import divided, format, pins, pruning, shards
+from . import divided, format, html, pins, pruning, shards
 from .checkpoint import Checkpoint, Problem
 from .checkpoint_index import CheckpointIndex
 from .committing import Committing, Facts, writing
@@ -81,6 +81,9 @@ class Store(Committing):
 
     def __repr__(self) -> str:
         return f"Store({str(self.root)!r})"
+
+    def _repr_html_(self) -> str:
+        return html.table(str(self), self.checkpoints())
 
     # -- reading
     # ----------------------------------------------------------------------------------------------
