@@ -48,7 +48,10 @@ _ANNOUNCED = msgspec.json.Decoder(_MemoryFile)  # made here for the reason that 
 
 
 def announce_memory(directory: Path, memory: Path, stacks: Path) -> None:
-    """Write where runs find the supervisor's memory. Without that file, it judges by the output."""
+    """Write the file in which runs find the supervisor's memory.
+
+    Without that file the supervisor can only watch the command's output.
+    """
     facts = _MemoryFile(str(memory), str(stacks), owner.process(os.getpid()))
     with suppress(OSError):
         disk.replace_with(directory / ANNOUNCED, [legible.json_bytes(facts) + b"\n"])
@@ -73,10 +76,10 @@ def claim_slot(directory: Path, rank: int, world: int) -> StepSlot | None:
 
 
 def _restrict_access(supervisor: Path) -> None:
-    """Take other users' rights from the supervisor's files, and, through its journal's mode, from
-    its later files.
+    """Make the supervisor's files unreadable for other users, and its later files, too.
 
-    The directory itself stays open: it may hold the user's files.
+    Its journal's mode decides about later files. The directory keeps its mode: it may hold files of
+    the user.
     """
     for pattern in SUPERVISORS:
         for path in scan.glob(supervisor, pattern):
@@ -123,14 +126,15 @@ def _is_debugged() -> bool:
 
 
 class Heartbeat(msgspec.Struct):
-    """The signs of life of one attempt."""
+    """Reports the steps of one attempt to the supervisor of this process."""
 
     _position: Position
     _slot: StepSlot | None = None
 
     def connect(self, rank: int, world: int, *, private: bool = False) -> None:
-        """Find the supervisor, and tell it that the run opens.
-        With `private`, close its files to other users.
+        """Claim a slot in the supervisor's memory, and report that the run begins.
+
+        With `private`, make the supervisor's files unreadable for other users.
         """
         directory = job_leader.supervisor_directory()
         if directory is not None:
@@ -141,12 +145,14 @@ class Heartbeat(msgspec.Struct):
         self.mark_phase(steps.OPENING)
 
     def mark_phase(self, phase: int) -> None:
-        """Note that this phase begins, and how many steps are done."""
+        """Report that this phase begins, with the number of completed steps."""
         if self._slot is not None:
             self._slot.mark_phase(phase, self._position.step)
 
     def report_end(self) -> None:
-        """Note that the run is over. The supervisor does not judge the process from now on."""
+        """Report that the run is over. From now on the supervisor does not watch the process
+        for hangs.
+        """
         self.mark_phase(steps.OVER)
         self._slot = None
 

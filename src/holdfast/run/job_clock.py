@@ -36,7 +36,9 @@ NEAR_S = 900.0  # a notice less than this before the job's end announces the end
 
 
 class JobClock:
-    """The job of one attempt. It does nothing outside a job, in a drill, or on ranks above 0."""
+    """Knows when the scheduler's job of this attempt ends. Inactive outside a job, in a
+    drill, and on ranks above 0.
+    """
 
     def __init__(self, path: Path, stop: StopRequest, *, own_deadline: bool, rank: int = 0) -> None:
         here = None if settings.is_drilled() or rank else job()
@@ -62,8 +64,8 @@ class JobClock:
         wait_for_earlier_task(root, self.job)
 
     def report_run_path(self, *, fresh: bool) -> None:
-        """Report the run's path to the supervisor;
-        warn when a restarted job finds no checkpoint.
+        """Report the run's path to the supervisor; warn when a restarted job finds no
+        checkpoint.
         """
         drop_pending_requeue()
         supervisor = job_leader.supervisor_directory() if self.rank == 0 else None
@@ -114,8 +116,8 @@ class JobClock:
         )
 
     def must_exit_by(self) -> float:
-        """Return until when the process may use its time,
-        in Unix seconds: a deadline, or the kill after a signal.
+        """Return when the process must have exited, in Unix seconds: the deadline, or the
+        kill after a signal.
         """
         ends = [float("inf") if self.stop.deadline_s is None else self.stop.deadline_s]
         if self.watch is not None and self.stop.reason is not None:
@@ -127,7 +129,7 @@ class JobClock:
         return min(ends) - interval.LEAVE_S
 
     def certainly_alive_until(self) -> float | None:
-        """Return until when this process is sure to live after the request to stop, in Unix
+        """Return until when this process certainly lives after a request to stop, in Unix
         seconds; None: unknown.
         """
         stop, watch = self.stop, self.watch
@@ -143,7 +145,7 @@ class JobClock:
         return None if notice_s is None else stop.at_s + notice_s
 
     def _kill_time(self, wait_s: float) -> float:
-        """Return when to be gone if SIGKILL comes `wait_s` after the signal."""
+        """Return when SIGKILL comes if it follows `wait_s` after the signal."""
         return self.stop.at_s + max(wait_s - LAST_ACTS_S, wait_s / 2)
 
     def prepare_requeue(self, attempt: Attempt) -> None:

@@ -36,10 +36,10 @@ class RemoteCheckpoint(NamedTuple):
 
 
 class RunLineage:
-    """The run's lineage, according to its directory and the places.
+    """The run's lineage: the checkpoints here and at the mirrors that lead to its current state.
 
     Raises:
-        UsageError: two processes were the same attempt: the run has two presents.
+        UsageError: two processes were the same attempt, so that the run has two branches.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class RunLineage:
         return (claim for each in [*self._seen.values()] for claim in each.claims)
 
     def add_place(self, place: int, seen: PlaceState) -> Mapping[str, PlaceCopy]:
-        """Add the content of a place that answered late; return its copies of the lineage.
+        """Add the content of a mirror that answered late; return its copies of the lineage.
 
         Raises:
-            UsageError: the run has another present there. What it told does not count.
+            UsageError: the run continued differently there. The mirror's content is not added.
         """
         self._seen[place] = seen
         try:
@@ -91,7 +91,7 @@ class RunLineage:
         return self.copies_at(place)
 
     def note_resume(self, attempt: int, origin: ResumeOrigin) -> None:
-        """Note that this attempt resumes from `origin`."""
+        """Note that this attempt resumed from `origin`."""
         mine = Claim(attempt=attempt, owner=owner.me(), origin=origin)
         self._seen[HERE] = PlaceState(run=None, claims=[mine])
         self._compute_lineage()
@@ -141,8 +141,8 @@ class RunLineage:
         )
 
     def orphaned_checkpoints(self) -> list[str]:
-        """Return names of the local checkpoints that are not in the lineage,
-        which was made elsewhere.
+        """Return the names of local checkpoints that are not in the lineage, because the run
+        continued elsewhere.
         """
         if self.head is None or self.head in {log.attempt for log in self._logs}:
             return []
@@ -202,10 +202,10 @@ def checkpoint_identity(path: Path) -> str:
 
 
 def _require_one_owner(claims: Sequence[Claim]) -> None:
-    """Require one owner for each attempt's number.
+    """Require that each attempt number was used by one process only.
 
     Raises:
-        UsageError: two processes have used the number of one attempt.
+        UsageError: two processes have used the same number.
     """
     owners: dict[int, dict[str, Any]] = {}
     for claim in claims:

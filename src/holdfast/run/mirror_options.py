@@ -30,7 +30,7 @@ class MirrorOption(msgspec.Struct, frozen=True):
 
 
 class MirrorOptions(msgspec.Struct, frozen=True):
-    """The places of a run, in the order in which copies are fetched."""
+    """The mirrors of a run, in the order in which checkpoints are fetched from them."""
 
     places: tuple[MirrorOption, ...]
     drain_s: float
@@ -44,11 +44,11 @@ class MirrorOptions(msgspec.Struct, frozen=True):
 def parse_mirror_options(
     mirror: Mirror, without: Place | Collection[Place], drain: float, path: Path
 ) -> MirrorOptions | None:
-    """Return what `Run(mirror=, without=, drain=)` asks for; None: no mirrors.
+    """Parse the arguments `Run(mirror=, without=, drain=)`; None: no mirrors.
 
     Raises:
-        UsageError: a rule is none; a place is named twice, or is the run's own directory; `without`
-            names another one.
+        UsageError: a rule is invalid; a place is named twice or is the run's own directory;
+            `without` names an unknown place.
     """
     _require_seconds(drain)
     left_out = [without] if isinstance(without, str | os.PathLike) else [*without]

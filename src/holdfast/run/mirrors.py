@@ -43,7 +43,7 @@ class MissingCopy(NamedTuple):
 
 
 class Mirrors:
-    """The places of one attempt, on rank 0, from its claim to its end."""
+    """The mirrors of one attempt on rank 0, from its claim to its end."""
 
     def __init__(
         self, fetcher: CheckpointFetcher, places: Sequence[MirrorPlace], drain_s: float
@@ -65,8 +65,10 @@ class Mirrors:
     # ---------------------------------------------------------------
 
     def start_copying(self, restored: str | None) -> None:
-        """Begin to copy: the run's own checkpoint `restored` is restored; None: the run begins
-        with another state.
+        """Start to copy checkpoints to the mirrors.
+
+        `restored`: the run's own checkpoint that was restored; None: the run begins with another
+        state.
         """
         present = self.fetcher.present
         origin = ResumeOrigin(None) if restored is None else ResumeOrigin(present.head, restored)
@@ -81,7 +83,7 @@ class Mirrors:
             self._start_copying_to(place)
 
     def note_commit(self) -> None:
-        """Note that a checkpoint was committed: where nothing is being copied, it is the next."""
+        """Tell the mirrors that a checkpoint was committed. Idle ones copy it next."""
         self._gave_way = False
         newest = _newest_name(self._local_checkpoints())
         for place in self.places:
@@ -89,10 +91,10 @@ class Mirrors:
         self._client.send_order("committed")
 
     def raise_if_superseded(self) -> None:
-        """Raise what was found.
+        """Raise if a later attempt has claimed a mirror.
 
         Raises:
-            Superseded: a later attempt has claimed a place.
+            Superseded: it has.
         """
         if self._superseded is not None:
             raise self._superseded
@@ -178,7 +180,7 @@ class Mirrors:
 
     @property
     def missing_copies(self) -> list[MissingCopy]:
-        """The places that lack the newest checkpoint."""
+        """Return each mirror that lacks the newest checkpoint."""
         newest = None
         with suppress(OSError):  # the disk fails
             newest = next((each.path.name for each in self._store.index.newest_first()), None)
@@ -189,7 +191,7 @@ class Mirrors:
         ]
 
     def report_missing_copies(self) -> None:
-        """Tell, as the last line, which places lack the newest checkpoint."""
+        """Print as the last line which mirrors lack the newest checkpoint."""
         if lacking := self.missing_copies:
             where = ", ".join(each.place for each in lacking)
             say(
@@ -206,7 +208,7 @@ class Mirrors:
     # --------------------------------------------------------------------------------------
 
     def handle_event(self, event: Event) -> None:
-        """Keep account of what happened at a place."""
+        """Update the mirror's record after an event of the worker."""
         place = self.places[event.place]
         place.note_progress()
         if place.left_alone and event.what != "drained":
@@ -262,7 +264,7 @@ class Mirrors:
             place.note_worker_lost()
 
     def on_tick(self) -> None:
-        """Say what is due."""
+        """Print the messages whose time has come."""
         for place in self.places:
             if place.is_stalled:
                 self._report_interrupted(
@@ -273,7 +275,7 @@ class Mirrors:
         self._check_drained()
 
     def _start_copying_to(self, place: MirrorPlace) -> None:
-        """Let the worker copy to a place that it has claimed, once the state is restored."""
+        """Let the worker copy to a mirror that it has claimed, once the run's state is restored."""
         if self._origin is None or place.seen is None or place.left_alone:
             return
         present = self.fetcher.present
@@ -299,7 +301,7 @@ class Mirrors:
             self._client.send_order("drain", place.index, until=self._drain_until)
 
     def _journal_unreported(self, place: MirrorPlace, copies: Mapping[str, PlaceCopy]) -> None:
-        """Journal the copies and removals of a worker that died before it told of them."""
+        """Journal the copies and removals that a worker made but did not report before it died."""
         for name, copy in copies.items():
             if copy.attempt == self._attempt.number and name not in place.there:
                 facts = dict(zip(FACTS, (copy.facts.size_bytes, 0, 0.0, THERE), strict=True))
@@ -340,7 +342,7 @@ class Mirrors:
             self._drained.set()
 
     def _report_interrupted(self, place: MirrorPlace, why: str, name: str) -> None:
-        """Report, once in an outage, that copying is interrupted."""
+        """Report, once for each outage, that copying is interrupted."""
         why = why.removeprefix(f"{place.shown}: ")
         if not place.left_alone and place.note_interrupted(why):
             self._record_failed(place, why, name)

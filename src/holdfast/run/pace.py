@@ -35,19 +35,19 @@ _began: set[int] = set()  # processes in which a run has been paced
 
 
 class SaveDuration(NamedTuple):
-    """One save, in seconds."""
+    """How long one save took, in seconds."""
 
     stall_s: float
     save_s: float
 
     @property
     def was_in_background(self) -> bool:
-        """Whether the loop went on before the save was durable."""
+        """Whether the loop continued before the save was durable."""
         return self.stall_s < self.save_s
 
 
 class PastMeasurements(NamedTuple):
-    """What the journals of earlier attempts tell."""
+    """What the journals of earlier attempts say about saves and interruptions."""
 
     seen: PastStarts = PastStarts()
     saves: Sequence[SaveDuration] = ()
@@ -55,7 +55,7 @@ class PastMeasurements(NamedTuple):
 
 
 class SaveInterval(msgspec.Struct):
-    """The saves' interval of one attempt."""
+    """Measures saves and steps of one attempt, and chooses the interval between saves."""
 
     _rule: Auto
     _progress: RunProgress
