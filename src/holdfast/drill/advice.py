@@ -18,7 +18,7 @@ _SHOWN = 6  # variables that are described one by one
 
 
 class AdviceLine(NamedTuple):
-    """What to write, for people, and as changes that a program can make."""
+    """What to write in the script: as text for people, and as fixes that a program can apply."""
 
     text: str
     fixes: tuple[Fix, ...] = ()
@@ -66,11 +66,11 @@ def is_meter(suspect: Suspect) -> bool:
 def rank_suspects(
     found: Iterable[Suspect], variables: Collection[str], *, data: bool, options: bool
 ) -> list[Suspect]:
-    """Return the suspects, the most likely first.
+    """Return the suspects, the most likely cause first.
 
-    If the data differs, that is what decides on it; if an optimizer's options differ, what sets
-    them. A variable that had not changed yet at the resume comes last, unless other attributes of
-    its object had.
+    If the data differs, variables that decide on the data come first; if an optimizer's options
+    differ, those that set them. A variable that had not changed yet at the resume comes last,
+    unless other attributes of its object had.
     """
     kept = list(found)
     changed = {each.owner for each in kept if not each.unchanged_at_start} - {""}
@@ -115,7 +115,7 @@ def advice_lines(
 
 
 def _add_scope_hint(line: AdviceLine, found: Sequence[Suspect], entered: str | None) -> AdviceLine:
-    """Return the line with what to do about names that the place of Run does not have."""
+    """Return the line, with advice about names that do not exist where the script makes its Run."""
     tracks = any(fix.kind in ("track", "fields") for fix in line.fixes)
     places = dict.fromkeys((function_of(each.path), each.root) for each in found)
     away = [(function, name) for function, name in places if function not in ("", entered)]

@@ -15,8 +15,8 @@ from .plan import RANK, DrillOptions, Kill, RunPace, plan_kills
 
 
 class KillSchedule:
-    """The kills of a drill:
-    as many distinct resume points as kills were requested, or as the script has.
+    """Chooses the next kill of a drill, until as many distinct places are proven as kills
+    were requested.
     """
 
     def __init__(self, course: SafePointSequence, pace: RunPace, options: DrillOptions) -> None:
@@ -33,10 +33,10 @@ class KillSchedule:
     def targets_of_next_start(
         self, resumes_at: SafePoint, proven: Collection[SafePoint]
     ) -> tuple[settings.DrillTarget, ...]:
-        """Return what the next start must do. `resumes_at`: where it will resume, as far as that is
-        known.
+        """Return the drill targets of the next start. `resumes_at`: where it will resume, as far as
+        that is known.
 
-        If too few places lie ahead because kills led elsewhere, further ones are chosen.
+        If too few targets lie ahead because kills led elsewhere, more are chosen.
         """
         known = {*proven, resumes_at}.intersection(self.course.places)
         missing = self.wanted - len(known)
@@ -73,7 +73,7 @@ class KillSchedule:
         )
 
     def avoid_last_batches(self) -> None:
-        """Do not resume the run after an epoch's last batch again: it would resume from the
+        """Choose no more targets after an epoch's last batch: the run would resume from the
         checkpoint before.
         """
         self._without.update(
@@ -82,7 +82,9 @@ class KillSchedule:
         self.wanted = min(self.wanted, len(self.course.places) - len(self._without))
 
     def note_delivered(self, strikes: Iterable[DeliveredKill]) -> None:
-        """Note the delivered kills: the damage planned for each of them becomes due, once."""
+        """Note the delivered kills. The damage that is planned for each of them becomes due,
+        once.
+        """
         due = [
             strike.damage
             for strike in strikes

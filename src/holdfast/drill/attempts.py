@@ -75,10 +75,10 @@ def proven_places(
 
 
 def require_progress(attempts: Sequence[DrillAttempt]) -> None:
-    """Require that one of the last attempts made progress.
+    """Require progress in one of the last attempts.
 
     Raises:
-        ChildError: several attempts in a row made no progress, although none was interrupted.
+        ChildError: several attempts in a row made none, although none was interrupted.
     """
     idle = [
         each.signal is None and each.reached <= each.restored_step for each in attempts[-MOST_IDLE:]

@@ -16,7 +16,7 @@ _SEEDS = {
 
 
 def names_a_cause(found: DivergenceCause) -> bool:
-    """Whether it names a cause, and not only that something differed."""
+    """Whether the result names a cause, and not only which part differed."""
     return found.name not in (UNKNOWN, "unseeded")
 
 

@@ -112,7 +112,7 @@ class DivergenceCause(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """All of it as one text."""
+        """The advice of all lines as one text."""
         return ". ".join(filter(None, [self.text, "; ".join(line.text for line in self.lines)]))
 
     def combined_with(self, other: DivergenceCause) -> DivergenceCause:
@@ -215,8 +215,8 @@ def _iterators(reference: RunTrace) -> tuple[str, ...]:
 
 
 def _has_script_name(path: str) -> bool:
-    """Whether the script holds it under a name of its own,
-    and no loader or library keeps it inside.
+    """Whether the script holds the object in a variable of its own, and not inside a loader
+    or library.
     """
     return not path.startswith("loader ") and "._" not in path
 

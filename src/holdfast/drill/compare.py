@@ -61,14 +61,14 @@ def _generators(states: Sequence[StateRecord]) -> dict[str, set[tuple[str, str]]
 
 
 def _is_constant(parts: set[tuple[str, str]]) -> bool:
-    """Whether each part has only one digest."""
+    """Whether each part of a generator's state has only one digest."""
     return len(parts) == len(dict(parts))
 
 
 def first_state_difference(
     reference: RunTrace, other: RunTrace, idle: frozenset[str] = frozenset()
 ) -> StateDifference | None:
-    """Return where `other` first left the states of the reference run; None if it never did.
+    """Return where `other` first differed from the reference run's states; None if it never did.
 
     Work that a later kill undid counts too: it was done after a resume that should have been exact.
     """

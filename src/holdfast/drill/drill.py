@@ -213,7 +213,7 @@ class Drill:
     # -----------------------------------------------------------------------------------------
 
     def _run_interrupted(self, found: DrillReport, root: Path, schedule: KillSchedule) -> None:
-        """Start the command until it has finished, killing it as planned."""
+        """Start the command, kill it as planned, and start it again until it has finished."""
         attempts, proven, resumes_at = found.attempts, list[SafePoint](), SafePoint(0)
         self._printed[root.name] = []
         for _ in range(3 * self.options.kills + 10):
@@ -259,8 +259,8 @@ class Drill:
     def _avoid_last_batches(
         self, found: DrillReport, root: Path, schedule: KillSchedule, failed: Event
     ) -> SafePoint:
-        """Note that the script fails after an epoch's last batch.
-        Return where its next attempt resumes.
+        """Note that the script fails after an epoch's last batch; return where its next
+        attempt resumes.
         """
         name = str(failed["checkpoint"])
         schedule.avoid_last_batches()
@@ -343,7 +343,7 @@ class Drill:
             found.notes.append(f"damage went unseen, and was restored: {unseen}")
 
     def _judge_files(self, found: DrillReport, reference: RunTrace, interrupted: RunTrace) -> None:
-        """Compare what the runs left in the files that the script itself writes."""
+        """Compare what the runs wrote into files of the script itself."""
         unlike, found.files_compared = files.compare_files(
             *(self._files[run] for run in ("first", "second", "killed"))
         )

@@ -46,7 +46,7 @@ class MetricLine(NamedTuple):
 
 
 class RunTrace(NamedTuple):
-    """What a run did in all its attempts."""
+    """What all attempts of a run journaled: states, metrics, restores, loaders and variables."""
 
     states: Sequence[StateRecord]  # of every attempt, including work that a later one repeated
     metrics: Sequence[MetricLine]  # of the lineage only

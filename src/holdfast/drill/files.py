@@ -25,7 +25,7 @@ _SQLITE = b"SQLite format 3\x00"
 
 
 class FileContent(NamedTuple):
-    """What a file held when a run had ended."""
+    """The content of a file when a run ended."""
 
     digest: str
     data: bytes  # empty if it is too long, or a database

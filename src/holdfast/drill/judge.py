@@ -179,8 +179,8 @@ def describe_failure_cause(found: Divergence | None) -> str:
 
 
 def require_comparable(found: DrillReport, reference: RunTrace) -> None:
-    """Do not call a run identical if nothing could be compared:
-    it tracks, logs and prints nothing.
+    """Change the verdict "identical" if nothing could be compared: the run tracks, logs and
+    prints nothing.
     """
     keys = [key for seen in reference.states[:1] for key in seen.leaves]
     state = [key for key in keys if not key.removeprefix("tree:").startswith(RESERVED)]

@@ -38,7 +38,7 @@ PRINTED_BYTES = 64 << 20  # of one start; later output is not compared
 
 
 class DeliveredKill(NamedTuple):
-    """An interruption that was delivered."""
+    """A signal that was sent to the command."""
 
     signal: str
     in_save: str | None  # the checkpoint that was being written
@@ -58,7 +58,7 @@ class ChildExit(NamedTuple):
 
 
 class DamageDone(NamedTuple):
-    """Damage done on purpose to a committed checkpoint."""
+    """Damage that the drill did to a committed checkpoint."""
 
     checkpoint: str
     what: str
@@ -135,7 +135,7 @@ class ChildTree(children.Child):
 
 
 class JournalFollower:
-    """The journal of the newest attempt, read as it grows."""
+    """Reads the journal of the newest attempt while it grows."""
 
     def __init__(self, root: Path, after: int) -> None:
         self._root = root
@@ -263,16 +263,16 @@ def run_command(
 
 
 def is_at_kill_point(kill: Kill, view: JournalFollower) -> bool:
-    """Whether the attempt is where the kill must come,
-    apart from the save inside which it must come.
+    """Whether the attempt has reached the kill's place. The save that the kill must hit may
+    not have begun.
     """
     reached = kill.reached is None or view.at.order >= kill.reached.order
     return reached and (kill.kept is None or view.kept.order >= kill.kept.order)
 
 
 def is_kill_due(kill: Kill, view: JournalFollower) -> bool:
-    """Whether the kill may come.
-    If the save to be struck is already over, its checkpoint is accepted.
+    """Whether to send the kill now. If the save to be hit is already over, its checkpoint is
+    accepted.
     """
     return is_at_kill_point(kill, view) and (
         kill.in_save is None
@@ -309,9 +309,7 @@ def exit_codes_of_signal(name: str) -> tuple[int, int]:
 
 @contextmanager
 def unwinding_on_signals() -> Iterator[None]:
-    """While entered, SIGTERM and SIGHUP unwind this process as Ctrl-C does,
-    so that no child outlives it.
-    """
+    """Within this block, SIGTERM and SIGHUP raise like Ctrl-C, so that all children are ended."""
 
     def unwind(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -351,10 +349,10 @@ def damage_newest(root: Path, kind: str, seed: int) -> DamageDone | None:
 
 
 def next_resume_place(root: Path, besides: str | None = None) -> SafePoint:
-    """Return the place of the newest checkpoint of the run at `root`, without the one called
-    `besides`; step 0 if none.
+    """Return where the next attempt will resume: at the newest checkpoint of the run at `root`, or
+    step 0.
 
-    The next attempt will resume there.
+    `besides`: a checkpoint that does not count.
     """
     found = [
         checkpoint for checkpoint in Store(root).checkpoints() if checkpoint.path.name != besides

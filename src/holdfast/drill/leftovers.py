@@ -20,7 +20,7 @@ DIRECTORY = "opened"
 
 
 class Leftover(msgspec.Struct, frozen=True):
-    """A file whose content at a run's begin was not the same as for the first run."""
+    """A file that one run of the drill read after another run had changed it."""
 
     path: str
     writer: str  # one of NAMES
@@ -74,7 +74,7 @@ def written_files(place: Path) -> set[str]:
 
 
 def _is_supervisor_file(path: str) -> bool:
-    """Whether `holdfast run`, which may be what is drilled, writes that file for itself."""
+    """Whether the file belongs to `holdfast run`, which may be the drilled command."""
     return scan.exists(Path(path).with_name(SUPERVISOR))
 
 

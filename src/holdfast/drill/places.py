@@ -37,15 +37,15 @@ def seeded_fraction(*parts: object) -> float:
 
 
 class ResumeTarget(NamedTuple):
-    """A safe point from which to resume the run."""
+    """A safe point from which the drill resumes the run, and its kind."""
 
     place: SafePoint
     kind: str
 
 
 class SafePointSequence:
-    """The safe points of the reference run, in order.
-    A run can be resumed from all but the last.
+    """The safe points of the reference run, in order. A run can be resumed from all but the
+    last.
     """
 
     def __init__(self, states: Sequence[StateRecord]) -> None:
@@ -91,7 +91,7 @@ class SafePointSequence:
     def free_points_after(
         self, place: SafePoint, most: int, taken: Collection[SafePoint]
     ) -> list[SafePoint]:
-        """Return the same, but none beyond the first that is taken."""
+        """Return the same, up to the first point that is taken."""
         return list(takewhile(lambda after: after not in taken, self.points_after(place, most)))
 
     def choose_targets(self, kills: int, seed: int) -> list[ResumeTarget]:

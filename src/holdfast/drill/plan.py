@@ -30,7 +30,7 @@ _SEEN_S = 0.005  # a run leaves a safe point within this time after it was seen 
 
 
 class RunPace(NamedTuple):
-    """Measurements of an uninterrupted run: its last step, where it saves, how long things take."""
+    """Durations of an uninterrupted run: its steps and saves, its last step, and where it saves."""
 
     last: int  # its last step
     saves: int  # checkpoints before the last step
@@ -174,8 +174,8 @@ def _plan_stop(
 
 
 def _fallback_saves(course: SafePointSequence, target: ResumeTarget) -> tuple[SafePoint, ...]:
-    """Return where to save besides: a run that cannot go on behind a last batch takes the
-    checkpoint before.
+    """Return further places to save at: a run that fails after a last batch resumes from the
+    save before.
     """
     before = (
         course.point_before(target.place) if course.kind_of_place(target.place) == LAST else None

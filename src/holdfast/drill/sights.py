@@ -58,7 +58,7 @@ def read_variable_records(log: Log) -> Iterable[VariableRecord]:
 
 
 class VariableHistory:
-    """The records of one run, by place."""
+    """The script's variables in one run, by safe point."""
 
     def __init__(self, sights: Sequence[VariableRecord]) -> None:
         self.all = sights

@@ -28,10 +28,10 @@ class AttemptFacts(NamedTuple):
 
 
 class ManualCopier:
-    """A place of the run whose run.json is `run_json`.
+    """Copies checkpoints to a mirror by hand; `run_json` identifies the run.
 
     Raises:
-        UsageError: the place holds another run.
+        UsageError: the mirror holds another run.
     """
 
     def __init__(self, place: Place, run_json: str) -> None:
@@ -77,8 +77,8 @@ class ManualCopier:
         )
 
     def _note_attempt(self, attempt: AttemptFacts) -> None:
-        """Note the attempt, unless the place knows it:
-        a later start then takes a greater number.
+        """Create the claim of the attempt if the mirror lacks it: a later start then takes a
+        greater number.
         """
         if any(claim.attempt == attempt.number for claim in self.seen.claims):
             return

@@ -55,7 +55,7 @@ class Listener(Protocol):
 
 
 class _PendingQuestion:
-    """A question to some places: their answers, and when they last made progress."""
+    """A question to some places: the answers so far, and when each place last made progress."""
 
     def __init__(self, orders: Sequence[WorkerOrder]) -> None:
         self.do = orders[0].do if orders else ""
@@ -66,11 +66,10 @@ class _PendingQuestion:
 
 
 class WorkerClient:
-    """The worker of the run whose checkpoints are in `index`.
+    """The run's side of the worker that copies the checkpoints in `index`.
 
-    The addresses may hold secrets: they go through its stdin, never into its arguments.
-
-    With `private` it keeps other users out of folders.
+    The addresses may hold secrets, so they go through the worker's stdin and never into its
+    arguments. With `private` the worker keeps other users out of folders.
     """
 
     def __init__(
@@ -108,7 +107,7 @@ class WorkerClient:
         self._thread.start()
 
     def set_listener(self, listener: Listener) -> None:
-        """From now on `listener` gets the events."""
+        """Send the worker's events to `listener` from now on."""
         self._listener = listener
 
     def ask(
@@ -160,20 +159,20 @@ class WorkerClient:
         return answer.facts
 
     def claim_in_later_workers(self, args: dict[str, Any]) -> None:
-        """Let each later worker claim all places."""
+        """Let each later worker claim all places with these arguments."""
         self._claim = WorkerOrder("claim", args=args)
 
     def send_order(self, do: str, place: int = ALL, **args: Any) -> None:
-        """Send an order. If the worker does not read, this order is lost: those that it has not
-        read say as much.
+        """Send an order without waiting. The order is lost if the worker does not read: its
+        unread orders say the same.
         """
         self._write(WorkerOrder(do, place, args=args))
 
     def start_copying(
         self, place: int, copies: Sequence[tuple[int, str]], origin: Mapping[str, Any]
     ) -> None:
-        """Let a place be copied to. `copies`:
-        attempt and name of those there that are of this run's lineage.
+        """Let the worker copy to a place. `copies`: attempt and name of its copies of this
+        run's lineage.
         """
         for first in range(0, len(copies), MOST_COPIES):
             self._write(
@@ -183,7 +182,9 @@ class WorkerClient:
         self._write(WorkerOrder("begin", place, args={**origin}), whole=True)
 
     def restart_worker_soon(self) -> None:
-        """From now on replace a worker that has died soon: the run waits for its last copies."""
+        """Replace a dead worker without a long pause from now on, because the run waits for
+        its last copies.
+        """
         self._hurried.set()
 
     def end_worker(self) -> None:
@@ -193,8 +194,8 @@ class WorkerClient:
             child.kill()
 
     def close(self, drain_s: float = 0.0) -> None:
-        """End the worker. Let it drain for so many seconds,
-        if it was told to: then it ends by itself.
+        """End the worker. Before that, let it complete its copies for `drain_s` seconds, if
+        it was told to.
         """
         if os.getpid() != self._pid:
             return

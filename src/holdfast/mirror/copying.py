@@ -39,9 +39,7 @@ class Copied(NamedTuple):
 
 
 class CheckpointCopier:
-    """The copies of one place that this process has made,
-    or seen, so that unchanged files need not be sent.
-    """
+    """Copies checkpoints to one place, and remembers which files are there already."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -86,7 +84,7 @@ class CheckpointCopier:
         )
 
     def forget_copy(self, target: str) -> None:
-        """Copy nothing from this copy or file, which is damaged or about to be removed."""
+        """Forget the files of this copy, because it is damaged or about to be removed."""
         for key, path in [*self._whole.items()]:
             if path == target or path.startswith(f"{target}/"):
                 del self._whole[key]
@@ -173,7 +171,7 @@ class CheckpointCopier:
 
 
 class _CopyInProgress:
-    """One checkpoint on its way to the folder `target`."""
+    """One checkpoint while it is copied to the folder `target`."""
 
     def __init__(
         self, place: Place, path: Path, target: str, wanted: CheckpointContents, read_back: bool
@@ -206,7 +204,7 @@ class _CopyInProgress:
         raise AssertionError
 
     def verify_existing(self, name: str) -> str:
-        """Return THERE if the file is there, and whole; else ""."""
+        """Return THERE if the file is at the place and undamaged; else ""."""
         pieces = partial(sending.read_pieces, self._path, self.wanted, name)
         try:
             self._verify_sent(
@@ -218,8 +216,8 @@ class _CopyInProgress:
         return THERE
 
     def _verify_sent(self, name: str, how: str) -> str:
-        """Return how the place has shown a file:
-        by its server's checksum, or else by being read back now.
+        """Return how the sent file was verified: by its server's checksum, or by reading it
+        back now.
         """
         if how and not self._read_back:
             return how
@@ -235,7 +233,7 @@ class _CopyInProgress:
 
 
 def _send_until_kept(send: Callable[[], T]) -> T:
-    """Send a file, and again what the place has kept wrongly."""
+    """Send a file, and send it again if the place has stored other bytes."""
     for _ in range(MOST_SENT_AGAIN):
         with suppress(NotKept):
             return send()

@@ -17,7 +17,7 @@ from .sending import CheckpointContents
 
 
 class CopyFetcher:
-    """The copy `name` of an attempt, on its way back."""
+    """Fetches the copy `name` of an attempt into a local folder."""
 
     def __init__(self, place: Place, attempt: int, name: str) -> None:
         self._place, self._name = place, name

@@ -100,8 +100,8 @@ class FolderPlace(PlaceWithoutChecksums):
         return ""
 
     def copy(self, source: str, path: str) -> bool:
-        """Give the file a second name. Both checkpoints hold it then,
-        and it goes with the last of them.
+        """Link the file under a second name. Both checkpoints share it; its space is freed
+        with the last of them.
         """
         file, old = self._writable_path(path), self._writable_path(source)
         with self.translating_errors():
@@ -149,7 +149,9 @@ class FolderPlace(PlaceWithoutChecksums):
         return file
 
     def _require_parent(self) -> None:
-        """A folder that is not mounted must not be taken for an empty one."""
+        """Require the parent folder: an unmounted file system must not be taken for an empty
+        place.
+        """
         if not scan.is_dir(self._root.parent):
             raise Silent(
                 f"{self._root.parent}: no such folder: mount it, or create it if the mirror is new"
@@ -197,8 +199,8 @@ def _is_unfinished(name: str) -> bool:
 
 
 def _link_or_write(fresh: Path, file: Path, data: bytes) -> None:
-    """Give `fresh` its name if nobody has it.
-    Without links a crash here leaves an incomplete file.
+    """Create `file` from `fresh` unless it exists. Without hard links a crash here leaves an
+    incomplete file.
     """
     try:
         disk.link(fresh, file)
@@ -223,7 +225,7 @@ def _blocks(file: Path) -> Iterator[memoryview]:
 
 
 class _NoDigest:
-    """Satisfies `bulk`, which asks for a digest of each piece."""
+    """Computes no digest, where `bulk` wants an object that digests each piece."""
 
     def __init__(self, *data: memoryview) -> None:
         pass

@@ -164,8 +164,8 @@ def redact_url(url: str) -> str:
 
 
 def unquoted_credentials(url: str) -> str:
-    """Return the user and password of a URL whose password has unquoted signs,
-    so that it seems to end the host.
+    """Return the user and password of a URL whose password contains unquoted characters that
+    end the host.
     """
     if scheme_of(url) in LOCAL:
         return ""
@@ -179,8 +179,8 @@ def scheme_of(url: str) -> str:
 
 
 def redact_error(error: BaseException | str, url: str = "") -> str:
-    """Return a library's text as one line without an error's number and the secrets of `url` and
-    of the environment.
+    """Return a library's error as one line, without its number and without secrets of `url`
+    and environment.
     """
     text = " ".join(_error_text(error).split()).removesuffix(":") or type(error).__name__
     for secret in sorted(_secrets(url), key=len, reverse=True):

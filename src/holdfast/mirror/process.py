@@ -106,7 +106,7 @@ class WorkerProcess:
             self._process.wait(0.2)
 
     def end(self) -> None:
-        """Kill it, and let go of it."""
+        """Kill the worker, and close its pipes."""
         self.kill()
         self._selector.close()
         for pipe in (self._writes, self._reads):

@@ -94,7 +94,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IncompleteCopy(msgspec.Struct, frozen=True):
-    """A folder that is no whole checkpoint: an upload that did not end, or a damaged manifest."""
+    """A folder without a whole checkpoint: its upload did not end, or its manifest is damaged."""
 
     attempt: int
     name: str

@@ -35,8 +35,8 @@ from .records import (
 
 
 class RemoteRun:
-    """One place. Every method may be called again after an error;
-    what was done before is not done again.
+    """The run's files at one place. Each method may be called again after an error;
+    completed work is not repeated.
     """
 
     def __init__(self, place: Place) -> None:
@@ -245,7 +245,7 @@ class RemoteRun:
             return None
 
     def _create_or_read(self, path: str, data: bytes) -> bytes:
-        """Create a file; return its content: these bytes, or older ones."""
+        """Create a file with these bytes unless it exists; return its content."""
         try:
             self.place.create(path, data)
         except FileExistsError:

@@ -54,7 +54,7 @@ Say = Callable[[Event], None]
 
 
 class Cancelled(Exception):
-    """The run needs no more of this."""
+    """The run does not need this call any more."""
 
 
 class Replicator:
@@ -108,7 +108,7 @@ class Replicator:
         ).start()
 
     def accept_order(self, order: WorkerOrder) -> None:
-        """Take an order. A copy that it makes needless ends at its next piece."""
+        """Queue an order. A copy that it makes unnecessary ends at its next piece."""
         if order.do == "committed":
             self._only = ""
         elif order.do == "yield":
@@ -363,7 +363,9 @@ class Replicator:
             self._due_s = NEVER if self._until is None else 0.0
 
     def _check_transfer(self, size: int) -> None:
-        """End a call that the run does not need any more."""
+        """Note that `size` bytes were transferred; end the call if the run does not need it
+        any more.
+        """
         needless = self._is_cancelled or (self._until is not None and not self._claimed)
         if self._only and self._copying not in ("", self._only):
             needless = True

@@ -53,7 +53,7 @@ class RetryingPlace:
 
     @contextmanager
     def watching_progress(self, watch: Watch) -> Iterator[None]:
-        """Let `watch` see the pieces that pass meanwhile."""
+        """Within this block, call `watch` with the size of each transferred piece."""
         before, self.watch = self.watch, watch
         try:
             yield

@@ -119,9 +119,7 @@ def verify_pieces(
 
 
 class _DigestCheck:
-    """Digests the bytes of one file in order, and compares: each leaf with its digest, and the
-    file with its own.
-    """
+    """Digests the bytes of one file in order, and compares each leaf's and the file's digest."""
 
     def __init__(self, file: File, leaves: list[Leaf], where: object) -> None:
         self._file, self._where = file, where

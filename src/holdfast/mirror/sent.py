@@ -11,7 +11,7 @@ from .place import Pieces
 
 
 class UploadPieces:
-    """Walks the pieces once, and remembers the error that their source raised."""
+    """Yields the pieces of an upload once, and keeps the error that their source raised."""
 
     def __init__(self, size_bytes: int, pieces: Pieces) -> None:
         self.error: BaseException | None = None
@@ -63,8 +63,8 @@ class PlaceWithoutChecksums:
 
 
 def has_exclusive_create(create_again: Callable[[], object]) -> bool:
-    """Whether a place that has just taken an exclusive write refuses the same one:
-    it knows the condition.
+    """Whether the place refuses to create a file again that it has just created: it knows
+    exclusive writes.
     """
     try:
         create_again()

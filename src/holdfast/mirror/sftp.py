@@ -114,8 +114,8 @@ class SftpPlace(PlaceWithoutChecksums):
         return ""
 
     def copy(self, source: str, path: str) -> bool:
-        """Give the file a second name. Both checkpoints hold it then,
-        and it goes with the last of them.
+        """Link the file under a second name. Both checkpoints share it; its space is freed
+        with the last of them.
         """
         old, file = self._path_of(source), self._path_of(path)
         fresh = _sibling_path(file)
@@ -139,7 +139,9 @@ class SftpPlace(PlaceWithoutChecksums):
         return "/".join([self._root, *split_path(path)])
 
     def _require_parent(self, client: SftpClient) -> None:
-        """A folder that is not mounted there must not be taken for an empty one."""
+        """Require the parent folder: an unmounted file system must not be taken for an empty
+        place.
+        """
         parent = posixpath.dirname(self._root) or "."
         if not _exists(client, parent):
             raise Silent(
@@ -173,8 +175,8 @@ class SftpPlace(PlaceWithoutChecksums):
 
     @staticmethod
     def _link_or_write(client: SftpClient, fresh: str, file: str, data: bytes) -> None:
-        """Give `fresh` its name if nobody has it.
-        Without links a crash here leaves an incomplete file.
+        """Create `file` from `fresh` unless it exists. Without hard links a crash here
+        leaves an incomplete file.
         """
         try:
             client.extended("hardlink@openssh.com", fresh, file)
@@ -189,7 +191,9 @@ class SftpPlace(PlaceWithoutChecksums):
                 raise
 
     def _require_room(self, client: SftpClient, size_bytes: int, error: BaseException) -> None:
-        """SFTP does not say why a write failed: a full file system is found by asking."""
+        """Raise Full if the disk is full. SFTP does not say why a write failed, so ask for
+        the free space.
+        """
         if isinstance(error, OSError) and error.errno == errno.EIO:
             free = _free_bytes(client, posixpath.dirname(self._root) or ".")
             if 0 <= free < size_bytes:
@@ -200,8 +204,8 @@ class SftpPlace(PlaceWithoutChecksums):
 
     @contextmanager
     def _connected_client(self, sent: UploadPieces | None = None) -> Iterator[SftpClient]:
-        """Give the connection, and turn its errors into those of a place.
-        After silence it is given up.
+        """Yield the connection, and translate its errors. It is closed after a call without
+        an answer.
         """
         if self._connection is None:
             self._connection = Connection(self._url)
@@ -242,7 +246,7 @@ def _remove_file(client: SftpClient, path: str) -> None:
 
 
 def _remove_unfinished(client: SftpClient, path: str) -> None:
-    """Remove what was begun, if the server still answers."""
+    """Remove an unfinished file, if the server still answers."""
     with suppress(OSError, EOFError, paramiko.SSHException):
         client.remove(path)
 

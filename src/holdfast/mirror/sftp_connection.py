@@ -23,7 +23,7 @@ ANSWER_S = 20.0  # the longest wait for one answer
 
 
 class Connection:
-    """The two that end together: the session, and the client that speaks SFTP through it."""
+    """An SSH session and its SFTP client, which are closed together."""
 
     def __init__(self, url: str) -> None:
         self._session = paramiko.SSHClient()
@@ -97,7 +97,7 @@ def _socket(host: str, port: int, options: dict[str, Any], url: str) -> Any:
 
 
 def _connection_error(error: Exception, url: str) -> Exception:
-    """What a connection that failed means."""
+    """Return the error to raise for a connection that failed."""
     name, text = redact_url(url), redact_error(error, url)
     host = urlsplit(url).hostname
     if isinstance(error, paramiko.BadHostKeyException):

@@ -38,8 +38,8 @@ _ERRNO = {
 
 
 class SftpClient(paramiko.SFTPClient):  # type: ignore[misc]  # it has no types
-    """A client whose errors tell "not offered" from "failed".
-    What the protocol does not tell is EIO.
+    """An SFTP client that distinguishes "not supported" from "failed". Errors without a
+    number become EIO.
     """
 
     def _convert_status(self, msg: Any) -> None:
@@ -81,7 +81,7 @@ class SftpClient(paramiko.SFTPClient):  # type: ignore[misc]  # it has no types
 
 
 class PipelinedRequests:
-    """Requests for one open file."""
+    """Many requests for one open file at the same time."""
 
     def __init__(self, client: SftpClient, handle: bytes) -> None:
         self._client, self._handle = client, handle

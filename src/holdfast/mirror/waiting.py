@@ -54,7 +54,7 @@ def copies_to_remove(
 
 
 def age_order(facts: CheckpointFacts) -> tuple[int, int]:
-    """Return the sort key of checkpoints of one lineage."""
+    """Return the sort key that orders checkpoints of one lineage by age."""
     return facts.step, PHASES[facts.phase]
 
 

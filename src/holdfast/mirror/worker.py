@@ -33,7 +33,9 @@ _BAD, _STUCK = 2, 3  # exit statuses: the run sent an invalid order; a library h
 
 
 class MirrorWorker:
-    """Serves one run. `out` gets the events, and `errors` the reason if it ends by itself."""
+    """Serves one run's orders. `out` receives the events, and `errors` the reason if it
+    exits by itself.
+    """
 
     def __init__(
         self, out: IO[bytes], errors: IO[bytes], *, patience_s: float = PATIENCE_S
@@ -45,7 +47,7 @@ class MirrorWorker:
         self._parent = os.getppid()
 
     def serve(self, source: IO[bytes]) -> NoReturn:
-        """Take orders, and end the process when there are no more."""
+        """Read orders and carry them out; end the process when stdin ends."""
         threading.Thread(target=self._exit_when_stuck_or_orphaned, daemon=True).start()
         for text in source:
             try:
@@ -86,7 +88,7 @@ class MirrorWorker:
             replicator.start()
 
     def send_event(self, event: Event) -> None:
-        """Send an event. If the run reads no more, or all places are drained, the process ends."""
+        """Send an event. Exit if the run reads no more, or if all places are drained."""
         with self._turn:
             try:
                 self._out.write(encode_line(event))

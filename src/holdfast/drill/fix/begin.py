@@ -64,8 +64,8 @@ def add_run(text: str, stem: str, *, batches: bool = True) -> str:
 
 
 def _is_name_taken(source: ScriptSource, name: str) -> bool:
-    """Whether a variable or a function of the script has the name;
-    attributes and methods do not count.
+    """Whether a variable or function of the script has this name. Attributes and methods do
+    not count.
     """
     for each in source.all:
         if isinstance(each, cst.Name) and each.value == name:
@@ -77,7 +77,9 @@ def _is_name_taken(source: ScriptSource, name: str) -> bool:
 
 
 class TrainingCode:
-    """Which functions and loops of a script train, by themselves or by what they call."""
+    """Finds the functions and loops of a script that train, by themselves or in functions
+    that they call.
+    """
 
     def __init__(self, source: ScriptSource) -> None:
         self._source = source
@@ -252,7 +254,9 @@ def _find_state(source: ScriptSource, outer: Loop, function: Function | None) ->
 def _has_value_at_loop(
     source: ScriptSource, expression: str, function: Function | None, outer: Loop
 ) -> bool:
-    """Whether it surely has a value at the loop: a line that always runs binds it, or uses it."""
+    """Whether the expression surely has a value at the loop: a line that always runs binds
+    or uses it.
+    """
     root = expression.partition(".")[0]
     own = source.assigned(root, function) or (
         source.assigned(root, None) if function is not None else []

@@ -71,8 +71,8 @@ def _add_fields(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
 
 
 def _move_run_to(text: str, expression: str) -> str:
-    """Return the script with its Run where the expression has a value.
-    The Run is moved down to it if that is safe.
+    """Return the script with its Run moved down to where the expression has a value, if that
+    is safe.
     """
     source, place = _parse_script(text)
     if not _PATH.fullmatch(expression):

@@ -21,7 +21,7 @@ def is_call(node: cst.CSTNode, *names: str) -> TypeGuard[cst.Call]:
 
 
 def without_progress_bar(iterable: cst.BaseExpression) -> cst.BaseExpression:
-    """Return the iterable inside a progress bar; anything else unchanged."""
+    """Return the iterable inside a progress bar's call; return anything else unchanged."""
     while is_call(iterable, *_BARS) and iterable.args:
         iterable = iterable.args[0].value
     return iterable

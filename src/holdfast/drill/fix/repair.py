@@ -97,7 +97,7 @@ def script_index(command: Sequence[str]) -> int:
 
 
 class ScriptDrills:
-    """Drills versions of one script."""
+    """Drills several versions of one script."""
 
     def __init__(
         self, command: Sequence[str], options: DrillOptions, say: Say, watch: Watch
@@ -193,7 +193,7 @@ def _as_section(printed: str) -> list[Section]:
 
 
 class RepairSearch:
-    """The search for what a script needs."""
+    """Searches for the changes that a script needs, by drilling versions of it."""
 
     def __init__(self, bench: ScriptDrills, say: Say) -> None:
         self._bench, self._say = bench, say
@@ -275,8 +275,8 @@ class RepairSearch:
         return f"with it an undisturbed run prints otherwise: {changed}" if changed else ""
 
     def _remove_unneeded(self, base: DrilledVersion, now: DrilledVersion) -> DrilledVersion:
-        """Drill without each line that was added together with others;
-        leave out those that are not needed.
+        """Drill without each line that was added together with others; leave out lines that
+        are not needed.
         """
         for fix in [fix for fix, _ in self._made if fix in self._together and len(self._made) > 1]:
             try:

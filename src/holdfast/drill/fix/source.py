@@ -211,8 +211,8 @@ class ScriptSource:
         return made
 
     def add_import(self, name: str, home: str = "holdfast") -> None:
-        """Let the script import `name` from `home`: in an existing import line, or in a new one
-        after the other imports.
+        """Import `name` from `home` in the script: in an existing import line, or in a new
+        one after the others.
         """
         for line in filter(_is_import, self.module.body):
             there = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
@@ -234,7 +234,7 @@ class ScriptSource:
             self._head.append(self._statement(f"from {home} import {name}"))
 
     def make_run_global(self, place: RunPlace, users: Iterable[cst.CSTNode]) -> None:
-        """Make the run's variable global if code outside of the function that makes it uses it.
+        """Declare the run's variable global if code outside of the function that makes it uses it.
 
         Raises:
             Refused: another variable has that name there.
