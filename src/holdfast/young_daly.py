@@ -31,18 +31,18 @@ LEAST_S, MOST_S = 1.0, 6 * 3600.0  # of all intervals
 
 
 class PastStarts(msgspec.Struct, frozen=True):
-    """The starts of a run that are over."""
+    """The earlier starts of a run: their total time and how many were interrupted."""
 
     interruptions: int = 0  # without notice
     uptime_s: float = 0.0  # of all starts
 
     def with_start(self, uptime_s: float, *, interrupted: bool) -> PastStarts:
-        """Return this with one more start."""
+        """Return these starts with one more."""
         return PastStarts(self.interruptions + interrupted, self.uptime_s + uptime_s)
 
 
 class SaveCosts(msgspec.Struct, frozen=True):
-    """The measurements, in seconds."""
+    """The measured durations of saves and restarts, in seconds."""
 
     stall_s: float  # the loop waits for a save
     slow_s: float  # and is slower beside it, in total
@@ -51,14 +51,14 @@ class SaveCosts(msgspec.Struct, frozen=True):
 
 
 class IntervalLimits(msgspec.Struct, frozen=True):
-    """The limits of the choice of one start."""
+    """The limits of the interval in one start."""
 
     assumed_hours: float | None = None  # between interruptions, as the caller says
     left_s: float | None = None  # until the deadline
 
 
 class IntervalChoice(msgspec.Struct, frozen=True):
-    """An interval, and its expected costs."""
+    """A chosen interval, and its expected costs."""
 
     interval_s: float
     interrupted_s: float  # the expected time between interruptions
@@ -68,7 +68,7 @@ class IntervalChoice(msgspec.Struct, frozen=True):
 
 
 class ChoiceWithInputs(msgspec.Struct, frozen=True):
-    """A choice with its inputs."""
+    """A chosen interval with the measurements and limits it was computed from."""
 
     choice: IntervalChoice
     costs: SaveCosts

@@ -12,7 +12,7 @@ RUN_ME_AGAIN: int = Stopped("").code  # type: ignore[assignment]  # SystemExit's
 
 
 class AnyCommand:
-    """A script that uses `Run`, or one that exits with 75 itself when it wants to resume later."""
+    """A script that uses `Run`, or any command that exits with 75 when it wants to resume later."""
 
     def begin(
         self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None

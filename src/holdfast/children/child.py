@@ -79,11 +79,10 @@ class Child:
         return self._link.fileno()
 
     def send(self, number: int, *, alone: bool = False) -> None:
-        """Send a signal to the command's group, or only to the command.
+        """Send a signal to the command's group; with `alone` only to the command.
 
-        After the command has ended, the signal goes to all processes that it has left.
-
-        SIGKILL always goes to all of its processes, also to those in other sessions.
+        After the command has ended, the signal goes to all processes that it has left. SIGKILL
+        always goes to all of its processes, also to those in other sessions.
         """
         with suppress(OSError):
             self._link.send(bytes([number | (warden.ALONE if alone else 0)]))
@@ -125,8 +124,8 @@ class Child:
         return int(number)
 
     def _handle_warden_end(self) -> None:
-        """Handle the warden's end: nothing is left,
-        or the warden was killed and we kill its orphans.
+        """Handle the end of the warden: no process is left, or it was killed and we kill its
+        orphans.
         """
         self.gone = True
         _, status = os.waitpid(self._warden, 0)

@@ -22,8 +22,8 @@ def descendants(ancestor: int) -> list[int]:
 
 
 def rank_workers(ancestor: int, variable: str) -> list[int]:
-    """Return its descendants that were started with that environment variable,
-    by a process without it.
+    """Return the descendants that were started with that environment variable, by a process
+    without it.
     """
     given = f"\0{variable}="
     found = {
@@ -45,9 +45,8 @@ def any_catches_signal(pids: Iterable[int], number: int) -> bool:
 
 
 def any_handles_signal(pids: Iterable[int], number: int) -> bool:
-    """Whether one of the processes does not ignore the signal.
-
-    If it received the signal and still runs, it is handling it.
+    """Whether one of the processes does not ignore the signal. If it received it and still
+    runs, it handles it.
     """
     return any(not _is_in_signal_mask(pid, "SigIgn", number) for pid in pids)
 

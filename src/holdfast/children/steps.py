@@ -40,7 +40,7 @@ _RING_WORDS = _WORDS - _RING
 
 
 class StepSlot:
-    """A run's slot."""
+    """One run's slot in the supervisor's memory."""
 
     def __init__(self, path: Path, rank: int, world: int) -> None:
         """Take a free slot in the supervisor's memory.
@@ -102,7 +102,7 @@ class SlotView(NamedTuple):
 
 
 class StepMemory:
-    """The supervisor's side."""
+    """The supervisor's memory in which runs write their steps."""
 
     def __init__(self) -> None:
         """Create the memory in which runs write their steps.

@@ -58,7 +58,7 @@ class Streams(NamedTuple):
 
 
 def adopt_orphans(*, orphans: bool) -> None:
-    """Become, or stop being, the process that adopts descendants when their parent dies."""
+    """Become, or stop being, the process that adopts descendants whose parent dies."""
     _prctl(_PR_SET_CHILD_SUBREAPER, int(orphans), 0, 0, 0)
 
 
@@ -134,8 +134,8 @@ def _start_command(
 
 
 def _close_inherited(kept: Collection[int]) -> None:
-    """Close the descriptors that belong to our starter: the other ends of its pipes must close when
-    it ends, not when we end.
+    """Close the descriptors that belong to our starter: its pipes must close when it ends,
+    not when we end.
     """
     with suppress(OSError):
         for number in map(int, os.listdir("/proc/self/fd")):

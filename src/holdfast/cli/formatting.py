@@ -31,8 +31,8 @@ _ADDRESSES: dict[str, str] = {}
 
 @contextmanager
 def naming_addresses(addresses: Mapping[str, str]) -> Iterator[None]:
-    """Let everything that is printed, and the errors that leave the block,
-    name addresses in the place of paths.
+    """Within this block, print addresses in place of the local paths of fetched files, also
+    in errors.
     """
     _ADDRESSES.update(addresses)
     try:
@@ -49,7 +49,7 @@ def naming_addresses(addresses: Mapping[str, str]) -> Iterator[None]:
 
 
 def replace_paths(text: object) -> str:
-    """Return `text` with addresses in the place of paths."""
+    """Return `text` with addresses in place of local paths."""
     plain = str(text)
     for path in sorted(_ADDRESSES, key=len, reverse=True):
         plain = plain.replace(path, _ADDRESSES[path])
@@ -57,8 +57,8 @@ def replace_paths(text: object) -> str:
 
 
 def without_passwords(line: str) -> str:
-    """Return `line` without the passwords of addresses in it,
-    such as the words of a command have them.
+    """Return `line` with the passwords in its addresses removed, for example in the words of
+    a command.
     """
 
     def hidden(match: re.Match[str]) -> str:
@@ -170,9 +170,9 @@ def print_table(
 
 @contextmanager
 def showing_progress() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a line on a terminal until the next one comes; "" takes it away.
+    """Yield a function that shows a line on the terminal until its next call; "" removes the line.
 
-    Where stderr is no terminal it does nothing.
+    If stderr is no terminal, it does nothing.
     """
     if not sys.stderr.isatty():
         yield lambda _: None

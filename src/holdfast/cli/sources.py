@@ -54,12 +54,14 @@ class LocalSource:
         return checkpoint.head.attempt
 
     def unused_copies(self) -> list[Checkpoint]:
-        """Copies that no start uses: they are damaged, or were saved by a superseded attempt."""
+        """Return the copies that no start uses: they are damaged, or a superseded attempt
+        saved them.
+        """
         return []
 
     def fetch_files(self, checkpoint: Checkpoint, names: Collection[str] | None = None) -> None:
-        """Make files of a checkpoint readable: the parts of its ranks, and the files with these
-        `names`; None: all files.
+        """Fetch files of a checkpoint so that they can be read locally: the parts of its
+        ranks, and `names`; None: all.
         """
 
     def drop_files(self, checkpoint: Checkpoint) -> None:

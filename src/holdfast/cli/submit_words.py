@@ -23,9 +23,7 @@ class SubmitArguments(NamedTuple):
 
 
 class SbatchPassThrough(click.Command):
-    """Parses its own options, keeps unknown ones for sbatch,
-    and the words after `--` for the job.
-    """
+    """A command that passes unknown options on to sbatch, and the words after `--` to the job."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         known = {opt: str(param.name) for param in self.get_params(ctx) for opt in param.opts}

@@ -48,6 +48,8 @@ class CopyItem(NamedTuple):
 
 
 class CopyTarget(Protocol):
+    """A destination of `holdfast copy`."""
+
     shown: str
 
     def digest(self, item: CopyItem) -> str | None:
@@ -62,7 +64,9 @@ class CopyTarget(Protocol):
 
 
 class DirectoryTarget:
-    """A run's directory. With its first copy this process becomes an attempt of the run."""
+    """A run's directory as the destination. With its first copy this process becomes an
+    attempt of the run.
+    """
 
     def __init__(self, root: Path, known: Elsewhere, tell: Tell) -> None:
         self.shown, self._root, self._known, self._tell = str(root), root, known, tell
@@ -114,7 +118,7 @@ class DirectoryTarget:
 
 
 class MirrorTarget:
-    """A place. Copies have the same layout as those of a run's mirror."""
+    """A mirror as the destination. The copies have the layout of a run's own mirror."""
 
     def __init__(self, place: RetryingPlace, adding: ManualCopier, tell: Tell) -> None:
         self.shown, self._place, self._adding, self._tell = (

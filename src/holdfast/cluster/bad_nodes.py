@@ -116,8 +116,8 @@ def nodes_to_exclude(deaths: Iterable[Death], now_s: float) -> dict[str, float]:
 def choose_excludable(
     bad: Iterable[str], free: Collection[str], users: Collection[str], needed: int
 ) -> list[str]:
-    """Return those of `bad` that can be excluded,
-    so that the job still finds `needed` of the `free` nodes.
+    """Return those of `bad` that can be excluded so that the job still finds `needed` of the
+    `free` nodes.
     """
     chosen: list[str] = []
     for node in bad:
@@ -128,8 +128,8 @@ def choose_excludable(
 
 
 def count_own_exclusions(events: Iterable[Event], job: str) -> Counter[str]:
-    """Return the nodes that we excluded for this job,
-    and how often it came back to each meanwhile.
+    """Return the nodes that we excluded for this job, and how often the job came back to
+    each meanwhile.
     """
     found, now = Counter[str](), dict[str, float]()
     for event in events:

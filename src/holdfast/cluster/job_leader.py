@@ -93,7 +93,7 @@ def supervisor_directory(environment: Mapping[str, str] = os.environ) -> Path | 
 
 
 def is_job_leader(here: Job, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process is rank 0 of the job, which may query the scheduler."""
+    """Whether this process is rank 0 of the job and may query the scheduler."""
     ranks = [environment[name] for name in _RANKS if environment.get(name)]
     return here.process == 0 and all(rank == "0" for rank in ranks)
 
@@ -109,8 +109,8 @@ def report_run_path(directory: Path, run: Path) -> None:
 
 
 def report_refusal(why: str) -> None:
-    """Tell this process's supervisor, if it has one,
-    that another start would be refused for the same reason.
+    """Tell this process's supervisor, if it has one, that another start would be refused for
+    the same reason.
     """
     directory = supervisor_directory()
     if directory is not None:
@@ -119,7 +119,7 @@ def report_refusal(why: str) -> None:
 
 
 def take_refusal(directory: Path) -> str:
-    """Return why the command's run refused to begin, and forget it; "" if it did not."""
+    """Return, once, why the command's run refused to begin; "" if it did not."""
     try:
         why = msgspec.json.decode((directory / REFUSED).read_bytes(), type=dict[str, str]).get(
             "why", ""

@@ -104,7 +104,7 @@ _FRAME = re.compile(r'^  File "(.*)", line (\d+)', re.MULTILINE)
 
 
 class StartError(NamedTuple):
-    """An exception that ended a start; two that are equal but for the text count as the same."""
+    """The exception that ended a start. Two that differ in their text alone count as the same."""
 
     kind: str  # "ValueError"; "" if there was none, or it is not known
     place: str = ""  # "train.py:17"
@@ -114,14 +114,14 @@ class StartError(NamedTuple):
     may_mend: bool = False
 
     def would_repeat(self, before: StartError) -> bool:
-        """Whether the next start would fail with it as well."""
+        """Whether the next start would fail with the same error."""
         same = (self.kind, self.place, self.step) == (before.kind, before.place, before.step)
         passing = _PASSING.search(self.kind) or _PASSING_TEXT.search(self.text)
         return bool(self.kind) and same and not self.may_mend and not passing
 
 
 class EndEvidence(NamedTuple):
-    """What is known about the end of a start that was neither done nor stopped."""
+    """The evidence about the end of a start that neither finished nor stopped."""
 
     code: int  # in subprocess's notation
     error: StartError = StartError("")
@@ -180,8 +180,8 @@ def parse_error(tail: str) -> StartError:
 
 
 def reports_broken_gpu(tail: str) -> bool:
-    """Whether the output says that a GPU is broken or lost:
-    of several ranks only one knows, and says it early.
+    """Whether the output reports a broken or lost GPU. Of several ranks only one may print
+    that, and early.
     """
     return _BROKEN_GPU.search(tail) is not None
 

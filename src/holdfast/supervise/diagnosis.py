@@ -14,21 +14,19 @@ from .witness import RunOutcome
 
 
 class FailureDiagnosis:
-    """Begun before each start,
-    shown the command's processes while it runs, and asked after its end.
-    """
+    """Collects evidence while the command runs, and names the cause after it has failed."""
 
     def __init__(self) -> None:
         self._before = StartError("")  # of the last start, if that failed
         self._memory: OutOfMemoryKills | None = None
 
     def start_counting(self) -> None:
-        """Count from now on what the kernel kills."""
+        """Count the processes that the kernel kills from now on."""
         self.close()
         self._memory = OutOfMemoryKills()
 
     def note_processes(self, pids: Sequence[int]) -> None:
-        """Note the processes that now belong to the command."""
+        """Note which processes now belong to the command."""
         if self._memory is not None:
             self._memory.note_processes(pids)
 
@@ -44,7 +42,9 @@ class FailureDiagnosis:
         return causes.find_cause(EndEvidence(code, error, before, kills, own, full, broken))
 
     def forget_error(self) -> str:
-        """Forget the last error: the start after it did not fail. Return its cause: none."""
+        """Forget the last error, because the start after it did not fail. Return its cause:
+        none.
+        """
         self._before = StartError("")
         return ""
 

@@ -18,7 +18,7 @@ _VICTIM = re.compile(r"Killed process (\d+) \(")
 
 
 class OutOfMemoryKills:
-    """Counts the processes that the kernel kills for want of memory, from now on."""
+    """Counts the processes that the kernel kills for lack of memory, from now on."""
 
     def __init__(self) -> None:
         self._counts: dict[Path, tuple[int, int]] = {}  # the file -> its count at first, and now
@@ -55,9 +55,9 @@ class OutOfMemoryKills:
 
 
 def is_disk_full(path: Path) -> bool:
-    """Whether the file system has no space, or no file, left for this user.
+    """Whether the file system has no space, or no inode, left for this user.
 
-    Some have no number of blocks, as /proc. Nobody writes to one that can only be read.
+    Some file systems report no size, as /proc. A read-only one never counts as full.
     """
     try:
         facts = os.statvfs(path)
@@ -93,8 +93,8 @@ def memory_event_files(cgroups: str, mounts: str) -> list[Path]:
 
 
 def free_and_total_memory() -> tuple[int, int]:
-    """Return the free and the whole memory in bytes: the machine's, or of the cgroup around us
-    with the least free.
+    """Return the free and the total memory in bytes: of the machine, or of the enclosing
+    cgroup with the least free.
     """
     facts = _read_numbers(Path("/proc/meminfo"))
     found = [(facts.get("MemAvailable:", 0) << 10, facts.get("MemTotal:", 0) << 10)]

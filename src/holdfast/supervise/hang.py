@@ -24,7 +24,7 @@ SLACK_S = 1.0  # so late a look may be and still count in full
 
 
 class Observation(NamedTuple):
-    """What one look found at one place: a rank of the run, the output, or a file."""
+    """The state of one observed thing: a rank of the run, the output, or a file."""
 
     place: Hashable
     beats: int  # grows with each sign of life
@@ -35,7 +35,7 @@ class Observation(NamedTuple):
 
 
 class PhaseRule(NamedTuple):
-    """How a phase is judged."""
+    """The limits by which a phase counts as hung."""
 
     floor: float = RARE  # times the floor of all
     after: str = ""  # COMPILED times the slowest of this phase is allowed
@@ -45,7 +45,7 @@ class PhaseRule(NamedTuple):
 
 
 class Hang(NamedTuple):
-    """A place that shows no sign of life for longer than its limit."""
+    """A place without a sign of life for longer than its limit."""
 
     place: Hashable
     phase: str
@@ -65,8 +65,8 @@ class _SilentTime:
 
 @dataclass
 class HangJudge:
-    """Looks at all places in turn.
-    The knowledge about phases is kept over restarts of the command.
+    """Decides which places hang. What it learned about phases stays over restarts of the
+    command.
     """
 
     phases: dict[str, PhaseRule]
@@ -79,17 +79,17 @@ class HangJudge:
 
     @property
     def interval_s(self) -> float:
-        """Seconds between two looks."""
+        """Seconds between two observations."""
         return min(LOOK_S, max(LEAST_LOOK_S, (self.after_s or FLOOR_S) / 20))
 
     def reset_places(self) -> None:
-        """The command is started anew."""
+        """Forget the places, because the command is started anew."""
         self._stays.clear()
         self._here.clear()
         self._looked_s = None
 
     def limit_s(self, phase: str) -> float | None:
-        """Return how long a phase may last; None: for ever."""
+        """Return how long a phase may last; None: without limit."""
         kind, slow_s = self.phases[phase], TIMES * self.slowest_s.get(phase, 0.0)
         begins = self._here[phase] < kind.least
         if not kind.judged or (begins and kind.silent and self.after_s is None):
@@ -105,7 +105,9 @@ class HangJudge:
         )
 
     def find_hangs(self, now_s: float, looks: Sequence[Observation]) -> list[Hang]:
-        """Return the places that hang, each once until it shows a sign of life again."""
+        """Return the places that hang. Each is returned once until it shows a sign of life
+        again.
+        """
         since_s = 0.0 if self._looked_s is None else now_s - self._looked_s
         self._looked_s = now_s
         counted_s = min(since_s, self.interval_s + SLACK_S)
@@ -123,7 +125,7 @@ class HangJudge:
         return self._stays[place].seconds if place in self._stays else 0.0
 
     def has_recovered(self, place: Hashable) -> bool:
-        """Whether a place that was told to hang has shown a sign of life since, or is gone."""
+        """Whether a place that was reported to hang has shown a sign of life since, or is gone."""
         return place not in self._stays or not self._stays[place].told
 
     def _judge_place(self, look: Observation, counted_s: float, *, whole: bool) -> Hang | None:
@@ -144,7 +146,7 @@ class HangJudge:
     def _learn_durations(
         self, look: Observation, stay: _SilentTime | None, counted_s: float, *, whole: bool
     ) -> None:
-        """Learn from the phases that have ended."""
+        """Learn the durations of the phases that have ended."""
         known = [] if stay is None else [(look.phase, stay.seconds + counted_s)]
         ended = known if look.ended is None else [*look.ended]
         if stay is not None and stay.broken:

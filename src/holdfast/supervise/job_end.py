@@ -27,7 +27,7 @@ ASKED_S = 60.0  # between two queries to the scheduler
 
 @dataclass
 class JobEnding:
-    """The supervisor's job: whether it is ending, and how it is requeued at the very end."""
+    """Decides when the supervisor's job must end, and requeues it at the very end."""
 
     job: Job | None
     place: SupervisorDirectory
@@ -44,8 +44,8 @@ class JobEnding:
             self.job = None  # another process acts for the job
 
     def is_already_done(self) -> bool:
-        """Whether this job has done its work, and Slurm has started it once more because it was
-        preempted before.
+        """Whether this job has done its work, and Slurm started it again because it was preempted
+        before.
 
         Source: Slurm 24.05 and later, after a preemption with a grace (docs/cluster.md).
         """
@@ -86,9 +86,7 @@ class JobEnding:
         return why != "unclear"
 
     def is_on_bad_node(self) -> bool:
-        """Whether starts before this one were lost with this very node,
-        and the job can do without it.
-        """
+        """Whether earlier starts were lost on this node, and the job can run without it."""
         node, events = bad_nodes.node_of_job(self._movable_job), self._journal_events()
         died = bad_nodes.deaths_in_journal(events)
         return node in bad_nodes.nodes_to_exclude(died, time.time()) and self._can_avoid_node(
@@ -96,7 +94,7 @@ class JobEnding:
         )
 
     def find_node_at_fault(self, tail: str) -> tuple[str, int]:
-        """Return the node at fault for the death of a start, and `CommandAttempt.node_deaths`."""
+        """Return the node that caused the death of a start, and `CommandAttempt.node_deaths`."""
         node, events, now_s = (
             bad_nodes.find_node_at_fault(self.job, tail),
             self._journal_events(),
@@ -120,7 +118,7 @@ class JobEnding:
     def _can_avoid_node(
         self, node: str, events: Sequence[journal.Event], died: Sequence[Death]
     ) -> bool:
-        """Whether the next start can be kept from the node; if not, say why."""
+        """Whether the next start can avoid the node; if not, report why."""
         found, why = self._exclusion_after(events, died)
         if found is not None and node not in found.until_s:
             why = "it is required, or too few others are left, or too many seem bad"

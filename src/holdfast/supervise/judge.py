@@ -117,8 +117,8 @@ def _next_after_hang(attempts: Sequence[CommandAttempt]) -> NextStep:
 def was_interrupted_at_exit(
     code: int, told: str | None, told_unix_s: float, event: str, event_unix_s: float
 ) -> bool:
-    """Whether Ctrl-C only hit Python while it was exiting: `event`, the last in the journal,
-    reports the run's end.
+    """Whether Ctrl-C interrupted only Python's exit: `event`, the journal's last one, is the
+    run's end.
     """
     interrupted = told == "SIGINT" and code in {-signal.SIGINT, 128 + signal.SIGINT}
     return interrupted and event == "end" and told_unix_s <= event_unix_s + LEAVING_S
@@ -176,7 +176,7 @@ def _attempts_without_progress(attempts: Sequence[CommandAttempt]) -> list[Comma
 
 
 def _has_outside_cause(attempt: CommandAttempt) -> bool:
-    """Whether the attempt ended by a signal or a lost node, which is not the command's fault."""
+    """Whether a signal or a lost node ended the attempt, and not the command itself."""
     return (
         attempt.code < 0
         or bool(attempt.told)

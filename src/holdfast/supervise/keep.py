@@ -40,7 +40,7 @@ class _ChangedDuringCopy(Exception):
 
 
 class ProgramStore:
-    """The store of one program's checkpoints, owned by a supervisor."""
+    """A supervisor's store of one program's checkpoints."""
 
     def __init__(self, root: Path, program: Program) -> None:
         self.store = Store(root, keep=KEEP)
@@ -101,8 +101,8 @@ class ProgramStore:
         self.committed = 0
 
     def commit_settled(self, pids: Callable[[], Sequence[int]]) -> int | None:
-        """Commit the program's new files if they have settled; return the step, or None if nothing
-        was committed.
+        """Commit the program's new files if they no longer change; return the step, or None if
+        nothing was committed.
 
         `pids` returns the processes that may still write them.
         """
@@ -158,8 +158,8 @@ class ProgramStore:
         return self._commit(left, file_states(left.files), LEFT)
 
     def commit_initial_files(self, found: Written) -> None:
-        """Commit the files with which the program would begin by itself, so that a start that fails
-        costs nothing.
+        """Commit the files from which the program would resume by itself: a failed start could
+        overwrite them.
 
         Raises:
             UsageError: another process is writing them.
@@ -172,7 +172,7 @@ class ProgramStore:
         self.forget_earlier_files()
 
     def describe_kept(self) -> str:
-        """Return the end of a sentence: which checkpoint is kept."""
+        """Return the end of a sentence that says which checkpoint is kept."""
         steps = [each.step for each in self.store.checkpoints()]
         if not steps:
             return "; none of its checkpoint files was seen, so nothing was kept"
@@ -259,8 +259,8 @@ class ProgramStore:
 
 
 def begin_of_unended_start(path: Path) -> float | None:
-    """Return when the last start in the supervisor's journal `path` began,
-    if the journal holds no end of it.
+    """Return when the last start in the supervisor's journal `path` began, if the journal
+    has no end of it.
     """
     with suppress(OSError):
         last = next(

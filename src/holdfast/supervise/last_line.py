@@ -15,7 +15,7 @@ from .keep import ProgramStore
 
 
 def format_last_line(kept: ProgramStore | None, run: Path | None, supervisor: Path) -> str:
-    """Return how far the command came, after which starts. `supervisor`: the journal of ours."""
+    """Return how far the command came, and after how many starts. `supervisor`: our journal."""
     words = kept.describe_kept() if kept is not None else ""
     found: list[starts.Start] = []
     with suppress(OSError):  # without the journals the line is shorter

@@ -13,8 +13,8 @@ UNSUBMITTED_S = 3600.0  # the age at which an empty script was left by a submiss
 
 
 def find_leftovers(directory: Path) -> list[Path]:
-    """Return the files of supervisors that have ended or are proven dead,
-    and of a submission that never was one.
+    """Return the files of supervisors that have ended or are proven dead, and of unfinished
+    submissions.
     """
     alive = {str(begin.get("supervisor")) for begin in supervisors_maybe_alive(directory / JOURNAL)}
     signs = [path for word in ("alive-", "leave-") for path in scan.glob(directory, f"{word}*")]

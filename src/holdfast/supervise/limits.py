@@ -18,8 +18,8 @@ LEAD_S = 60.0
 
 
 class TimeLimits:
-    """When the command must stop, and when it is killed.
-    Monotonic seconds, unless a name says otherwise.
+    """When the command must stop, and when it is killed. Monotonic seconds, unless a name
+    says otherwise.
     """
 
     def __init__(self, job: Job | None, grace_s: float | None, lead_s: float | None) -> None:
@@ -42,7 +42,7 @@ class TimeLimits:
         return min(LEAD_S, self._longest_s / 4) if self._longest_s else LEAD_S
 
     def stop_due_s(self) -> float | None:
-        """Return when the command must be told to stop if no other process does so; None: never."""
+        """Return when to tell the command to stop if no other process does so; None: never."""
         left_s = self.time_left_s()
         need_s = SAVE_MARGIN * self.save_s + LEAVE_S if self.save_s else 0.0
         return None if left_s is None else time.monotonic() + left_s - max(self.lead_s(), need_s)

@@ -13,10 +13,9 @@ from .stacks import is_in_collective
 
 
 def missing_ranks(seen: Sequence[SlotView], stacks: Mapping[int, str]) -> list[SlotView]:
-    """Return the ranks that the others wait for: those behind, else those that are in no
-    collective.
+    """Return the ranks for which the others wait: those behind, else those outside any collective.
 
-    None if that does not tell them apart. The other ranks may be on other nodes.
+    None if that does not distinguish them. The other ranks may be on other nodes.
     """
     here = sorted(
         (each for each in seen if each.phase != OVER), key=lambda each: (each.step, each.rank)

@@ -19,7 +19,7 @@ _PIECE = select.PIPE_BUF  # a writable pipe accepts so many bytes without blocki
 
 
 class _File:
-    """A plain file behind one of our descriptors; later bytes in it are the command's."""
+    """A plain file behind one of our descriptors. Bytes after its current end are the command's."""
 
     def __init__(self, number: int) -> None:
         self._path = f"/proc/self/fd/{number}"
@@ -43,7 +43,7 @@ class _File:
 
 
 class _Pipe:
-    """A pipe of our own in front of one of our caller's."""
+    """A pipe that passes the command's output on to our caller's pipe."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -55,7 +55,7 @@ class _Pipe:
         self.open = True
 
     def poll_events(self) -> tuple[int, int]:
-        """Return the events to wait for: never read more than our reader has accepted."""
+        """Return the events to wait for. No more is read than our reader has accepted."""
         return (self.number, select.POLLOUT) if self._waiting else (self.source, select.POLLIN)
 
     def move_piece(self) -> None:
@@ -100,8 +100,8 @@ def is_writable_now(number: int) -> bool:
 
 
 def open_closed_descriptors() -> None:
-    """Open /dev/null for 0, 1 and 2 if the caller has closed them;
-    otherwise our next pipe would get that number.
+    """Open /dev/null for 0, 1 and 2 if they are closed: otherwise our next pipe would get
+    that number.
     """
     while (descriptor := os.open(os.devnull, os.O_RDONLY)) <= 2:
         os.set_inheritable(descriptor, True)

@@ -51,7 +51,7 @@ class SupervisorDirectory:
         self.record("begin", supervisor=self._id, owner=owner.me(), **begin)
 
     def give_sign_of_life(self) -> bool:
-        """Give a sign of life now and then; return whether a later start of this job wants this one
+        """Write a sign of life now and then; return whether a later start of this job asks this one
         to leave.
 
         Slurm starts a job again whose node it has lost, also if the node itself still works.
@@ -206,10 +206,11 @@ def _wait_for_start(path: Path, begin: Event, told: Callable[[], object]) -> Non
 
 
 def _take_over_silent(path: Path, supervisor: str, seen: bytes) -> bool:
-    """Tell an earlier start that it is waited for no longer; return whether it still gives no sign
-    of life.
+    """Tell an earlier start that it has been replaced; return whether it still gives no sign of
+    life.
 
-    One that wakes looks for this after its first sign, and ends at once without another byte.
+    If it wakes up, it looks for this after its first sign, and exits at once without writing
+    another byte.
     """
     leave = _leave_path(path, supervisor)
     with suppress(OSError):

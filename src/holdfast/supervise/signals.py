@@ -19,8 +19,8 @@ IGNORED = {signal.SIGHUP, signal.SIGINT}
 
 
 class SignalInbox:
-    """While entered, receives the signals of `SIGNALS`, except those that the caller's shell has
-    set to be ignored.
+    """Receives the signals of `SIGNALS` while entered, except those that the caller's shell
+    ignores.
     """
 
     def __init__(self) -> None:

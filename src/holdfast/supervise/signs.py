@@ -28,7 +28,7 @@ PHASES = {
 
 
 def observe_ranks(seen: list[SlotView]) -> list[Observation]:
-    """Return a look for each rank."""
+    """Return an observation for each rank."""
     return [
         Observation(
             each.slot,
@@ -42,7 +42,7 @@ def observe_ranks(seen: list[SlotView]) -> list[Observation]:
 
 
 def observe_file(path: Path) -> list[Observation]:
-    """Return a look at a file; one that does not exist has shown no sign yet."""
+    """Return an observation of a file. A file that does not exist has shown no sign of life yet."""
     try:
         facts = os.stat(path)
         count = hash((facts.st_mtime_ns, facts.st_size, facts.st_ino))
@@ -59,7 +59,7 @@ def describe_silence(phase: str, file: Path | None) -> str:
 
 
 def observe_output(volume: int, *, traced: bool = False) -> list[Observation]:
-    """Return a look at the output, of which so many bytes have been seen. `traced`: a debugger
-    holds the command.
+    """Return an observation of the output, of which `volume` bytes were seen; `traced`: by a
+    debugger.
     """
     return [Observation(OUTPUT, volume, OUTPUT, excused=traced)]

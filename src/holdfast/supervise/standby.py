@@ -42,7 +42,7 @@ _FLAGS = re.compile(r"-[uOBbvqd]+$")
 
 
 class ReadyStart(NamedTuple):
-    """A start whose imports are done."""
+    """A start of the command whose imports are done."""
 
     output: Output
     child: Child
@@ -77,7 +77,9 @@ def require_script(command: Sequence[str], *, keeps: bool) -> None:
 
 
 class Standby:
-    """At most one process that waits. `name`: how messages call the command."""
+    """Keeps at most one process that has done the script's imports. `name`: of the command
+    in messages.
+    """
 
     def __init__(self, directory: Path, name: str, note: Callable[..., None]) -> None:
         self._file, self._name, self._note = directory / IMPORTS, name, note
@@ -118,8 +120,8 @@ class Standby:
     def take_start(
         self, command: Sequence[str], environment: Mapping[str, str]
     ) -> ReadyStart | None:
-        """Return the standby as the next start,
-        which runs from now on; None: a cold start is needed.
+        """Return the standby process as the next start, which runs from now on; None: start
+        the command normally.
         """
         why = self._release_standby(command, environment) if self._waiting is not None else ""
         waiting, self._for = self._waiting, None
@@ -134,7 +136,7 @@ class Standby:
         return waiting.ready
 
     def _release_standby(self, command: Sequence[str], environment: Mapping[str, str]) -> str:
-        """Let the standby go on; return why it does not, or must not."""
+        """Let the standby process run the script; return why it does not, or must not."""
         waiting = self._waiting
         if waiting is None or self._for != ([*command], {**environment}):
             return "the arguments or the environment differ"

@@ -119,9 +119,7 @@ class CommandProcess:
         )
 
     def _has_pending_output(self, output: Output) -> bool:
-        """Whether output still has to reach our reader.
-        A reader that does not read delays no stop.
-        """
+        """Whether output still has to be passed on. A reader that does not read delays no stop."""
         return bool(output.open_pipes) and not (
             (self.signals.told or self._is_hung)
             and time.monotonic() > (self._ended_s or 0.0) + LEFTOVERS_S
@@ -265,7 +263,7 @@ class CommandProcess:
                 self._asking.wait(LOST_S)
 
     def _kill_when_overdue(self, child: Child) -> None:
-        """Kill what has not ended in time; end processes that the command left behind."""
+        """Kill processes that did not end in time; end processes that the command left behind."""
         now = time.monotonic()
         if self.signals.insists and not self.killed:
             self._kill(child, "a second Ctrl-C: killed")

@@ -270,7 +270,7 @@ def _may_be_alive(place: RunDirectories, logs: Sequence[Log], over: Sequence[str
 
 
 def _attempts_that_began(logs: Sequence[Log]) -> Sequence[Log]:
-    """Return the attempts without those of a start that was refused, which has done no work."""
+    """Return the attempts without those of a refused start, which has done no work."""
     return [
         log for log in logs if log.last.get("event") != "end" or log.restored is not None
     ] or logs

@@ -83,7 +83,7 @@ def claim_directory(directory: Path) -> None:
 
 
 def remove_refused(directory: Path) -> None:
-    """Remove the files of a refused submission; other files in the directory are the user's."""
+    """Remove the files of a refused submission. Other files in the directory are the user's."""
     for file in (SCRIPT, LINES):
         with suppress(FileNotFoundError):
             disk.remove_file(directory / file)

@@ -90,7 +90,7 @@ class SupervisorOptions:
 
 
 class SupervisionOutcome(NamedTuple):
-    """How the supervision ended."""
+    """The result of supervising a command."""
 
     exit_code: int
     attempts: int
@@ -237,8 +237,8 @@ class _Supervisor:
             self._wait(following.wait_s * random.uniform(0.75, 1.25))  # noqa: S311  jitter, no cryptography
 
     def _keep_existing_files(self) -> None:
-        """Keep files with which the program would begin, or that it wrote before it was killed
-        with its supervisor.
+        """Commit files from which the program would resume, or that it wrote before its
+        supervisor was killed.
         """
         if self.kept is None or not isinstance(self.program, AppFile):
             return
@@ -438,9 +438,10 @@ class _Supervisor:
     def _failed_with_left_checkpoint(
         self, verdict: str, code: int, checkpoint: Checkpoint | None
     ) -> bool:
-        """Whether the checkpoint is treated as incomplete.
+        """Whether to treat the checkpoint as incomplete.
 
-        It is if it was never seen unchanged and the program failed after loading it.
+        It counts as incomplete if it was never seen unchanged and the program failed after loading
+        it.
         """
         if (
             self.kept is None

@@ -41,7 +41,7 @@ HANGS = HangOptions()
 
 @dataclass
 class HangWatch:
-    """The supervisor's watch, over all starts of the command."""
+    """Watches the command for hangs over all its starts, and keeps the stacks."""
 
     options: HangOptions
     directory: Path
@@ -73,7 +73,7 @@ class HangWatch:
             self._memory.clear()
 
     def describe_hang(self, checkpoint: int | None) -> str:
-        """Return where the present start has hung, if it was ended for that; of an app, after
+        """Return where the current start hung, if it was ended for that; for an app, after
         which checkpoint.
         """
         return (
@@ -90,7 +90,7 @@ class HangWatch:
         self._memory = self._stacks = None
 
     def check_hang(self, pids: Callable[[], Sequence[int]], output: Output) -> bool:
-        """Look for signs of life if it is time; return whether the command is to be ended now."""
+        """Observe signs of life if it is time; return whether to end the command now."""
         now = time.monotonic()
         if now < self.due_s:
             return False

@@ -21,7 +21,7 @@ LOOKED_AT_BYTES = 1 << 18
 
 
 class RunOutcome(NamedTuple):
-    """The results of one start of the command in its run."""
+    """What the run's journal says about one start of the command."""
 
     # "stop", "end", "failed": the run's last event; "" if it died without one, or there is no run
     event: str = ""
@@ -35,8 +35,8 @@ class RunOutcome(NamedTuple):
 
 
 class RunJournalReader:
-    """Called around each start of the command;
-    remembers the run's progress, and how long its saves take.
+    """Reads the run's journal around each start: its progress, its outcome, and how long its
+    saves take.
     """
 
     def __init__(self, place: Path) -> None:
@@ -135,7 +135,9 @@ def _parse_failure(last: Event) -> StartError:
 
 
 def _newest_order(run: Path) -> tuple[int, int]:
-    """Return the order of the run's newest checkpoint; a value before any other if it has none."""
+    """Return the order of the run's newest checkpoint; without one, a value that sorts
+    before any other.
+    """
     with suppress(StoreError, OSError):
         return (parse_name(Store(run).latest().path.name) or Name(0)).order
     return (-1, 0)

@@ -53,7 +53,7 @@ def _remove_traces() -> bool:
 
 
 class _HeldOutput:
-    """Keeps output until the script runs, and prints it then."""
+    """Holds back output until the script runs, and prints it then."""
 
     def __init__(self) -> None:
         self._ours = [os.dup(1), os.dup(2)]
@@ -81,7 +81,7 @@ class _HeldOutput:
 
 
 class _LowPriority:
-    """Imports with the lowest priority, where that can be taken back."""
+    """Runs the imports with the lowest priority, where that can be undone."""
 
     def __init__(self) -> None:
         self._before = os.getpriority(os.PRIO_PROCESS, 0)
@@ -160,7 +160,7 @@ def _first_imports() -> list[str]:
 
 
 class _GeneratorUse:
-    """Whether one of the global generators has been used since its module was imported."""
+    """Detects whether a global random generator was used since its module was imported."""
 
     def __init__(self) -> None:
         self._before: dict[str, bytes] = {}
